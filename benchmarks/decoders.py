@@ -65,7 +65,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     i64[batch, n] and returns logits.
     """
     prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
-    taken: Callable[[Ints], NDArray[np.float32]] = model.create_stepper(prepared).step
+    taken: Callable[[Ints], NDArray[np.float32]] = model.create_decoder_session(prepared).step
     return taken
 
 
@@ -322,7 +322,7 @@ def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
         prepared = model.input_signature.prepare(
             {**known, model.input_signature.sequence_input: ids}
         )
-        step = model.create_stepper(prepared).step
+        step = model.create_decoder_session(prepared).step
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
     return traced(start)

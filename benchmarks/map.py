@@ -31,7 +31,7 @@ from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, plan_job
 from specc.batch_inference.row_batches import CostFormulas
-from specc.runtime.generate_each import (
+from specc.runtime.batched_generation import (
     generate_in_batches,
     make_continuous_batch,
     make_prompt_inputs,
@@ -313,9 +313,9 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
     yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
     batch = make_continuous_batch(writer, 32)
     ours = _rate(count, lambda: [*batch.generate(enumerate(texts))])
-    share = batch.fed_tokens / batch.used_tokens - 1
-    yield f"| places are filled | {ours:.1f} | {batch.fed_tokens} | {share:.0%} |"
-    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.fed_tokens:.1f} times fewer rows.\n"
+    share = batch.processed_tokens / batch.valid_tokens - 1
+    yield f"| places are filled | {ours:.1f} | {batch.processed_tokens} | {share:.0%} |"
+    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.processed_tokens:.1f} times fewer rows.\n"
 
 
 def _written(path: Path, column: str, values: Sequence[object]) -> Path:

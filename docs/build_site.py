@@ -26,8 +26,8 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main as run_command
-from specc.runtime.attention_views import render_attention, run_with_attention
-from specc.runtime.attention_weights import find_attention_locations
+from specc.runtime.attention_capture import capture_attention, render_attention
+from specc.runtime.attention_weights import locate_attention_nodes
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import choose_comparison_sizes
 
@@ -75,10 +75,10 @@ def _drawn_small(name: str, path: Path, directory: Path) -> str:
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).default_model
     graph = whole.manifest.graph
-    if not find_attention_locations(graph):
+    if not locate_attention_nodes(graph):
         return ""
     given = make_random_inputs(graph, choose_comparison_sizes(graph), np.random.default_rng(0))
-    path.write_bytes(render_attention(run_with_attention(whole, given), ".svg").content)
+    path.write_bytes(render_attention(capture_attention(whole, given), ".svg").content)
     config = ", ".join(f"`{key}={value}`" for key, value in sets.items())
     small = f" with small sizes ({config})," if config else " with"
     return (

@@ -9,14 +9,14 @@ import re
 from pathlib import Path
 
 from docs.generators import json_schema, textmate_grammar
-from specc.diagnostics.diagnostic import find_error_family
+from specc.diagnostics.diagnostic import get_error_category
 from specc.diagnostics.render import extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
 from specc.ir import ops
 from specc.ir.op import OPS_BY_NAME
 from specc.library.spec_files import (
     find_builtin_specs,
-    find_error_pages,
+    map_error_pages,
     read_page_title,
     read_spec_file,
 )
@@ -226,9 +226,9 @@ def render_builtins_page() -> str:
 def render_codes_page() -> str:
     """Return docs/errors/README.md: every diagnostic code with its exit status and title."""
     rows = "\n".join(
-        f"| [{code}]({code}.md) | {find_error_family(code).value} | "
+        f"| [{code}]({code}.md) | {get_error_category(code).value} | "
         f"{read_page_title(page.read_text(encoding='utf-8'))} |"
-        for code, page in find_error_pages().items()
+        for code, page in map_error_pages().items()
     )
     return (
         "# Diagnostic codes\n\n`specc explain CODE` prints the page of a code. "
@@ -242,7 +242,7 @@ API = {
         "specc/api.py": ("check", "compile"),
         "specc/model_loading.py": ("load",),
         "specc/model.py": ("Model",),
-        "specc/runtime/open_model.py": ("OpenedModel.close", "OpenedModel.weights"),
+        "specc/runtime/inference_model.py": ("InferenceModel.close", "InferenceModel.weights"),
         "specc/runtime/generation_stream.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
     },

@@ -32,7 +32,7 @@ __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compil
 @translate_errors_to_spec_syntax()
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
-) -> driver.CheckedSpec:
+) -> driver.SpecCheckResult:
     r"""Check a spec, given as a path, built-in name or source text: its shapes for all sizes, then
     with the config values.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specc.ir.model import DecodeState, KVCache, ModelSource
     from specc.ir.target import Target
     from specc.weights.external_data import ExternalDataPlan
-    from specc.weights.parameter_values import ParameterValues
+    from specc.weights.parameter_sources import ParameterSource
 
 # ---- Arguments and results of compiler backends
 
@@ -125,7 +125,7 @@ class CompilerBackend(Protocol):
         self,
         graph: "ModelSource",
         path: Path,
-        values: "ParameterValues",
+        values: "ParameterSource",
         *,
         target: "Target",
         opset: int,
@@ -141,7 +141,7 @@ class CompilerBackend(Protocol):
         self,
         graphs: Mapping[str, PackageGraph],
         directory: Path,
-        values: "ParameterValues",
+        values: "ParameterSource",
         *,
         target: "Target",
         metadata: PackageMetadata,
@@ -161,7 +161,7 @@ class CompilerBackend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSlot:
+class TensorSpec:
     """An input or output; each dimension of its shape is an integer, a formula, or None."""
 
     name: str
@@ -186,7 +186,7 @@ class Subgraphs:
     executions.
     """
 
-    counts_output: str  # int64 [n], the number of executions of each subgraph
+    execution_counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
     compared_constants: tuple[int, ...]  # integers compared with lengths in branch conditions
 
@@ -204,7 +204,7 @@ class DeviceTensor(Protocol):
 DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
-class BoundRun(Protocol):
+class IOBindingRun(Protocol):
     """A repeatable run with inputs and outputs bound to device tensors (IO binding)."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
@@ -215,7 +215,7 @@ class Computation(Protocol):
     """A function from named arrays to named arrays."""
 
     @property
-    def outputs(self) -> Mapping[str, TensorSlot]:
+    def outputs(self) -> Mapping[str, TensorSpec]:
         """The outputs by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
@@ -226,11 +226,11 @@ class Session(Computation, Protocol):
     """An open model. Optional inputs have a default value inside the model."""
 
     @property
-    def inputs(self) -> Mapping[str, TensorSlot]:
+    def inputs(self) -> Mapping[str, TensorSpec]:
         """The required inputs."""
 
     @property
-    def optional_inputs(self) -> Mapping[str, TensorSlot]:
+    def optional_inputs(self) -> Mapping[str, TensorSpec]:
         """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
@@ -259,7 +259,7 @@ class Session(Computation, Protocol):
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> BoundRun:
+    ) -> IOBindingRun:
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 

@@ -21,13 +21,13 @@ from specc.driver.option_kinds import (
 )
 from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
+from specc.runtime.batched_generation import generate_each
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
-from specc.runtime.generate_each import generate_each
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
+from specc.runtime.inference_model import InferenceModel, open_stream
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.open_model import OpenedModel, open_stream
 from specc.runtime.streaming_inference import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
 
@@ -71,7 +71,7 @@ MAP_KINDS = {
 """The kind of each argument of `Model.map`."""
 
 
-class Model(OpenedModel):
+class Model(InferenceModel):
     """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
 
     `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe;
@@ -147,8 +147,8 @@ class Model(OpenedModel):
         in the order of the prompts.
 
         `batch_size` sequences are decoded together; when one ends, the next prompt takes its slot.
-        For an invalid prompt, yield its diagnostic (`specc.runtime.generate_each`). Raise E0701 if
-        the spec has no `generate` section, and E0891 if `batch_size` is invalid.
+        For an invalid prompt, yield its diagnostic (`specc.runtime.batched_generation`). Raise
+        E0701 if the spec has no `generate` section, and E0891 if `batch_size` is invalid.
         """
         writer = _require_generator(self)
         return generate_each(writer, prompts, batch_size, writer.resolve_settings(settings))

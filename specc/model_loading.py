@@ -57,7 +57,7 @@ def load(
         files.open_in_background(threads)
     # these imports take as long as opening the sessions, and run at the same time
     from specc.model import Model
-    from specc.runtime.open_model import open_compiled_model
+    from specc.runtime.inference_model import open_compiled_model
 
     opened = Model(
         **vars(

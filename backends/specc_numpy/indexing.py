@@ -171,8 +171,8 @@ def _compute_antialiased_weights(
             inner = (1.5 * distance - 2.5) * distance * distance + 1
             outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
             weight = np.where(distance < 1, inner, np.where(distance < 2, outer, 0))
-        is_inside = (first + n >= 0) & (first + n < length)
-        neighbors.append((first + n, np.where(is_inside, weight, 0.0)))
+        is_scope_inside = (first + n >= 0) & (first + n < length)
+        neighbors.append((first + n, np.where(is_scope_inside, weight, 0.0)))
     total = sum(weight for _, weight in neighbors)
     return [(index, weight / total) for index, weight in neighbors]
 

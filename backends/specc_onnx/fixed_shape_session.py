@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from onnx import ModelProto
 
-from specc.backend import TensorSlot
+from specc.backend import TensorSpec
 from specc.ir.array import Array
 from specc_onnx.execution_providers import PROVIDER_DEVICES
 from specc_onnx.ort_session import OrtModel
@@ -52,7 +52,7 @@ class FixedShapeModel:
         )
 
     @property
-    def outputs(self) -> Mapping[str, TensorSlot]:
+    def outputs(self) -> Mapping[str, TensorSpec]:
         """Return the outputs by name."""
         return self.model.outputs
 
@@ -69,7 +69,7 @@ class FixedShapeModel:
 
 
 def _allocate_slot(
-    model: OrtModel, slot: TensorSlot, shape: tuple[int, ...]
+    model: OrtModel, slot: TensorSpec, shape: tuple[int, ...]
 ) -> onnxruntime.OrtValue:
     """Allocate a buffer for an input or output on the device of the model."""
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(

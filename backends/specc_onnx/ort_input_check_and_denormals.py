@@ -18,7 +18,7 @@ from functools import cache
 
 import numpy as np
 
-from specc.backend import TensorSlot
+from specc.backend import TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
@@ -28,8 +28,8 @@ from specc_onnx.execution_providers import format_quoted_names
 
 def prepare_ort_input(
     name: str,
-    slot: TensorSlot | None,
-    required: Mapping[str, TensorSlot],
+    slot: TensorSpec | None,
+    required: Mapping[str, TensorSpec],
     inputs: Mapping[str, Array],
 ) -> Array:
     """Return input `name` as a contiguous array in native byte order. All inputs in `required` must
@@ -58,7 +58,7 @@ def prepare_ort_input(
     return np.asarray(array, dtype=slot.dtype, order="C")
 
 
-def check_input_lengths(slots: Mapping[str, TensorSlot], arrays: Mapping[str, Array]) -> None:
+def check_input_lengths(slots: Mapping[str, TensorSpec], arrays: Mapping[str, Array]) -> None:
     """Raise E0911 or E0912 if shapes contradict the declared shapes or each other."""
     bound: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
@@ -91,7 +91,7 @@ def check_input_lengths(slots: Mapping[str, TensorSlot], arrays: Mapping[str, Ar
                     )
 
 
-def _format_declared_type(slot: TensorSlot) -> str:
+def _format_declared_type(slot: TensorSpec) -> str:
     return f"`{slot.name}` is declared {slot.dtype}[{', '.join(map(str, slot.shape))}]"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto
 
-from specc.backend import DeviceTensor, TensorSlot
+from specc.backend import DeviceTensor, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -73,9 +73,9 @@ class OrtModel:
     session: onnxruntime.InferenceSession
     name: str
     provider: str
-    inputs: Mapping[str, TensorSlot]
-    outputs: Mapping[str, TensorSlot]
-    optional_inputs: Mapping[str, TensorSlot] = field(default_factory=dict)
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    optional_inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     converted_weights: Sequence[onnxruntime.OrtValue] = ()
 
     def run(
@@ -161,14 +161,14 @@ class OrtModel:
 
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> "OrtBoundRuns":
+    ) -> "OrtIOBindingRun":
         """Return a runner that binds inputs for all runs and writes outputs to `output_buffers`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
         for name, value in output_buffers.items():
             binding.bind_ortvalue_output(name, value)
-        return OrtBoundRuns(self, binding, output_buffers)
+        return OrtIOBindingRun(self, binding, output_buffers)
 
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
@@ -190,7 +190,7 @@ class OrtModel:
 
 
 @dataclass(frozen=True)
-class OrtBoundRuns:
+class OrtIOBindingRun:
     """Repeated runs of a model with some bound inputs and `bound_outputs`."""
 
     model: OrtModel
@@ -354,10 +354,10 @@ def _format_directory(directory: Path, name: str) -> str:
     return path
 
 
-def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
+def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSpec]:
     unknown = np.dtype(np.void)
     return {
-        v.name: TensorSlot(v.name, NUMPY_DTYPES_BY_ORT_TYPE.get(v.type, unknown), tuple(v.shape))
+        v.name: TensorSpec(v.name, NUMPY_DTYPES_BY_ORT_TYPE.get(v.type, unknown), tuple(v.shape))
         for v in values
     }
 

@@ -25,13 +25,13 @@ from specc.ir.graph_interpreter import (
     evaluate_length,
     evaluate_live_nodes,
 )
-from specc.ir.model import resolve_absent_inputs
+from specc.ir.model import resolve_missing_inputs
 from specc.ir.op import OpRuleTable
 from specc.runtime.training_batches import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.parameter_names_and_initializers import parse_initializer
-from specc.weights.parameter_values import make_initial_values
+from specc.weights.parameter_sources import make_initial_values
 
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
@@ -151,7 +151,7 @@ class SpecModule(nn.Module):
             absent = [n for n in self.defaults.outputs if n not in inputs_by_name]
             inputs_by_name.update(
                 _evaluate_outputs(
-                    resolve_absent_inputs(self.defaults, absent),
+                    resolve_missing_inputs(self.defaults, absent),
                     inputs_by_name,
                     {},
                     context,

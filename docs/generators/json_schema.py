@@ -178,7 +178,7 @@ def _rules() -> dict[str, Schema]:
     """Return the schema of the rules of `weights`."""
     return {
         kind: _form(form, (kind, *form.required))
-        for kind, form in yaml_keys.WEIGHT_RULE_FORMS.items()
+        for kind, form in yaml_keys.WEIGHT_RULE_CONSTRUCTS.items()
     }
 
 
@@ -193,7 +193,7 @@ def _statement() -> Schema:
     """Return the schema of a statement: a keyword, or names that are bound to a value."""
     kinds = {
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
-        for kind, form in yaml_keys.STATEMENT_FORMS.items()
+        for kind, form in yaml_keys.STATEMENT_CONSTRUCTS.items()
     }
     typed = mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
@@ -217,7 +217,7 @@ def keyword_docs(words: Iterable[str]) -> dict[str, str]:
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = keyword_docs(yaml_keys.STATEMENT_FORMS)
+STATEMENT_DOCS = keyword_docs(yaml_keys.STATEMENT_CONSTRUCTS)
 """Documentation of the keywords that begin a statement."""
 KEY_SCHEMAS: dict[yaml_values.ValueKind, Schema] = {
     yaml_values.EXPRESSION: EXPRESSION_SCHEMA,

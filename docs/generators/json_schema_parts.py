@@ -53,8 +53,8 @@ def list_callables() -> dict[str, tuple[str, ...]]:
         for name, word in BUILTINS.items()
     }
     library = SpecLibrary()
-    for name in library.list_standard_names():
-        item = library.find_standard_item(name)
+    for name in library.list_std_names():
+        item = library.find_std_item(name)
         assert item is not None  # it was listed
         if isinstance(item[0], ast.Block):
             found[name] = tuple(param.name for param in item[0].params)

@@ -20,7 +20,7 @@ from fractions import Fraction
 from math import ceil, floor, inf, lcm
 from typing import TypeAlias
 
-from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
+from specc.analysis.query_key_tensors import QueryKeyTensor, align_operand, unwrap_view
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -88,7 +88,7 @@ class AffineIndex:
 MaybeAffineIndex: TypeAlias = AffineIndex | None
 """An affine function of positions, or None."""
 
-AffineIndexSearch: TypeAlias = Generator[QueryKeyGrid, MaybeAffineIndex, MaybeAffineIndex]
+AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, MaybeAffineIndex]
 
 
 def split_length_constant(length: Dim) -> AffineIndex:
@@ -99,7 +99,7 @@ def split_length_constant(length: Dim) -> AffineIndex:
     )
 
 
-def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
+def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyTensor) -> Interval:
     """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
@@ -119,7 +119,7 @@ def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interva
     return FULL_INTERVAL if holds else EMPTY_INTERVAL
 
 
-def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
+def _is_nonnegative(difference: AffineIndex, grid: QueryKeyTensor) -> bool:
     """Return True if the lengths in `difference` are never negative. Without non-negative lengths,
     the comparison holds at least as often.
     """
@@ -128,7 +128,7 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
     return grid.time_axis is not None and grid.time_axis.is_non_negative(difference.length_sum)
 
 
-def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
+def find_affine_index(grid: QueryKeyTensor) -> AffineIndexSearch:
     """Return the value as an affine function of query and key time, or None if it is not affine."""
     node = grid.value.node
     match node:
@@ -148,7 +148,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
             if one is None or other is None:
                 return None
             return _combine_affine_indices(function, one, other, grid.value.dtype)
-    behind = follow_view(grid)
+    behind = unwrap_view(grid)
     return (yield behind) if behind else None
 
 
@@ -157,12 +157,12 @@ def _is_exact_cast(dtype: str, to: str) -> bool:
     return dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
 
 
-def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
+def _is_constant_length(length: Dim, grid: QueryKeyTensor) -> bool:
     """Return True if the length is the same in every decode step."""
     return grid.time_axis is None or not length.symbols() & grid.time_axis.dependent_symbols
 
 
-def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
+def _match_position_id(grid: QueryKeyTensor) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
     # the index of a prefix position without its axis is unknown
     before = grid.get_prefix_length(0)

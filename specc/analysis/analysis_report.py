@@ -12,16 +12,16 @@ from specc.analysis.causality import (
     find_time_symbol,
     format_op_name,
     has_groups,
-    make_leak_labels,
+    make_violation_labels,
 )
-from specc.analysis.causality_messages import describe_leak
+from specc.analysis.causality_messages import describe_violation
 from specc.analysis.padding_check import check_padding
 from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.analysis.time_dataflow_facts import Leak, TimeFlow
+from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
 from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.ir.graph import Graph, collect_needed_nodes
-from specc.ir.model import inline_defaults, resolve_absent_inputs
+from specc.ir.graph import Graph, collect_required_nodes
+from specc.ir.model import inline_defaults, resolve_missing_inputs
 from specc.ir.types import Interval
 
 
@@ -69,13 +69,13 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     fields = compute_receptive_fields(graph, flow)
     if not fields:
         return AxisCausality(symbol=symbol, is_causal=None, receptive_fields={})
-    live = collect_needed_nodes(graph.outputs[name] for name in fields)
+    live = collect_required_nodes(graph.outputs[name] for name in fields)
     leak = next((each for each in flow.leaks if each.node in live), None)
     if leak is not None:
         return AxisCausality(
             symbol=symbol,
             is_causal=False,
-            reason=_format_leak_reason(graph, leak, flow),
+            reason=_format_violation_reason(graph, leak, flow),
             receptive_fields=fields,
         )
     ahead = next((n for n, reach in fields.items() if reach.low < 0), "")
@@ -83,21 +83,21 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     return AxisCausality(symbol=symbol, is_causal=not ahead, reason=why, receptive_fields=fields)
 
 
-def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval]:
+def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:
     """Compute the receptive field of each output; for attention maps, along the query axis."""
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
 
-def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
+def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
     """Format a leak, e.g. `attend` (bert.specc:88:9): the mask is not proved to exclude later
     positions.
     """
-    primary, _ = make_leak_labels(graph, leak, flow)
+    primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the first label is at the user's call
     place = f" ({span.caller or span})" if span else ""
-    what = describe_leak(graph, leak, flow).text
+    what = describe_violation(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"
 
 
@@ -240,7 +240,7 @@ def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
         else []
     )
     return (
-        inline_defaults(graph, resolve_absent_inputs(defaults, names))
+        inline_defaults(graph, resolve_missing_inputs(defaults, names))
         if defaults and names
         else graph
     )

@@ -31,23 +31,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_parts import format_zero_keys_help, name_normalizer
-from specc.analysis.causality_messages import describe_leak
-from specc.analysis.masked_values import find_nonzero_interval
+from specc.analysis.causality_message_helpers import add_normalizer_name, format_zero_keys_help
+from specc.analysis.causality_messages import describe_violation
+from specc.analysis.masked_constants import find_nonzero_interval
 from specc.analysis.time_axis import find_chunk_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import (
     UNSUPPORTED_LOOP_HELPS,
     Leak,
-    TimeFlow,
+    TimeDataflow,
     UnsupportedLoop,
     iterate_unsupported_loops,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.ir import ops
-from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
-from specc.ir.model import resolve_absent_inputs
+from specc.ir.graph import Graph, Input, Node, Value, collect_required_nodes
+from specc.ir.model import resolve_missing_inputs
 from specc.ir.op import Op
 
 
@@ -61,7 +61,7 @@ def check_causality(
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
     wanted = [graph.outputs[name] for name in outputs]
-    live = collect_needed_nodes(wanted)
+    live = collect_required_nodes(wanted)
     used_inputs = {a for node in live for a in node.operands}
     output = outputs[0] if outputs else ""
     errors = [
@@ -70,7 +70,7 @@ def check_causality(
     ]
     for leak in flow.leaks:
         if leak.node in live:
-            name = _find_leaking_output(graph, outputs, leak)
+            name = _find_violating_output(graph, outputs, leak)
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
     if not errors:
         errors += [
@@ -82,9 +82,9 @@ def check_causality(
     return _deduplicate_errors(errors)
 
 
-def _find_leaking_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
+def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
     """Return the first output that depends on the node of a leak."""
-    return next(n for n in outputs if leak.node in collect_needed_nodes([graph.outputs[n]]))
+    return next(n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]]))
 
 
 def check_streaming_causality(
@@ -147,7 +147,7 @@ def format_op_name(op: Op) -> str:
 
 
 def _check_parameters(
-    graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
+    graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
     for name, value in graph.parameters.items():
         if value in used_inputs and any(d.symbols() & flow.dependent_symbols for d in value.shape):
@@ -163,7 +163,7 @@ def _check_parameters(
 
 
 def _check_inputs(
-    graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
+    graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
     """Report inputs whose length depends on the time axis without increasing by one per
     position.
@@ -190,7 +190,7 @@ def _check_inputs(
             )
 
 
-def _make_unsupported_loop_error(flow: TimeFlow, loop: UnsupportedLoop) -> Diagnostic:
+def _make_unsupported_loop_error(flow: TimeDataflow, loop: UnsupportedLoop) -> Diagnostic:
     span = find_node_span(loop.graph, loop.node)
     return Diagnostic(
         "E0717",
@@ -201,7 +201,7 @@ def _make_unsupported_loop_error(flow: TimeFlow, loop: UnsupportedLoop) -> Diagn
 
 
 def _check_output(
-    graph: Graph, flow: TimeFlow, name: str, value: Value, time_input: str
+    graph: Graph, flow: TimeDataflow, name: str, value: Value, time_input: str
 ) -> Iterator[Diagnostic]:
     state = flow.get_state(value)
     title = f"`{name}` cannot be generated along `{flow.symbol}`"
@@ -226,11 +226,11 @@ def _check_output(
 
 
 def _make_diagnostic(
-    graph: Graph, flow: TimeFlow, leak: Leak, output: str, time_input: str
+    graph: Graph, flow: TimeDataflow, leak: Leak, output: str, time_input: str
 ) -> Diagnostic:
-    message = describe_leak(graph, leak, flow)
-    primary, others = make_leak_labels(graph, leak, flow)
-    message = name_normalizer(message, primary)
+    message = describe_violation(graph, leak, flow)
+    primary, others = make_violation_labels(graph, leak, flow)
+    message = add_normalizer_name(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
     others += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes
@@ -243,18 +243,18 @@ def _make_diagnostic(
     return Diagnostic(message.code, title, primary, others, notes, message.helps)
 
 
-def make_leak_labels(
-    graph: Graph, leak: Leak, flow: TimeFlow
+def make_violation_labels(
+    graph: Graph, leak: Leak, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
     """Make labels for the leaking op and for the operand that it reads. For a loop, the leaking op
     is an op in its body.
     """
     place, loop = graph, leak
-    while loop.body_leak:
-        place, loop = loop.body_leak
+    while loop.body_violation:
+        place, loop = loop.body_violation
     span = find_node_span(place, loop.node) or find_node_span(graph, leak.node)
     primary = Label.from_span(
-        span, f"`{format_op_name(loop.node.op)}`: {describe_leak(place, loop, flow).text}"
+        span, f"`{format_op_name(loop.node.op)}`: {describe_violation(place, loop, flow).text}"
     )
     operand = loop.node.args[loop.operand] if loop.operand is not None else None
     read = find_node_span(place, operand.node) if operand else None
@@ -271,7 +271,7 @@ LATER_DELAY_NOTE = (
 )
 
 
-def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
+def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
     """Return True if the accumulated receptive field is causal although one of the ops is not
     causal.
     """
@@ -303,7 +303,7 @@ def check_default_causality(
     ]
     errors: dict[Node | None, Diagnostic] = {}
     for error in _iterate_default_errors(
-        resolve_absent_inputs(defaults, [n for n in defaults.outputs if n != time_input]),
+        resolve_missing_inputs(defaults, [n for n in defaults.outputs if n != time_input]),
         used_inputs,
         symbol,
         time_input,
@@ -315,7 +315,7 @@ def check_default_causality(
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
     """Return the names of the inputs on which outputs depend, and of inputs that are outputs."""
     wanted = [graph.outputs[name] for name in outputs]
-    read = {a for node in collect_needed_nodes(wanted) for a in node.args} | {*wanted}
+    read = {a for node in collect_required_nodes(wanted) for a in node.args} | {*wanted}
     return [n for n, v in graph.inputs.items() if v in read]
 
 
@@ -334,15 +334,15 @@ def _iterate_default_errors(
     grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:
         value = defaults.outputs[name]
-        live, state = collect_needed_nodes([value]), flow.get_state(value)
+        live, state = collect_required_nodes([value]), flow.get_state(value)
         leak = next((k for k in flow.leaks if k.node in live), None)
         if leak is None and (state.axes or not state.is_time_dependent):
             continue
         node: Node | None
         if leak:
-            message = describe_leak(defaults, leak, flow)
+            message = describe_violation(defaults, leak, flow)
             node, why, notes = leak.node, message.text, message.notes
-            primary, others = make_leak_labels(defaults, leak, flow)
+            primary, others = make_violation_labels(defaults, leak, flow)
         else:
             why = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node

@@ -9,33 +9,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_parts import (
-    LeakMessage,
+from specc.analysis.causality_message_helpers import (
+    CausalityMessage,
     describe_key_reduction,
     describe_window,
-    explain_unproved_mask,
-    find_gate_grid,
+    explain_unproven_mask,
+    find_selection_mask,
     find_visible_prefix,
     format_zero_keys_help,
     get_source_text,
-    has_different_rates,
+    has_different_chunk_rates,
 )
-from specc.analysis.query_key_grids import MAX_TRAVERSAL_STEPS
-from specc.analysis.time_dataflow_facts import Leak, TimeFlow
+from specc.analysis.query_key_tensors import MAX_TRAVERSAL_STEPS
+from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.op import Op
 from specc.ir.types import Interval
 
-NORM_MESSAGE = LeakMessage(
+NORM_MESSAGE = CausalityMessage(
     "E0711",
     "this norm computes its statistics over all positions",
     helps=("normalize the features, or use a running sum",),
 )
 DELAY_HELP = ("use `delay(x, by=1)` to shift a sequence by one position",)
 NEAREST_HELP = "use `last(x)` for the newest position, `delay(x, by=1)` for the position before"
-INDEX_MESSAGE = LeakMessage(
+INDEX_MESSAGE = CausalityMessage(
     "E0711",
     "only the first position of a time axis can be selected by its index",
     ("position 0 would read later positions, which do not exist yet when it is computed",),
@@ -45,11 +45,11 @@ INDEX_MESSAGE = LeakMessage(
         "mask such as `j < 4 & j <= i`",
     ),
 )
-RESHAPE_MESSAGE = LeakMessage("E0711", "a time axis can be neither split nor merged")
-SELECTION_MESSAGE = LeakMessage(
+RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis can be neither split nor merged")
+SELECTION_MESSAGE = CausalityMessage(
     "E0711", "this selects among all positions", helps=("weigh them with `attend(...)`",)
 )
-RATE_MISMATCH_MESSAGE = LeakMessage(
+RATE_MISMATCH_MESSAGE = CausalityMessage(
     "E0712",
     "keys and queries have different rates, so their positions cannot be compared",
     ("after a strided op, one position represents several input positions",),
@@ -62,29 +62,29 @@ CAUSAL_MASK_HELP = "add `& causal` to the mask"
 BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
-def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
+def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a leak in a graph. For a leak in a loop, return the message for the op
     in the loop body.
     """
     # the fix is in the loop body
-    if leak.body_leak:
-        return describe_leak(*leak.body_leak, flow)
+    if leak.body_violation:
+        return describe_violation(*leak.body_violation, flow)
     symbol = flow.symbol
     match leak.reason:
         case "length":
-            return LeakMessage(
+            return CausalityMessage(
                 "E0714",
                 f"this is the final length of `{symbol}`, which is unknown during generation",
                 helps=("use position indices, `positions(x)`, or `last(x)`",),
             )
         case "newest":
-            return LeakMessage(
+            return CausalityMessage(
                 "E0713",
                 "the newest position is added back to earlier ones",
                 helps=("take `last(...)` at the end, or use a running sum",),
             )
         case "captured" if _is_initial_value(leak):
-            return LeakMessage(
+            return CausalityMessage(
                 "E0715",
                 f"the initial value of this loop depends on `{symbol}`",
                 helps=(
@@ -93,19 +93,19 @@ def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
                 ),
             )
         case "captured":
-            return LeakMessage(
+            return CausalityMessage(
                 "E0715",
                 f"a capture of this loop depends on `{symbol}`",
                 helps=("pass it as a scanned input",),
             )
         case "first":
-            return LeakMessage(
+            return CausalityMessage(
                 "E0713",
                 f"the first position of `{symbol}` is read by prefix positions before it",
                 helps=("add it to the sequence before `concat` prepends the prefix",),
             )
         case "shape":
-            return LeakMessage(
+            return CausalityMessage(
                 "E0711", f"the positions of the result differ from those of `{symbol}`"
             )
     return describe_key_reduction(leak, flow) or _describe_read(graph, leak, flow)
@@ -120,15 +120,15 @@ def _is_initial_value(leak: Leak) -> bool:
     return leak.operand is not None and starts <= leak.operand < starts + op.carry_count
 
 
-FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
-    ops.Softmax: LeakMessage(
+FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
+    ops.Softmax: CausalityMessage(
         "E0711",
         "this softmax divides by a sum over every position",
         helps=("use `attend(...)` to weigh keys",),
     ),
     ops.LayerNorm: NORM_MESSAGE,
     ops.RMSNorm: NORM_MESSAGE,
-    ops.Flip: LeakMessage("E0711", "this reverses the sequence"),
+    ops.Flip: CausalityMessage("E0711", "this reverses the sequence"),
     ops.Split: RESHAPE_MESSAGE,
     ops.Merge: RESHAPE_MESSAGE,
     ops.ArgMax: SELECTION_MESSAGE,
@@ -137,19 +137,19 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
     ops.GroupNorm: replace(
         NORM_MESSAGE, helps=("normalize only the features: `layer_norm(x, eps=1e-5) @ norm`",)
     ),
-    ops.Pad: LeakMessage(
+    ops.Pad: CausalityMessage(
         "E0711", "padding of a time axis would move with every new position", helps=DELAY_HELP
     ),
-    ops.Resize: LeakMessage(
+    ops.Resize: CausalityMessage(
         "E0711", "every new position changes the resampled values at all positions"
     ),
-    ops.GridSample: LeakMessage("E0711", "this reads the whole feature map at every point"),
-    ops.Roll: LeakMessage(
+    ops.GridSample: CausalityMessage("E0711", "this reads the whole feature map at every point"),
+    ops.Roll: CausalityMessage(
         "E0711",
         "this shifts positions from the end to the start, but the end does not exist yet",
         helps=DELAY_HELP,
     ),
-    ops.TopK: LeakMessage(
+    ops.TopK: CausalityMessage(
         "E0711",
         "this selects a fixed number of positions, which do not exist at first",
         helps=(
@@ -161,7 +161,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
 """Functions that build the message for ops with only one way to violate causality."""
 
 
-def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
+def _describe_read(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for an op that reads later positions."""
     later_text, is_all = _format_position_count(leak.offsets), leak.reason == "all"
     match leak.node.op:
@@ -170,16 +170,16 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
         case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
             return _describe_product(leak, flow)
         case ops.Reduce(fn) if is_all:
-            return LeakMessage(
+            return CausalityMessage(
                 "E0711",
                 f"this {fn} reads every position",
                 helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
             )
         case ops.Scan(reverse=True):
             forward = "scan forward along a time axis"
-            return LeakMessage("E0715", "this scan runs backwards", helps=(forward,))
+            return CausalityMessage("E0715", "this scan runs backwards", helps=(forward,))
         case ops.RecurrentLayer(reverse=True):
-            return LeakMessage(
+            return CausalityMessage(
                 "E0715",
                 "this layer runs backwards",
                 helps=("use `direction=forward` along a time axis",),
@@ -188,7 +188,7 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
             words, helps = describe_window(
                 leak.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
-            return LeakMessage("E0711", words, helps=helps)
+            return CausalityMessage("E0711", words, helps=helps)
         case ops.StridedSlice(step=step):
             return _make_stride_message(step)
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
@@ -196,11 +196,11 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     text = (
         "this reads every position" if is_all else f"this makes position t depend on {later_text}"
     )
-    return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", text)
+    return FIXED_MESSAGES.get(type(leak.node.op)) or CausalityMessage("E0711", text)
 
 
-def _make_stride_message(step: Dim) -> LeakMessage:
-    return LeakMessage(
+def _make_stride_message(step: Dim) -> CausalityMessage:
+    return CausalityMessage(
         "E0711",
         f"this keeps one of every {step} positions, but a step computes every position",
         helps=(
@@ -210,7 +210,7 @@ def _make_stride_message(step: Dim) -> LeakMessage:
     )
 
 
-def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
+def _describe_concat_or_slice(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
     """Return the message for an op that adds positions to the time axis or selects positions by
     index, or None for other ops.
     """
@@ -229,29 +229,29 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
         return _make_slice_message(symbol, start, head)
     text = f"this selects positions of the time axis `{symbol}` by index"
-    return LeakMessage(
+    return CausalityMessage(
         "E0711", text, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
     )
 
 
-def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> LeakMessage:
+def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> CausalityMessage:
     text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
     fix = f"slice off exactly the {prefix_length} prefix positions: `x[:, {prefix_length}:]`"
-    return LeakMessage("E0711", text, helps=(fix,))
+    return CausalityMessage("E0711", text, helps=(fix,))
 
 
-def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
+def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMessage:
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # a new position could belong to either of two operands that grow
     if len(grow) > 1:
-        return LeakMessage(
+        return CausalityMessage(
             "E0711",
             f"this concatenates two parts that grow along `{flow.symbol}`",
             helps=("attend to each part separately, or add them position by position",),
         )
-    return LeakMessage(
+    return CausalityMessage(
         "E0711",
         f"this appends fixed positions after the time axis `{flow.symbol}`: they would "
         "move with every new position",
@@ -259,19 +259,19 @@ def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
     )
 
 
-def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
+def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for attention whose mask is missing, includes later positions, or cannot
     be analyzed.
     """
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
-        return LeakMessage(
+        return CausalityMessage(
             "E0712",
             "without a mask positions attend to later positions",
             helps=("write `mask=causal`",),
         )
-    grid = find_gate_grid(leak.node, flow.time_axis)
-    if has_different_rates(grid):
+    grid = find_selection_mask(leak.node, flow.time_axis)
+    if has_different_chunk_rates(grid):
         return RATE_MISMATCH_MESSAGE
     head = find_visible_prefix(grid)
     if head is not None:
@@ -279,20 +279,22 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     # the analysis found a number of later positions, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
         what = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
-        return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
-    doubt = explain_unproved_mask(grid)
+        return CausalityMessage(
+            "E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,)
+        )
+    doubt = explain_unproven_mask(grid)
     # all parts are bounded, so the comparisons include later positions
     if doubt is None:
-        return LeakMessage(
+        return CausalityMessage(
             "E0712",
             "the mask lets positions attend to all later positions",
             helps=(CAUSAL_MASK_HELP,),
         )
-    if doubt.is_budget_spent:
+    if doubt.is_budget_exhausted:
         what = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
-        return LeakMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
+        return CausalityMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
     text = get_source_text(graph, doubt.value)
-    return LeakMessage(
+    return CausalityMessage(
         "E0712",
         "the mask is not proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
@@ -300,8 +302,8 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     )
 
 
-def _make_prefix_message(prefix_length: Dim) -> LeakMessage:
-    return LeakMessage(
+def _make_prefix_message(prefix_length: Dim) -> CausalityMessage:
+    return CausalityMessage(
         "E0712",
         "a prefix position attends to positions that do not exist yet",
         (f"the prefix is the {prefix_length} positions before the time axis",),
@@ -309,17 +311,17 @@ def _make_prefix_message(prefix_length: Dim) -> LeakMessage:
     )
 
 
-def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
+def _describe_product(leak: Leak, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(leak, flow)
-    grid = find_gate_grid(leak.node, flow.time_axis)
-    if has_different_rates(grid):
+    grid = find_selection_mask(leak.node, flow.time_axis)
+    if has_different_chunk_rates(grid):
         return RATE_MISMATCH_MESSAGE
-    doubt = explain_unproved_mask(grid)
-    if leak.offsets.low == -inf and doubt and doubt.is_budget_spent:
+    doubt = explain_unproven_mask(grid)
+    if leak.offsets.low == -inf and doubt and doubt.is_budget_exhausted:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
-        return LeakMessage("E0712", text, helps=helps)
-    return LeakMessage(
+        return CausalityMessage("E0712", text, helps=helps)
+    return CausalityMessage(
         "E0712",
         "the result contains values for later positions",
         _format_window_help(leak.offsets),
@@ -332,7 +334,7 @@ EARLIER_SUM_HELPS = (
 )
 
 
-def _list_zero_key_helps(leak: Leak, flow: TimeFlow) -> tuple[str, ...]:
+def _list_zero_key_helps(leak: Leak, flow: TimeDataflow) -> tuple[str, ...]:
     """Return fixes that set the weights of later keys to 0."""
     grids = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
     if not grids:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
-from specc.ir.graph import NodeOperands, NodeResults, Value, collect_needed_nodes
+from specc.ir.graph import NodeOperands, NodeResults, Value, collect_required_nodes
 from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
@@ -190,6 +190,6 @@ def _is_computable_at_once(op: ops.Scan, recurrence: LinearRecurrence, args: Nod
     base = skip_views(recurrence.decay)
     known = (
         recurrence.decay in moving | captured
-        and collect_needed_nodes([recurrence.decay]) <= possible
+        and collect_required_nodes([recurrence.decay]) <= possible
     )
     return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0

@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from specc.analysis.mask_bands import ATTENTION_GRID_AXES, find_band_interval, find_grid_band
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.mask_bands import ATTENTION_AXES, find_band_interval, find_query_key_band
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
-    follow_view,
-    make_grid,
+    make_query_key_tensor,
     solve_memoized,
+    unwrap_view,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
@@ -49,7 +49,7 @@ class GlobalTokenCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskParts:
+class MaskDecomposition:
     """The decomposition of a mask: it is true only where `q - k` is in `band`, or where one of the
     `key_conditions` or `query_conditions` holds.
     """
@@ -58,14 +58,14 @@ class MaskParts:
     key_conditions: tuple[GlobalTokenCondition, ...] = ()
     query_conditions: tuple[GlobalTokenCondition, ...] = ()
 
-    def __or__(self, other: "MaskParts") -> "MaskParts":
+    def __or__(self, other: "MaskDecomposition") -> "MaskDecomposition":
         keys = dict.fromkeys((*self.key_conditions, *other.key_conditions))
         queries = dict.fromkeys((*self.query_conditions, *other.query_conditions))
-        return MaskParts(self.band | other.band, tuple(keys), tuple(queries))
+        return MaskDecomposition(self.band | other.band, tuple(keys), tuple(queries))
 
-    def __and__(self, other: "MaskParts") -> "MaskParts":
+    def __and__(self, other: "MaskDecomposition") -> "MaskDecomposition":
         if not (self.condition_count or other.condition_count):
-            return MaskParts(self.band & other.band)
+            return MaskDecomposition(self.band & other.band)
         return min(self, other, key=lambda parts: parts.sort_key)
 
     @property
@@ -86,25 +86,25 @@ class MaskParts:
 
 def decompose_mask(
     value: Value, query: int, key: int, padding_masks: Collection[Value] = ()
-) -> MaskParts:
+) -> MaskDecomposition:
     """Decompose a mask with query axis `query` and key axis `key` into a band and global tokens.
 
     Padding masks are not treated as global tokens, because most of their positions are visible.
     """
-    question = _MaskPartsKey(make_grid(value, query, key), False)
+    question = _DecompositionKey(make_query_key_tensor(value, query, key), False)
     return solve_memoized(
         question,
-        _MaskDecomposer(padding_masks).solve_mask_parts,
+        _MaskDecomposer(padding_masks).solve_decomposition,
         {},
         TraversalBudget(),
-        MaskParts(FULL_INTERVAL),
+        MaskDecomposition(FULL_INTERVAL),
     )
 
 
-class _MaskPartsKey(NamedTuple):
+class _DecompositionKey(NamedTuple):
     """A memo key: a query-key grid, or its negation, whose decomposition is requested."""
 
-    grid: QueryKeyGrid
+    grid: QueryKeyTensor
     is_negated: bool
 
 
@@ -112,57 +112,57 @@ class _MaskPartsKey(NamedTuple):
 class _MaskDecomposer:
     padding_masks: Collection[Value]
 
-    def solve_mask_parts(
-        self, question: _MaskPartsKey
-    ) -> Generator[_MaskPartsKey, MaskParts, MaskParts]:
+    def solve_decomposition(
+        self, question: _DecompositionKey
+    ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
         """Return the decomposition of a mask, computed from those of its operands."""
         grid, negated = question
         node = grid.value.node
         if grid.query_axis is None or grid.key_axis is None:
             return self._find_global_tokens(grid, negated)
         if node is None:
-            return MaskParts(FULL_INTERVAL)
-        if (inner := follow_view(grid)) is not None:
-            return (yield _MaskPartsKey(inner, negated))
+            return MaskDecomposition(FULL_INTERVAL)
+        if (inner := unwrap_view(grid)) is not None:
+            return (yield _DecompositionKey(inner, negated))
         operands = grid.align_operands()
         match node.op:
             case ops.Not():
-                return (yield _MaskPartsKey(operands[0], not negated))
+                return (yield _DecompositionKey(operands[0], not negated))
             case ops.And() | ops.Or():
-                left = yield _MaskPartsKey(operands[0], negated)
-                right = yield _MaskPartsKey(operands[1], negated)
+                left = yield _DecompositionKey(operands[0], negated)
+                right = yield _DecompositionKey(operands[1], negated)
                 # by De Morgan's laws
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
             case ops.Where() if grid.value.dtype == "bool":
                 condition, yes, no = operands
-                taken = yield _MaskPartsKey(condition, False)
-                taken = taken & (yield _MaskPartsKey(yes, negated))
-                left = yield _MaskPartsKey(condition, True)
-                return taken | (left & (yield _MaskPartsKey(no, negated)))
-        return MaskParts(find_grid_band(grid, negated=negated))
+                taken = yield _DecompositionKey(condition, False)
+                taken = taken & (yield _DecompositionKey(yes, negated))
+                left = yield _DecompositionKey(condition, True)
+                return taken | (left & (yield _DecompositionKey(no, negated)))
+        return MaskDecomposition(find_query_key_band(grid, negated=negated))
 
-    def _find_global_tokens(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
+    def _find_global_tokens(self, grid: QueryKeyTensor, negated: bool) -> MaskDecomposition:
         """Return the decomposition of a condition that does not compare queries with keys."""
-        inner: QueryKeyGrid | None = grid
+        inner: QueryKeyTensor | None = grid
         while inner is not None and not negated:
             if inner.value in self.padding_masks:
-                return MaskParts(FULL_INTERVAL)
-            inner = follow_view(inner)
+                return MaskDecomposition(FULL_INTERVAL)
+            inner = unwrap_view(inner)
         if grid.value.dtype != "bool":
-            return MaskParts(find_grid_band(grid, negated=negated))
+            return MaskDecomposition(find_query_key_band(grid, negated=negated))
         if grid.key_axis is not None:
-            return MaskParts(
+            return MaskDecomposition(
                 EMPTY_INTERVAL,
                 key_conditions=(GlobalTokenCondition(grid.value, grid.key_axis, negated),),
             )
         if grid.query_axis is not None:
-            return MaskParts(
+            return MaskDecomposition(
                 EMPTY_INTERVAL,
                 query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
             )
         # the value is the same for all pairs: a constant, or a function of an input
-        return MaskParts(find_grid_band(grid, negated=negated))
+        return MaskDecomposition(find_query_key_band(grid, negated=negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
@@ -183,13 +183,13 @@ MAX_FIXED_SPAN = 256
 """Span up to which all blocks read the same number of keys."""
 
 
-EMPTY_MASK_PARTS = MaskParts(EMPTY_INTERVAL)
+EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
 """Minimum number of positions per global token for which blocked attention is faster."""
 
 
 @dataclass(frozen=True, slots=True)
-class LocalAttention:
+class LocalAttentionPlan:
     """Blocked attention with `block_size` queries per block, for sequences longer than
     `length_threshold`.
 
@@ -202,7 +202,7 @@ class LocalAttention:
     block_size: int
     keys_per_block: int | None
     length_threshold: int
-    parts: MaskParts = EMPTY_MASK_PARTS
+    parts: MaskDecomposition = EMPTY_MASK
 
     @property
     def window(self) -> int | None:
@@ -241,7 +241,7 @@ class LocalAttention:
 
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
-) -> LocalAttention | None:
+) -> LocalAttentionPlan | None:
     """Plan blocked attention for an attention node; return None if it has no bounded band or if
     blocks would be slower.
     """
@@ -254,26 +254,26 @@ def plan_local_attention(
 
 def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
-) -> LocalAttention | None:
+) -> LocalAttentionPlan | None:
     """Plan blocked attention for a mask [b, h, q, k] over axes of these lengths, or return None."""
     # not in a decode step, whose positions have an offset and whose caches contain only the window
     if mask is None or queries != keys:
         return None
     # The band of a union is unbounded if an operand is: `near | first[j]` is unbounded on both
     # sides.
-    found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
+    found = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
     if found is None or found.window is None:
-        apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padding_masks))
+        apart = _plan_parts(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
         closed = apart is not None and (apart.band.is_empty or apart.window is not None)
         found = apart if closed or found is None else found
     return None if found is None or _is_too_short(queries, found) else found
 
 
-def _is_too_short(queries: Dim, local_attention: LocalAttention) -> bool:
+def _is_too_short(queries: Dim, local_attention: LocalAttentionPlan) -> bool:
     return queries.number is not None and queries.number <= local_attention.length_threshold
 
 
-def plan_weight_blocks(weights: Value) -> LocalAttention | None:
+def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
     """Plan blocks for weights […, q, k] that are zero outside a band, or return None."""
     queries, keys = weights.shape[-2:]
     last = weights.rank - 1
@@ -281,17 +281,17 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
     return None if found is None or _is_too_short(queries, found) else found
 
 
-def _plan_parts(parts: MaskParts) -> LocalAttention | None:
+def _plan_parts(parts: MaskDecomposition) -> LocalAttentionPlan | None:
     """Plan blocks for a mask that has a band only without its global tokens."""
     if parts.band.is_empty and parts.query_conditions:
         # only global queries have visible keys, and they are computed separately
-        return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
+        return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     found = _plan_band(parts.band)
     # the number of keys of a block depends on the number of global keys
     return None if found is None else replace(found, keys_per_block=None, parts=parts)
 
 
-def _plan_band(band: Interval) -> LocalAttention | None:
+def _plan_band(band: Interval) -> LocalAttentionPlan | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
@@ -300,12 +300,12 @@ def _plan_band(band: Interval) -> LocalAttention | None:
     half = min(back, ahead) <= 0
     if far == inf:
         above = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(back, ahead)))
-        return LocalAttention(band, MAX_QUERY_BLOCK, None, above)
+        return LocalAttentionPlan(band, MAX_QUERY_BLOCK, None, above)
     span = int(back + ahead) + 1
     block = min(max(MIN_QUERY_BLOCK, int(far + 1) // 2), MAX_QUERY_BLOCK)
     keys = block + span - 1
     above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
     if half and span > MAX_FIXED_SPAN:
         # up to this length, a wide window is equivalent to a causal mask
-        return LocalAttention(band, block, None, min(above, MIN_CAUSAL_LENGTH))
-    return LocalAttention(band, block, keys, above)
+        return LocalAttentionPlan(band, block, None, min(above, MIN_CAUSAL_LENGTH))
+    return LocalAttentionPlan(band, block, keys, above)

@@ -52,18 +52,18 @@ from specc.analysis.affine_indices import (
     find_affine_index,
     solve_offset_interval,
 )
-from specc.analysis.grid_constants import can_be_zero, solve_zero_divisor
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.query_key_constants import can_be_zero, solve_division_by_zero
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
     align_operand,
-    follow_view,
-    has_equal_rates,
+    has_equal_chunk_rates,
     is_mirrored_pair,
-    make_grid,
+    make_query_key_tensor,
     shift_axis,
     solve_memoized,
     split_concat,
+    unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
@@ -79,18 +79,18 @@ ZERO_PRESERVING_FUNCTIONS = frozenset(_ZERO_PRESERVING.split())
 
 NEGATED_COMPARISONS = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le", "eq": "ne", "ne": "eq"}
 
-ATTENTION_GRID_AXES = (2, 3)
+ATTENTION_AXES = (2, 3)
 """The query axis and the key axis of attention weights and masks."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`. `is_budget_spent` is true if the budget was exhausted and the
+    """The interval of `t - u`. `is_budget_exhausted` is true if the budget was exhausted and the
     remaining values were assumed to be true.
     """
 
     interval: Interval
-    is_budget_spent: bool = False
+    is_budget_exhausted: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -100,8 +100,8 @@ def find_mask_band(
     """Return the interval of `t - u` in which `value` can be true or nonzero. If `time_axis` is not
     None, `t` and `u` are times on this axis; otherwise, they are query and key positions.
     """
-    grid = make_grid(value, query, key, time_axis)
-    return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
+    grid = make_query_key_tensor(value, query, key, time_axis)
+    return _search_band(grid, False) if has_equal_chunk_rates(grid) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(
@@ -111,26 +111,26 @@ def find_band_interval(
     return find_mask_band(value, query, key, time_axis).interval
 
 
-def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
+def find_query_key_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
     """Return the band of a query-key value, or of its negation."""
     return _search_band(grid, negated).interval
 
 
-def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
+def find_side_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
     """Return the band for the side (queries or keys) that `grid` considers."""
     return _BandSearch().find_true_interval(grid, negated)
 
 
-def can_be_nan(grid: QueryKeyGrid) -> bool:
+def can_be_nan(grid: QueryKeyTensor) -> bool:
     """Return True if a query-key value may be NaN or infinite where another factor is zero."""
     return _BandSearch().can_divide_by_zero(grid)
 
 
-def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
+def _search_band(grid: QueryKeyTensor, negated: bool) -> MaskBand:
     low, high = _BandSearch(), _BandSearch()
     keys = low.find_true_interval(replace(grid, side="keys"), negated)
     queries = high.find_true_interval(replace(grid, side="queries"), negated)
-    spent = low.budget.is_spent or high.budget.is_spent
+    spent = low.budget.is_exhausted or high.budget.is_exhausted
     return MaskBand(merge_side_bands(keys, queries, grid.time_axis), spent)
 
 
@@ -168,15 +168,15 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 class _NonZeroBandKey(NamedTuple):
     """A memo key: a query-key grid, or its negation, whose nonzero interval is requested."""
 
-    grid: QueryKeyGrid
+    grid: QueryKeyTensor
     is_negated: bool
 
 
 class _ComparisonBandKey(NamedTuple):
     """A memo key: a comparison `left <= right` or `left < right` whose interval is requested."""
 
-    left: QueryKeyGrid
-    right: QueryKeyGrid
+    left: QueryKeyTensor
+    right: QueryKeyTensor
     is_strict: bool
 
 
@@ -190,23 +190,25 @@ class _BandSearch:
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
-    known_affine_indices: dict[QueryKeyGrid, MaybeAffineIndex] = field(default_factory=dict)
-    known_zero_divisors: dict[QueryKeyGrid, bool] = field(default_factory=dict)
+    known_affine_indices: dict[QueryKeyTensor, MaybeAffineIndex] = field(default_factory=dict)
+    known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
-    def find_true_interval(self, grid: QueryKeyGrid, negated: bool) -> Interval:
+    def find_true_interval(self, grid: QueryKeyTensor, negated: bool) -> Interval:
         """Return the interval in which a query-key value, or its negation, can be true."""
         asked = _NonZeroBandKey(grid, negated)
         return solve_memoized(
             asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
-    def find_affine_function(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
+    def find_affine_function(self, grid: QueryKeyTensor) -> MaybeAffineIndex:
         """Return a query-key value as an affine function of query and key time, or None."""
         return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
 
-    def can_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
+    def can_divide_by_zero(self, grid: QueryKeyTensor) -> bool:
         """Return True if a query-key value may be NaN where another factor is zero."""
-        return solve_memoized(grid, solve_zero_divisor, self.known_zero_divisors, self.budget, True)
+        return solve_memoized(
+            grid, solve_division_by_zero, self.known_zero_divisors, self.budget, True
+        )
 
     def _solve_question(self, question: _BandKey) -> _BandSolver:
         if isinstance(question, _ComparisonBandKey):
@@ -215,7 +217,7 @@ class _BandSearch:
         node = grid.value.node
         if node is None:
             return FULL_INTERVAL
-        if (inner := follow_view(grid)) is not None:
+        if (inner := unwrap_view(grid)) is not None:
             return (yield _NonZeroBandKey(inner, negated))
         if (parts := split_concat(grid)) is not None:
             return (yield from _solve_any([_NonZeroBandKey(p, negated) for p in parts]))
@@ -226,7 +228,7 @@ class _BandSearch:
         return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
     def _solve_less_than(
-        self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool
+        self, left: QueryKeyTensor, right: QueryKeyTensor, strict: bool
     ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. These are separate comparisons.
@@ -251,7 +253,7 @@ class _BandSearch:
         return solve_offset_interval(one_side.subtract(other), strict, left)
 
     def _solve_nonzero(
-        self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
+        self, grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
     ) -> _BandSolver:
         """Return the interval in which values can be nonzero."""
         match node.op:
@@ -267,7 +269,7 @@ class _BandSearch:
                 mask = node.op.mask(node)
                 if mask is None or not _is_weights_grid(grid, node.op):
                     return FULL_INTERVAL
-                return (yield _NonZeroBandKey(grid.view_operand(mask, *ATTENTION_GRID_AXES), False))
+                return (yield _NonZeroBandKey(grid.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
@@ -279,7 +281,7 @@ class _BandSearch:
                 return (yield _NonZeroBandKey(operands[0], False))
         return FULL_INTERVAL
 
-    def _multiply_intervals(self, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
+    def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
         """Return the interval in which both factors can be nonzero, unless a zero factor is
         multiplied by NaN or infinity.
         """
@@ -289,7 +291,7 @@ class _BandSearch:
 
 
 def _solve_absolute(
-    inner: AffineIndex, upper: AffineIndex, strict: bool, grid: QueryKeyGrid
+    inner: AffineIndex, upper: AffineIndex, strict: bool, grid: QueryKeyTensor
 ) -> Interval:
     """Return the interval in which `|inner| <= upper` (or `<`) can hold."""
     opposite = inner.multiply(Fraction(-1)).subtract(upper)
@@ -297,10 +299,10 @@ def _solve_absolute(
     return one & solve_offset_interval(opposite, strict, grid)
 
 
-def _is_weights_grid(grid: QueryKeyGrid, op: ops.Attend) -> bool:
+def _is_weights_grid(grid: QueryKeyTensor, op: ops.Attend) -> bool:
     """Return True if a value is attention weights with their query and key axes."""
     weights = grid.value.index == op.weights_result
-    return weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
+    return weights and (grid.query_axis, grid.key_axis) == ATTENTION_AXES
 
 
 def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
@@ -320,7 +322,7 @@ def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
 
 
 def _solve_logical(
-    grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid], negated: bool
+    grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], negated: bool
 ) -> Generator[_BandKey, Interval, Interval | None]:
     """Return the band of a logical op or its negation, or None for other ops."""
     match node.op:
@@ -346,17 +348,17 @@ def _solve_logical(
     return None
 
 
-def _view_reduced_operand(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKeyGrid:
+def _view_reduced_operand(grid: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
     query, key = shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
     return grid.view_operand(operand, query, key)
 
 
-def _solve_sides(operands: list[QueryKeyGrid], negated: bool, intersection: bool) -> _BandSolver:
+def _solve_sides(operands: list[QueryKeyTensor], negated: bool, intersection: bool) -> _BandSolver:
     sides = [_NonZeroBandKey(side, negated) for side in operands]
     return (yield from (_solve_all if intersection else _solve_any)(sides))
 
 
-def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver:
+def _solve_where(operands: Sequence[QueryKeyTensor], negated: bool) -> _BandSolver:
     """Return the band of `where(condition, yes, no)` or its negation."""
     condition, yes, no = operands
     chosen = (yield _NonZeroBandKey(condition, False)) & (yield _NonZeroBandKey(yes, negated))
@@ -364,7 +366,7 @@ def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver
     return chosen | (left_out & (yield _NonZeroBandKey(no, negated)))
 
 
-def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
+def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
     match fn:
         case "eq":
             intersection = [
@@ -381,6 +383,6 @@ def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _Band
     return FULL_INTERVAL
 
 
-def _has_last_two_axes(grid: QueryKeyGrid) -> bool:
+def _has_last_two_axes(grid: QueryKeyTensor) -> bool:
     rank = grid.value.rank
     return grid.query_axis in (None, rank - 2) and grid.key_axis in (None, rank - 1)

@@ -2,8 +2,8 @@
 
 For a node that reads a whole axis, such as a sum over keys, the analysis finds the result axis
 along which the node is elementwise, and the interval of `q - k` of the keys that affect the result.
-`find_masked_values` returns the constant at all other keys. The table lists the constants that have
-no effect on each op:
+`find_masked_constants` returns the constant at all other keys. The table lists the constants that
+have no effect on each op:
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -19,10 +19,14 @@ appended.
 
 from collections.abc import Iterable
 
-from specc.analysis.grid_constants import MaskedValues
 from specc.analysis.mask_bands import intersect_bands
-from specc.analysis.masked_values import bound_visible_ranks, find_masked_values, is_sorted_last
-from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
+from specc.analysis.masked_constants import (
+    bound_visible_sort_indices,
+    find_masked_constants,
+    is_sorted_last,
+)
+from specc.analysis.query_key_constants import MaskedConstants
+from specc.analysis.query_key_tensors import make_query_key_tensor, shift_axis, unwrap_view
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
@@ -35,7 +39,7 @@ VisibleKeys = tuple[int, Interval]
 """A result axis, and the keys on which each of its positions depends."""
 
 
-def iterate_neutral_reads(
+def iterate_unaffected_reductions(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
     """Yield the result axes along which masked keys do not affect a reduction."""
@@ -47,7 +51,7 @@ def iterate_neutral_reads(
         # the batch axis is not a query axis
         if query != key and _is_query_length(length, x.shape[key], time_axis):
             reach = _find_relevant_keys(
-                node, dependence, find_masked_values(x, query, key, time_axis), time_axis
+                node, dependence, find_masked_constants(x, query, key, time_axis), time_axis
             )
             if reach != FULL_INTERVAL:
                 gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
@@ -64,7 +68,7 @@ def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -
 
 
 def _find_relevant_keys(
-    node: Node, dependence: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
+    node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
     """Return the keys that affect an op, given the constants at the other keys."""
     if not masked_values:
@@ -74,18 +78,20 @@ def _find_relevant_keys(
         case ops.Gather(axis):
             own = dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
             return (
-                bound_visible_ranks(reach) if own and _are_indices_in_range(node) else FULL_INTERVAL
+                bound_visible_sort_indices(reach)
+                if own and _are_indices_in_range(node)
+                else FULL_INTERVAL
             )
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # indices along the axis start at its first position, so all positions are needed
-            return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
+            return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_sort_indices(reach)
     return reach
 
 
 def _intersect_neutral_bands(
-    node: Node, masked_values: MaskedValues, time_axis: TimeAxis | None
+    node: Node, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
     ordinary = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
     reach = FULL_INTERVAL
@@ -142,8 +148,8 @@ def _iterate_argmax_reads(
     if axis != key or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)
-    grid = make_grid(ids, axis, None)
-    while (inner := follow_view(grid)) is not None:
+    grid = make_query_key_tensor(ids, axis, None)
+    while (inner := unwrap_view(grid)) is not None:
         grid = inner
     made = grid.value.node
     if made is None or made.first_operand is None or grid.query_axis is None:
@@ -152,7 +158,7 @@ def _iterate_argmax_reads(
         case ops.ArgMax(over):
             query = shift_axis(grid.query_axis, over)
             assert query is not None
-            for number, reach in find_masked_values(
+            for number, reach in find_masked_constants(
                 made.first_operand, query, over, time_axis
             ).items():
                 if _is_neutral_number(made, number) and not reach.is_empty:

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from specc.analysis.length_limits import find_max_lengths
-from specc.analysis.local_attention import LocalAttention, plan_local_attention
+from specc.analysis.local_attention import LocalAttentionPlan, plan_local_attention
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
@@ -120,7 +120,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 """The cost function of each op that is counted; a test checks that none is missing."""
 
 
-def count_blocked_multiply_adds(node: Node, blocks: LocalAttention) -> Dim:
+def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
     """Return the multiply-adds of blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape
@@ -162,7 +162,7 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
     return f"{type.dtype}[{', '.join(format_dim_formula(d, lengths) for d in type.shape)}]"
 
 
-def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
+def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
     """Substitute integers for symbols. Raise E0407 if the model does not support these lengths."""
     try:
         return dim.substitute(lengths)
@@ -172,7 +172,7 @@ def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
     """Format a length as a formula, e.g. `2·batch·seq²·768`, or as a number if it is static."""
-    dim = evaluate_dim_at(dim, lengths)
+    dim = substitute_lengths(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
     text = str(dim)
@@ -208,12 +208,14 @@ class SummaryNode:
     repeats: int = 1
     members: tuple[str, ...] = ()
 
-    def sum_parts(self, field_name: str) -> Dim:
+    def sum_over_subtree(self, field_name: str) -> Dim:
         """Return the `parameter_count`, `multiply_adds` or `saved_multiply_adds` of this scope
         including its children.
         """
         own: Dim = getattr(self, field_name)
-        return (own + sum_dims(p.sum_parts(field_name) for p in self.parts.values())) * self.repeats
+        return (
+            own + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
+        ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
         """Return the key for comparing scopes; equal scopes are displayed as one."""
@@ -236,38 +238,38 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     # The length if it is static, otherwise its maximum.
     rows = find_max_lengths(graph) | dict(lengths or {})
-    _create_ordered_parts(graph, root)
+    _create_ordered_children(graph, root)
     for node, results in graph.nodes:
         _add_node(
             graph, root, node, results[0].type
         ).saved_multiply_adds += _count_saved_multiply_adds(node, padding_masks, rows)
     for name, facts in graph.parameter_facts.items():
-        part = _get_or_add_part(root, _get_parameter_scope(name))
+        part = _get_or_add_child(root, _get_parameter_scope(name))
         part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
     # The output of a call has the path of the call as name, not that of the last op in it; names
     # with a colon are internal values.
     for name, value in graph.names.items():
-        if ":" not in name and (found := _find_part(root, name)):
+        if ":" not in name and (found := _find_child(root, name)):
             found.type = value.type
     # the last node of the graph may not be an output of the model
     root.type = None
-    _merge_equal_parts(root)
+    _merge_equal_children(root)
     return root
 
 
-def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
+def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
     """Create the child scopes in the order of the first weight that each of them reads. Scopes
     without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
         if node.op.is_heavy or weights.intersection(node.args):
-            _get_or_add_part(root, graph.get_scope(node))
+            _get_or_add_child(root, graph.get_scope(node))
 
 
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
     """Add a node to its scope."""
-    part = _get_or_add_part(root, graph.get_scope(node))
+    part = _get_or_add_child(root, graph.get_scope(node))
     part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
     # A scope gets the type of its most expensive op, not of the reshapes around it.
@@ -288,24 +290,24 @@ def _count_saved_multiply_adds(
     return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)
 
 
-def _get_or_add_part(root: SummaryNode, scope: str) -> SummaryNode:
+def _get_or_add_child(root: SummaryNode, scope: str) -> SummaryNode:
     part = root
     for name in scope.split(".") if scope else []:
         part = part.parts.setdefault(name, SummaryNode(name=name))
     return part
 
 
-def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
+def _find_child(root: SummaryNode, scope: str) -> SummaryNode | None:
     part: SummaryNode | None = root
     for name in scope.split("."):
         part = part.parts.get(name) if part else None
     return part
 
 
-def _merge_equal_parts(part: SummaryNode) -> None:
+def _merge_equal_children(part: SummaryNode) -> None:
     """Merge equal numbered scopes, even if other scopes are between them: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
-        _merge_equal_parts(inner)
+        _merge_equal_children(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
         # Scopes with names are not merged, even if they are equal: `query` and `key` are not
@@ -351,7 +353,7 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
+def iterate_summary_nodes(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
     """Yield scopes from the root down. A scope with a single child is merged with it:
     `h.0 … 11`.
     """
@@ -368,4 +370,4 @@ def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, Summa
         )
     yield depth, shown
     for inner in shown.parts.values():
-        yield from walk_summary(inner, depth + 1)
+        yield from iterate_summary_nodes(inner, depth + 1)

@@ -20,7 +20,7 @@ from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
 from specc.ir.op import Op
 from specc.ir.types import SAME_POSITION, Interval, Type
 
-MAX_REPEAT_COUNT = 32
+MAX_UPSAMPLING_FACTOR = 32
 """Exclusive upper bound of the integer upsampling factors `k` for which a nearest-neighbor `resize`
 is exact in float32, i.e. for which `k * (1 / k)` is not rounded below 1."""
 
@@ -80,7 +80,7 @@ class PaddingOffsets:
         if dependence.kind != "all":
             return dependence
         length = get_read_length(node, dependence)
-        if self.is_repeating_positions(node, dependence.operand_axis):
+        if self.is_nearest_upsampling(node, dependence.operand_axis):
             return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         if isinstance(node.op, ops.Merge | ops.Split):
             to_axis = self._regroup_offsets(node, dependence.operand_axis)
@@ -102,7 +102,7 @@ class PaddingOffsets:
                 return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         return make_shift_dependence(node, dependence) or dependence
 
-    def is_repeating_positions(self, node: Node, axis: int) -> bool:
+    def is_nearest_upsampling(self, node: Node, axis: int) -> bool:
         """Return True for a nearest-neighbor `resize` to an integer multiple of the length, if no
         concatenated or merged axis has the length of the result.
         """
@@ -110,7 +110,7 @@ class PaddingOffsets:
             case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
                 length = sizes[axis - first]
                 known = length in self.offsets or length in self.merged_lengths
-                return not known and get_repeat_count(node, axis) is not None
+                return not known and get_upsampling_factor(node, axis) is not None
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
@@ -149,7 +149,7 @@ class PaddingOffsets:
         """Return the number of adjacent positions of an axis that belong to one position of the
         padding mask, or None if unknown.
         """
-        for count in range(1, MAX_REPEAT_COUNT):
+        for count in range(1, MAX_UPSAMPLING_FACTOR):
             if (length - self.padded_length * count).number is not None:
                 return count
         return None
@@ -190,7 +190,7 @@ def _infer_types(node: Node) -> tuple[Type, ...]:
     return node.infer_types()
 
 
-def get_repeat_count(node: Node, axis: int) -> int | None:
+def get_upsampling_factor(node: Node, axis: int) -> int | None:
     """Return the integer upsampling factor of a nearest-neighbor `resize`. Return None for other
     ops, or if rounding in float32 may select other positions.
     """
@@ -198,7 +198,7 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
             assert node.first_operand is not None, "an op of one operand"
             length, made = node.first_operand.shape[axis], sizes[axis - first]
-            counts = (k for k in range(1, MAX_REPEAT_COUNT) if length * k == made)
+            counts = (k for k in range(1, MAX_UPSAMPLING_FACTOR) if length * k == made)
             count = next(counts, None)
             exact = count is not None and set(factors) <= {count}
             return count if exact else None

@@ -5,7 +5,7 @@ mix orders.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from specc.analysis.masked_values import is_sorted_last
+from specc.analysis.masked_constants import is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts, PaddingSource
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -36,7 +36,7 @@ def find_reversed_axes(
     return frozenset(a for a in found if a is not None)
 
 
-def is_order_mixed(
+def has_mixed_axis_order(
     node: Node,
     operand_facts: Sequence[PaddingFacts],
     padded_dependences: Sequence[Dependence],
@@ -121,13 +121,13 @@ MAX_POSITION_SEARCH_DEPTH = 20
 """Maximum depth of the search for position ids."""
 
 
-def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
+def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
     """Return the constant at padded positions if a sort puts it last, or None."""
     match node.op:
         case ops.Sort(axis, descending):
             number, last = (
                 facts.get_padded_value(axis),
-                facts.minimum_axes if descending else facts.maximum_axes,
+                facts.minimum_pad_axes if descending else facts.maximum_pad_axes,
             )
             sorted_last = number is not None and is_sorted_last(node, number)
             return number if sorted_last or axis in last else None
@@ -138,8 +138,8 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
     """Return True if a sort puts all padded positions after all other positions."""
     match node.op:
         case ops.Sort(axis, descending):
-            last = facts.minimum_axes if descending else facts.maximum_axes
-            return axis in last or get_number_sorted_last(node, facts) is not None
+            last = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
+            return axis in last or get_trailing_padding_value(node, facts) is not None
     return False
 
 
@@ -176,28 +176,29 @@ def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
     return frozenset(constants)
 
 
-def has_mixed_ranks(padded_result: PaddedResult) -> bool:
+def has_mixed_sort_order(padded_result: PaddedResult) -> bool:
     """Return True if a result combines ranks with positions that are not ranks."""
     return any(
-        not _is_rank_counting(padded_result, k)
+        not _counts_sort_indices(padded_result, k)
         for k in padded_result.dependences
         if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
-        and _has_ranked_operand(padded_result, k.result_axis)
+        and _has_sorted_operand(padded_result, k.result_axis)
     )
 
 
-def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
+def find_sort_index_operands(padded_result: PaddedResult) -> set[int]:
     """Return the operands that are position ids and are combined with ranks. Such position ids
     count ranks.
     """
     return {
         k.operand
         for k in padded_result.dependences
-        if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
+        if _has_sorted_operand(padded_result, k.result_axis)
+        and _counts_sort_indices(padded_result, k)
     }
 
 
-def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
+def _counts_sort_indices(padded_result: PaddedResult, dependence: Dependence) -> bool:
     """Return True if an operand consists of position ids of a single axis, which may count ranks.
     Combined with query positions, they count padding.
     """
@@ -209,7 +210,7 @@ def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bo
     )
 
 
-def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
+def _has_sorted_operand(padded_result: PaddedResult, axis: int | None) -> bool:
     """Return True if a different operand has ranks along an axis of the result."""
     return any(
         k.result_axis == axis

@@ -31,7 +31,7 @@ from typing import Literal, TypeAlias
 
 from specc.analysis.causality import format_op_name
 from specc.analysis.padding_axis_order import is_output_order_changed
-from specc.analysis.padding_dataflow import make_padding_walk
+from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedRead, PaddingFacts, PaddingSource
 from specc.analysis.padding_fixes import PaddingLeak, suggest_finite_padding, suggest_padding_fix
 from specc.diagnostics.diagnostic import Diagnostic, Label
@@ -47,11 +47,13 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     order.
     """
     warnings: dict[tuple[Node, str], Diagnostic] = {}
-    for mask_name, (states, true_masks) in _infer_all_states(graph).items():
+    for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
         # finite padded values may have no effect where NaN or infinity has one
         assumes_finite = (
-            _infer_states(graph, mask_name, true_masks, assumes_finite=True) if reached else {}
+            _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
+            if reached
+            else {}
         )
         otherwise = dict(_iterate_reached_outputs(graph, mask_name, assumes_finite))
         for output, padding_source in reached.items():
@@ -87,19 +89,25 @@ def _infer_all_states(graph: Graph) -> _AllStates:
     assumed to be true, because positions that they mask out do not affect the outputs.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
-    true_masks, pending = frozenset[Value](), list(graph.input_facts)
+    always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
     while pending:
-        found.update((n, (_infer_states(graph, n, true_masks), true_masks)) for n in pending)
+        found.update(
+            (n, (_infer_states(graph, n, always_true_masks), always_true_masks)) for n in pending
+        )
         leaking = [n for n in pending if any(_iterate_reached_outputs(graph, n, found[n][0]))]
         if len(leaking) == len(pending):
             break
-        true_masks |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
+        always_true_masks |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
         pending = leaking
     return found
 
 
 def _infer_states(
-    graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assumes_finite: bool = False
+    graph: Graph,
+    mask_name: str,
+    always_true_masks: frozenset[Value],
+    *,
+    assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
     """Return the padding properties of every value along the axis of the padding mask `mask_name`.
     With `assumes_finite`, infer them as if all values were finite.
@@ -107,10 +115,10 @@ def _infer_states(
     side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
         return {}
-    walk = make_padding_walk(graph, keep, side)
-    return replace(walk, true_masks=true_masks, assumes_finite=assumes_finite).infer_graph_facts(
-        graph
-    )
+    walk = make_padding_dataflow(graph, keep, side)
+    return replace(
+        walk, always_true_masks=always_true_masks, assumes_finite=assumes_finite
+    ).infer_graph_facts(graph)
 
 
 def _iterate_reached_outputs(

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isinf
 
-from specc.analysis.grid_constants import (
-    EXACT_UNARY_FUNCTIONS,
-    MaskedValues,
-    combine_masked_values,
-    intersect_masked_values,
-    map_masked_values,
-)
-from specc.analysis.masked_values import compute_absorbing_result
-from specc.analysis.padding_axis_order import get_number_sorted_last, is_gather_in_sort_order
+from specc.analysis.masked_constants import compute_absorbing_result
+from specc.analysis.padding_axis_order import get_trailing_padding_value, is_gather_in_sort_order
 from specc.analysis.padding_facts import PaddedResult
+from specc.analysis.query_key_constants import (
+    EXACT_UNARY_FUNCTIONS,
+    MaskedConstants,
+    intersect_masked_constants,
+    propagate_binary_constants,
+    propagate_unary_constants,
+)
 from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node
@@ -75,7 +75,7 @@ def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bo
                 if a
             )
     operand_facts = [
-        replace(r, zero_axes=frozenset(), constants=r.fill_constants)
+        replace(r, zero_pad_axes=frozenset(), constants=r.fill_constants)
         for r in padded_result.operand_facts
     ]
     return _infer_number(replace(padded_result, operand_facts=operand_facts), axis) == number
@@ -90,7 +90,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
         case ops.Sort(axis) if padded_result.value.index == 0:
-            number = get_number_sorted_last(node, operand_facts[0])
+            number = get_trailing_padding_value(node, operand_facts[0])
             return {} if number is None else {axis: number}
         # padded positions are last, and an infinite sum remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
@@ -137,7 +137,7 @@ def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
 def map_number(function_name: str, number: float | None) -> float | None:
     """Return a function of a constant, or None if it is unknown or inexact."""
     function = EXACT_UNARY_FUNCTIONS.get(function_name)
-    return _get_only_number(map_masked_values(function, _make_masked_values(number)))
+    return _get_only_number(propagate_unary_constants(function, _make_masked_constants(number)))
 
 
 def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
@@ -145,7 +145,7 @@ def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> floa
     inexact.
     """
     return _get_only_number(
-        combine_masked_values(function_name, *map(_make_masked_values, numbers))
+        propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
     )
 
 
@@ -181,7 +181,7 @@ def _infer_arithmetic_number(
     """Return the constant of arithmetic on two constants, or on a constant that absorbs the other
     operand.
     """
-    constants = [combine_masked_values(function_name, *map(_make_masked_values, numbers))]
+    constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
     along = padded_result.list_operands_with_axis(axis)
     for here, there in ((0, 1), (1, 0)):
         number, facts = numbers[here], padded_result.operand_facts[there]
@@ -190,7 +190,7 @@ def _infer_arithmetic_number(
             least = find_value_range(padded_result.node.args[there])[0]
             made = compute_absorbing_result(function_name, number, least, here == 1)
             constants += [{made: EMPTY_INTERVAL}] if made is not None else []
-    return _get_only_number(intersect_masked_values(constants))
+    return _get_only_number(intersect_masked_constants(constants))
 
 
 def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
@@ -217,9 +217,9 @@ def _find_operand_axis(padded_result: PaddedResult, operand: int, axis: int) -> 
     )
 
 
-def _make_masked_values(number: float | None) -> MaskedValues:
+def _make_masked_constants(number: float | None) -> MaskedConstants:
     return {} if number is None else {number: EMPTY_INTERVAL}
 
 
-def _get_only_number(pairs: MaskedValues) -> float | None:
+def _get_only_number(pairs: MaskedConstants) -> float | None:
     return next(iter(pairs), None)

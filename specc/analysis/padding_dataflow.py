@@ -11,12 +11,12 @@ from specc.analysis.padding_axis_lengths import (
 )
 from specc.analysis.padding_axis_order import (
     find_exposed_roll,
-    find_rank_counting_operands,
     find_reversed_axes,
     find_rolled_axes,
-    has_mixed_ranks,
+    find_sort_index_operands,
+    has_mixed_axis_order,
+    has_mixed_sort_order,
     is_gather_in_sort_order,
-    is_order_mixed,
     is_padding_sorted_first,
 )
 from specc.analysis.padding_facts import (
@@ -51,11 +51,13 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 
-def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "PaddingWalk":
+def make_padding_dataflow(
+    graph: Graph, padding_mask: Value, padding_side: str
+) -> "PaddingDataflow":
     """Create the dataflow analysis for the axis of the padding mask `padding_mask`."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
-    return PaddingWalk(
+    return PaddingDataflow(
         padding_mask=padding_mask,
         padding_side=padding_side,
         padded_lengths=lengths,
@@ -64,19 +66,19 @@ def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddingWalk:
+class PaddingDataflow:
     """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
     `padding_side`. `padded_lengths` are the lengths of the axis after strides and concatenations;
-    `offsets` are the offsets of the padded positions. `true_masks` are assumed to be true. With
-    `assumes_finite`, all values are assumed to be finite. `is_in_loop` is true in the body of a
-    loop along another axis.
+    `offsets` are the offsets of the padded positions. `always_true_masks` are assumed to be true.
+    With `assumes_finite`, all values are assumed to be finite. `is_in_loop` is true in the body of
+    a loop along another axis.
     """
 
     padding_mask: Value
     padding_side: str
     padded_lengths: frozenset[Dim]
     offsets: PaddingOffsets
-    true_masks: frozenset[Value] = frozenset()
+    always_true_masks: frozenset[Value] = frozenset()
     assumes_finite: bool = False
     is_in_loop: bool = False
 
@@ -87,7 +89,7 @@ class PaddingWalk:
             graph,
             {
                 self.padding_mask: replace(
-                    NO_PADDING_FACTS, zero_axes=padded_axes, finite_axes=padded_axes
+                    NO_PADDING_FACTS, zero_pad_axes=padded_axes, finite_pad_axes=padded_axes
                 )
             },
         )
@@ -151,7 +153,7 @@ class PaddingWalk:
         return self.padding_mask.shape[-1]
 
     @property
-    def _has_equal_ranks(self) -> bool:
+    def _has_equal_sort_order(self) -> bool:
         """True if the ranks of valid positions are their indices, because padding is last."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
@@ -205,10 +207,10 @@ class PaddingWalk:
             operand_facts=operand_facts,
             dependences=keeps,
             padding_mask=self.padding_mask,
-            true_masks=self.true_masks,
+            always_true_masks=self.always_true_masks,
             padded_lengths=self.padded_lengths,
             concatenated_lengths=self.offsets.concatenated_lengths,
-            is_padding_last=self._has_equal_ranks
+            is_padding_last=self._has_equal_sort_order
             and not any(r.reversed_axes for r in operand_facts),
         )
         counts = _collect_padding_counts(padded_result)
@@ -279,7 +281,7 @@ class PaddingWalk:
         padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
         if self._is_counted(node, operand_facts, counts) or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
-        if is_order_mixed(node, operand_facts, padded_links, self.is_in_loop):
+        if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)
         for link in padded_links:  # dependences along other axes never reach a padded position
             reading = self.make_padded_read(node, link, operand_facts)
@@ -287,7 +289,7 @@ class PaddingWalk:
                 return PaddingSource(node, is_shifted=reading.is_shifted, read=reading)
         return (
             None
-            if self._has_equal_ranks or not has_mixed_ranks(padded_result)
+            if self._has_equal_sort_order or not has_mixed_sort_order(padded_result)
             else PaddingSource(node)
         )
 
@@ -344,7 +346,7 @@ class PaddingWalk:
         match node.op:
             case ops.Extent(axis) if axis in padded_result.operand_facts[0].sorted_axes:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
-            case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
+            case ops.Sort(axis) if padded_result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # all indices depend on padding, also those at masked positions
                 return infer_padding_count(node, counts, self.length)
@@ -393,6 +395,6 @@ def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
     counts = [s.padding_count for s in padded_result.operand_facts]
     if is_condition_always_true(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand
-    for operand in find_rank_counting_operands(padded_result):
+    for operand in find_sort_index_operands(padded_result):
         counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks
     return counts

@@ -32,12 +32,12 @@ class PaddingSource:
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
-    At padded positions along these axes the value is zero or false (`zero_axes`), a mask constant
-    (`mask_constant_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid
-    position. Along `finite_axes` at least one valid position has a finite score. Without
-    `has_extremes`, no valid position has a mask constant; without `has_extreme_padding`, no padded
-    position has one. At padded positions the value may be NaN (`can_be_nan`) or infinite, with one
-    of `infinity_signs`.
+    At padded positions along these axes the value is zero or false (`zero_pad_axes`), a mask
+    constant (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher (`maximum_pad_axes`)
+    than at every valid position. Along `finite_pad_axes` at least one valid position has a finite
+    score. Without `has_extremes`, no valid position has a mask constant; without
+    `has_extreme_padding`, no padded position has one. At padded positions the value may be NaN
+    (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
     rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
@@ -51,11 +51,11 @@ class PaddingFacts:
     source through which padded positions affect valid ones.
     """
 
-    zero_axes: frozenset[int] = frozenset()
+    zero_pad_axes: frozenset[int] = frozenset()
     mask_constant_axes: frozenset[int] = frozenset()
-    minimum_axes: frozenset[int] = frozenset()
-    maximum_axes: frozenset[int] = frozenset()
-    finite_axes: frozenset[int] = frozenset()
+    minimum_pad_axes: frozenset[int] = frozenset()
+    maximum_pad_axes: frozenset[int] = frozenset()
+    finite_pad_axes: frozenset[int] = frozenset()
     has_extremes: bool = False
     has_extreme_padding: bool = False
     infinity_signs: frozenset[int] = frozenset()
@@ -79,7 +79,7 @@ class PaddingFacts:
 
     def get_padded_value(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, or None if it is unknown."""
-        return 0.0 if axis in self.zero_axes else self.constants.get(axis)
+        return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
         """Return the padding side of an axis, given the `side` of the padding mask."""
@@ -88,17 +88,17 @@ class PaddingFacts:
 
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
-        return axis in self.minimum_axes or (
-            axis in self.mask_constant_axes and axis in self.finite_axes
+        return axis in self.minimum_pad_axes or (
+            axis in self.mask_constant_axes and axis in self.finite_pad_axes
         )
 
 
 AxisFact: TypeAlias = Literal[
-    "zero_axes",
+    "zero_pad_axes",
     "mask_constant_axes",
-    "minimum_axes",
-    "maximum_axes",
-    "finite_axes",
+    "minimum_pad_axes",
+    "maximum_pad_axes",
+    "finite_pad_axes",
     "repeated_axes",
 ]
 """A per-axis field of `PaddingFacts`."""
@@ -172,9 +172,10 @@ class PaddedResult:
     """One result of a node, with the properties of the operands; `dependences` are its elementwise
     dependences along padded axes.
 
-    `padding_mask` is the mask of the padded axis, `true_masks` are other masks that are true,
-    `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to which
-    `pad` or `concat` added positions. `is_padding_last`: padding comes after all valid positions.
+    `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
+    true, `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to
+    which `pad` or `concat` added positions. `is_padding_last`: padding comes after all valid
+    positions.
     """
 
     node: Node
@@ -183,7 +184,7 @@ class PaddedResult:
     dependences: Iterable[Dependence]
     padding_mask: Value
     padded_lengths: frozenset[Dim]
-    true_masks: frozenset[Value] = frozenset()
+    always_true_masks: frozenset[Value] = frozenset()
     concatenated_lengths: frozenset[Dim] = frozenset()
     is_padding_last: bool = False
 
@@ -301,7 +302,7 @@ class PaddedRead:
     @property
     def is_zero(self) -> bool:
         """True if the operand is zero at padded positions."""
-        return self.axis in self.read_facts.zero_axes
+        return self.axis in self.read_facts.zero_pad_axes
 
     @property
     def padding_constant(self) -> float | None:

@@ -33,7 +33,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
     if read.is_merged and read.dependence.kind not in ("same", "extent"):
         return _is_merged_read_neutral(read)
     if is_sorted:
-        return _is_rank_safe(read)
+        return _is_sort_order_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
             # elementwise along the axis: padded positions do not move; an extent reads no position
@@ -82,7 +82,7 @@ def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 
-def _is_rank_safe(read: PaddedRead) -> bool:
+def _is_sort_order_safe(read: PaddedRead) -> bool:
     """Return True if an op along a sorted axis, where padded positions are last, does not read
     padded positions.
     """
@@ -116,7 +116,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
     """Return True if a loop skips every padded position: its mask implies the padding mask."""
     op = read.op
-    return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_axes
+    return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_pad_axes
 
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
@@ -150,7 +150,7 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
     gates = read.dependence.gates
-    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_axes for g in gates):
+    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
         return sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True
@@ -183,7 +183,7 @@ def _is_zero_product(read: PaddedRead) -> bool:
     zero = {
         o
         for o, axes in enumerate(_find_summed_axes(read))
-        if read.operand_facts[o].zero_axes & axes
+        if read.operand_facts[o].zero_pad_axes & axes
     }
     others = [r for o, r in enumerate(read.operand_facts) if o not in zero]
     return bool(zero) and all(r.is_finite for r in others)
@@ -228,7 +228,7 @@ def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
     least, most = find_value_range(read.node.args[read.dependence.operand])
     held, axis = read.padding_constant, read.axis
     if held is None or axis in (
-        read.read_facts.minimum_axes if end < 0 else read.read_facts.maximum_axes
+        read.read_facts.minimum_pad_axes if end < 0 else read.read_facts.maximum_pad_axes
     ):
         return held is not None
     return held <= least if end < 0 else held >= most
@@ -247,7 +247,7 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
             # The first of several equal elements is selected, which is valid with right padding.
             if read.is_padding_last:
                 return _is_neutral_reduction(read, "max")
-            return facts.is_ignored_by_max(axis) and axis in facts.finite_axes
+            return facts.is_ignored_by_max(axis) and axis in facts.finite_pad_axes
         case ops.Gather():
             return read.operand_facts[1].is_valid_index or is_gather_in_sort_order(
                 read.node, read.operand_facts

@@ -10,17 +10,17 @@ positions.
 from collections.abc import Generator, Iterable, Iterator
 from math import inf
 
-from specc.analysis.mask_bands import find_grid_band
+from specc.analysis.mask_bands import find_query_key_band
 from specc.analysis.padding_facts import PaddedResult
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
     align_operand,
-    follow_view,
     is_mirrored_pair,
     solve_all,
     solve_any,
     solve_memoized,
+    unwrap_view,
 )
 from specc.analysis.value_ranges import (
     find_constant_value,
@@ -70,7 +70,7 @@ def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> boo
     """Return True if the result of a `where` is a mask constant where the condition is padded."""
     filled = _get_fill_number(padded_result.node)
     return (
-        padded_result.list_operands_with_fact("zero_axes", axis)[0]
+        padded_result.list_operands_with_fact("zero_pad_axes", axis)[0]
         and filled is not None
         and filled <= LOW_SCORE
     )
@@ -106,14 +106,16 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
         return _is_filled_with_extreme(padded_result, axis, lowest=lowest)
     if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
         # The padding mask is 0 at padded positions and 1 elsewhere.
-        return padded_result.list_operands_with_fact("zero_axes", axis)[0]
+        return padded_result.list_operands_with_fact("zero_pad_axes", axis)[0]
     if lowest and isinstance(op, ops.CumSum) and op.axis == axis:
         # A cumulative sum of positive values is positive.
         facts = padded_result.operand_facts[0]
-        return axis in facts.zero_axes & facts.minimum_axes
+        return axis in facts.zero_pad_axes & facts.minimum_pad_axes
     same = op.is_view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return same and any(
-        padded_result.list_operands_with_fact("minimum_axes" if lowest else "maximum_axes", axis)
+        padded_result.list_operands_with_fact(
+            "minimum_pad_axes" if lowest else "maximum_pad_axes", axis
+        )
     )
 
 
@@ -133,7 +135,7 @@ def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: b
     least, most = find_value_range(ops.Where.yes(node))
     beyond = filled < least if lowest else filled > most
     extreme = filled <= LOW_SCORE if lowest else filled >= -LOW_SCORE
-    return padded_result.list_operands_with_fact("zero_axes", axis)[0] and (beyond or extreme)
+    return padded_result.list_operands_with_fact("zero_pad_axes", axis)[0] and (beyond or extreme)
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
@@ -155,10 +157,10 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(padded_result, a))
         case ops.CumSum() if not padded_result.operand_facts[0].has_extremes:
-            yield from (a for a in axes if a in padded_result.operand_facts[0].finite_axes)
+            yield from (a for a in axes if a in padded_result.operand_facts[0].finite_pad_axes)
         case op if op.is_view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
             yield from (
-                a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))
+                a for a in axes if any(padded_result.list_operands_with_fact("finite_pad_axes", a))
             )
 
 
@@ -167,11 +169,11 @@ def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     # If only one operand may have mask constants, the sum has a finite score wherever this operand
     # has one. If both may, their finite scores may be at different positions.
     has_extremes = [r.has_extremes for r in padded_result.operand_facts]
-    finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
+    finite_pad_axes = padded_result.list_operands_with_fact("finite_pad_axes", axis)
     return (
-        any(finite_axes)
+        any(finite_pad_axes)
         if not any(has_extremes)
-        else not all(has_extremes) and finite_axes[has_extremes.index(True)]
+        else not all(has_extremes) and finite_pad_axes[has_extremes.index(True)]
     )
 
 
@@ -214,23 +216,23 @@ def is_condition_always_true(padded_result: PaddedResult) -> bool:
 
 def _is_condition_true(padded_result: PaddedResult, query: int | None, key: int | None) -> bool:
     condition = ops.Where.condition(padded_result.node)
-    grid = align_operand(QueryKeyGrid(padded_result.value, query, key), condition)
+    grid = align_operand(QueryKeyTensor(padded_result.value, query, key), condition)
     return is_true_at_valid_positions(padded_result, grid)
 
 
-def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
+def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyTensor) -> bool:
     """Return True if a mask is true at valid positions. A mask that compares positions must be true
     between each position and itself.
     """
 
-    def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+    def rule(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         node = grid.value.node
         if _is_known_true_mask(padded_result, grid.value):
             return True
         # a mask input may be false at any position
         if node is None or (known := find_uniform_value(grid.value)) is not None:
             return node is not None and known == 1
-        if (inner := follow_view(grid)) is not None:
+        if (inner := unwrap_view(grid)) is not None:
             return (yield inner)
         operands = [align_operand(grid, a) for a in node.operands]
         if _is_repeated_mask(node):
@@ -248,13 +250,13 @@ def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyGrid) 
 
 
 def _is_known_true_mask(padded_result: PaddedResult, value: Value) -> bool:
-    return value is padded_result.padding_mask or value in padded_result.true_masks
+    return value is padded_result.padding_mask or value in padded_result.always_true_masks
 
 
-def _is_true_on_diagonal(grid: QueryKeyGrid) -> bool:
+def _is_true_on_diagonal(grid: QueryKeyTensor) -> bool:
     """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
     compares = grid.query_axis is not None and grid.key_axis is not None
-    return compares and 0 not in find_grid_band(grid, negated=True)
+    return compares and 0 not in find_query_key_band(grid, negated=True)
 
 
 def _keeps_truth(op: Op) -> bool:
@@ -283,7 +285,7 @@ def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
             )
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask constants have no effect
-            return given[0].has_extremes and axis not in given[0].finite_axes
+            return given[0].has_extremes and axis not in given[0].finite_pad_axes
     if _is_mask_constant(padded_result.node):
         return True
     return not _never_holds_mask_constants(padded_result.node) and any(

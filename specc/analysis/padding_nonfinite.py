@@ -82,7 +82,7 @@ def _combine_operand_signs(padded_result: PaddedResult, signs: InfinitySigns) ->
     node = padded_result.node
     match node.op:
         case ops.Reduce("max", axis) if (
-            axis in padded_result.operand_facts[0].finite_axes
+            axis in padded_result.operand_facts[0].finite_pad_axes
             and not padded_result.find_padded_axes()
         ):
             return signs - {-1}  # at least one valid position has a finite value
@@ -211,7 +211,7 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
     if _is_masked_again(padded_result):
         return operand_facts[2].can_be_nan
     match node.op:
-        case ops.Where() if operand_facts[0].zero_axes >= {
+        case ops.Where() if operand_facts[0].zero_pad_axes >= {
             k.result_axis for k in padded_result.dependences
         }:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
@@ -254,7 +254,7 @@ def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
         case ops.CumSum(axis) if (
-            padded_result.is_padding_last and axis in operand_facts[0].zero_axes
+            padded_result.is_padding_last and axis in operand_facts[0].zero_pad_axes
         ):
             return frozenset({axis})
     if not (node.op.is_view or isinstance(node.op, ELEMENTWISE_OPS)):

@@ -21,11 +21,11 @@ there, and values at padded positions have no effect:
     output "y" %6
     end
     gives
-    %1 zero_axes 1, finite_axes 1
+    %1 zero_pad_axes 1, finite_pad_axes 1
     %2 has_extremes, has_extreme_padding
-    %3 mask_constant_axes 1, minimum_axes 1, finite_axes 1, has_extreme_padding
-    %4 zero_axes 1
-    %5 zero_axes 1
+    %3 mask_constant_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_extreme_padding
+    %4 zero_pad_axes 1
+    %5 zero_pad_axes 1
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,18 +76,18 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     """Infer the properties of a result at padded positions, except its padding count."""
     axes = padded_result.find_linked_axes()
     constants = infer_padding_constants(padded_result)
-    zero = _find_zero_axes(padded_result, constants)
+    zero = _find_zero_pad_axes(padded_result, constants)
     lowest = _find_extreme_axes(padded_result, axes, lowest=True)
     highest = _find_extreme_axes(padded_result, axes, lowest=False)
     sort_index_axes = find_sort_index_axes(padded_result)
     least = {a for a, n in constants.items() if n == -inf}
     facts = PaddingFacts(
-        zero_axes=frozenset(zero),
+        zero_pad_axes=frozenset(zero),
         mask_constant_axes=frozenset(
             least.union(a for a in axes if is_mask_constant_at_padding(padded_result, a))
         ),
-        minimum_axes=frozenset(least | lowest),
-        maximum_axes=frozenset(highest) | sort_index_axes,
+        minimum_pad_axes=frozenset(least | lowest),
+        maximum_pad_axes=frozenset(highest) | sort_index_axes,
         constants=constants,
         fill_constants=infer_fill_constants(
             padded_result, {**dict.fromkeys(zero, 0.0), **constants}
@@ -95,7 +95,7 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         sorted_axes=find_sorted_axes(padded_result),
         repeated_axes=find_repeated_axes(padded_result),
         infinity_mask=find_infinity_mask(padded_result),
-        finite_axes=frozenset(iterate_finite_score_axes(padded_result, axes)),
+        finite_pad_axes=frozenset(iterate_finite_score_axes(padded_result, axes)),
         has_extremes=can_hold_mask_constants(padded_result),
         has_extreme_padding=can_padding_hold_mask_constants(padded_result),
         infinity_signs=find_infinity_signs(padded_result),
@@ -120,11 +120,11 @@ def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
         # If batch and positions are merged, nothing is known about the last position or about "at
         # least one position".
-        return replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
+        return replace(facts, repeated_axes=frozenset(), finite_pad_axes=frozenset())
     return facts
 
 
-def _find_zero_axes(padded_result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
+def _find_zero_pad_axes(padded_result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
     """Return the axes along which a result is zero at padded positions."""
     zero = {a for a in padded_result.find_linked_axes() if is_zero_at_padding(padded_result, a)}
     if is_zero_everywhere(padded_result.value):
@@ -147,7 +147,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             # The keys are the last axis of masks and weights, whatever the number of preceding
             # axes.
             mask = node.op.mask
-            masked_axes = mask.select(operand_facts).zero_axes
+            masked_axes = mask.select(operand_facts).zero_pad_axes
             if mask(node).rank - 1 in masked_axes:
                 yield last
             if mask(node).rank - 2 in masked_axes:
@@ -160,14 +160,14 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
-        case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
+        case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
             # The scan outputs of a masked loop are zero at skipped positions.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
             keep := op.split_operands(operand_facts).keep
         ) is not None:
-            yield from keep.zero_axes  # masked positions are not routed to any expert
+            yield from keep.zero_pad_axes  # masked positions are not routed to any expert
         case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
             yield 1
 
@@ -176,7 +176,7 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
     """Yield the axes along which a result of attention is zero because its mask is false."""
     value, operand_facts = padded_result.value, padded_result.operand_facts
     mask_facts = op.mask.select(operand_facts)
-    masked_axes = mask_facts.zero_axes if op.mask(padded_result.node) and mask_facts else ()
+    masked_axes = mask_facts.zero_pad_axes if op.mask(padded_result.node) and mask_facts else ()
     # The second result is the weights; the last axis of the first result is features, not keys.
     if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
@@ -191,9 +191,9 @@ def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
     constants, or so far below the others that the exponential is zero.
     """
     low = scores.mask_constant_axes or (
-        scores.minimum_axes if is_fill_underflowing(node.first_operand) else frozenset()
+        scores.minimum_pad_axes if is_fill_underflowing(node.first_operand) else frozenset()
     )
-    return axis in low & scores.finite_axes
+    return axis in low & scores.finite_pad_axes
 
 
 def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
@@ -201,13 +201,13 @@ def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> boo
     if not isinstance(node.op, ops.RecurrentLayer):
         return False
     keep = node.op.keep.select(operand_facts)
-    return keep is not None and 1 in keep.zero_axes
+    return keep is not None and 1 in keep.zero_pad_axes
 
 
 def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
     zero, has_padding = (
-        padded_result.list_operands_with_fact("zero_axes", axis),
+        padded_result.list_operands_with_fact("zero_pad_axes", axis),
         padded_result.list_operands_with_axis(axis),
     )
     if isinstance(padded_result.op, ops.Concat):

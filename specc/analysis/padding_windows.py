@@ -69,7 +69,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
             return read.fill_constant == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
             # A window of a valid output position contains a valid input position.
-            return read.axis in read.read_facts.minimum_axes
+            return read.axis in read.read_facts.minimum_pad_axes
     return False
 
 

@@ -52,7 +52,7 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.dependence import find_dependences, get_read_length
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value, collect_needed_nodes, substitute_graph_symbols
+from specc.ir.graph import Graph, Node, Value, collect_required_nodes, substitute_graph_symbols
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
@@ -247,7 +247,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
     """
     time_axis = find_time_axis(graph, symbol)
     parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
-    live = collect_needed_nodes(graph.outputs[name] for name in outputs)
+    live = collect_required_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:
         if node not in live:
             continue

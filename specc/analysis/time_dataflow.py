@@ -41,8 +41,8 @@ from functools import lru_cache
 from itertools import count
 from math import inf
 
-from specc.analysis.masked_reductions import iterate_neutral_reads
-from specc.analysis.masked_values import find_masked_values, find_nonzero_interval
+from specc.analysis.masked_constants import find_masked_constants, find_nonzero_interval
+from specc.analysis.masked_reductions import iterate_unaffected_reductions
 from specc.analysis.time_axis import (
     FIRST_POSITION_READ,
     PREFIX_READ,
@@ -54,15 +54,15 @@ from specc.analysis.time_axis import (
 )
 from specc.analysis.time_dataflow_facts import (
     Leak,
-    LeakReason,
-    TimeFlow,
+    TimeDataflow,
     TimeState,
+    ViolationReason,
     find_length_use,
-    has_prefix_leak,
     has_time_axis_length,
     inline_loop_captures,
     is_time_loop,
-    iterate_capture_leaks,
+    iterate_capture_violations,
+    violates_prefix_causality,
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
@@ -71,11 +71,11 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 
 @lru_cache(maxsize=4)
-def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeFlow:
+def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeDataflow:
     """Trace the axis `symbol` through `graph`; `chunk_size` positions of the input are one time
     step (`specc.analysis.time_axis`).
     """
-    flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
+    flow = TimeDataflow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
         # For an input of `n + 1` positions, no rule assigns positions to time steps.
         shape = value.shape
@@ -98,42 +98,47 @@ class _TimeReads:
     """
 
     intervals: dict[int, Interval]
-    is_newest: bool = False
+    is_last_only: bool = False
     is_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
     @property
     def is_mixed(self) -> bool:
         """True if the newest position affects earlier positions."""
-        return self.is_newest and bool(self.intervals)
+        return self.is_last_only and bool(self.intervals)
 
     def make_state(self) -> TimeState:
         """Return the lattice value of the result."""
-        newest = self.is_newest and not self.is_mixed
+        newest = self.is_last_only and not self.is_mixed
         # Every position reads a value that depends on the first position.
         axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
         first = EMPTY_INTERVAL if axes else self.first_offsets
         return TimeState(axes, newest, self.is_all or self.is_mixed, first)
 
 
-def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
+def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
     """Infer the lattice values of the results of a node, and record the most informative leak."""
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, found = judge(node, results, flow)
     if found:
         # only the most informative leak of an op is recorded
-        flow.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.offsets.low)))
+        flow.leaks.append(
+            min(found, key=lambda k: (VIOLATION_ORDER.index(k.reason), k.offsets.low))
+        )
     flow.states.update(zip(results, states, strict=True))
 
 
 def _compute_node_states(
-    node: Node, results: NodeResults, flow: TimeFlow
+    node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
     """Return the lattice values of the results, computed from the dependences of the node, and its
     leaks.
     """
     operand_states = flow.get_operand_states(node)
-    newest, whole = any(s.is_newest for s in operand_states), any(s.is_all for s in operand_states)
+    newest, whole = (
+        any(s.is_last_only for s in operand_states),
+        any(s.is_all for s in operand_states),
+    )
     first = _merge_first_offsets(operand_states)
     reads = [
         _TimeReads(dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
@@ -146,9 +151,9 @@ def _compute_node_states(
                 node, link, operand_states[link.operand], reads[link.result], flow.time_axis
             )
     states = [read.make_state() for read in reads]
-    found += _find_mixing_leaks(node, results, operand_states, states, flow)
+    found += _find_mixing_violations(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
-        found.append(_make_newest_leak(node, operand_states))
+        found.append(_make_last_position_violation(node, operand_states))
     return states, found
 
 
@@ -159,8 +164,8 @@ def _merge_first_offsets(operand_states: list[TimeState]) -> Interval:
     return first
 
 
-def _make_newest_leak(node: Node, operand_states: list[TimeState]) -> Leak:
-    operand = next((n for n, s in enumerate(operand_states) if s.is_newest), None)
+def _make_last_position_violation(node: Node, operand_states: list[TimeState]) -> Leak:
+    operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
     return Leak(node, "newest", operand)
 
 
@@ -177,7 +182,7 @@ def _follow_dependence(
     if dependence.kind == "extent":
         return []  # only a length is read, no positions
     if dependence.kind == "newest":
-        time_reads.is_newest = True
+        time_reads.is_last_only = True
         return []
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
@@ -203,18 +208,18 @@ def _follow_dependence(
     return [Leak(node, "ahead", dependence.operand, reach)] if reach.low < 0 else []
 
 
-LEAK_ORDER: tuple[LeakReason, ...] = (
+VIOLATION_ORDER: tuple[ViolationReason, ...] = (
     *("captured", "length", "all", "ahead", "newest", "first", "shape"),
 )
 """The reasons of leaks, from most to least informative."""
 
 
-def _find_mixing_leaks(
+def _find_mixing_violations(
     node: Node,
     results: NodeResults,
     operand_states: list[TimeState],
     states: list[TimeState],
-    flow: TimeFlow,
+    flow: TimeDataflow,
 ) -> list[Leak]:
     """Return the leaks of a node that result from several dependences."""
     found: list[Leak] = []
@@ -225,14 +230,14 @@ def _find_mixing_leaks(
         made_here = any(flow.has_composite_axis(r) for r in results)
         if made_here and not any(s.is_all for s in states):
             found.append(Leak(node, "shape"))
-    found += iterate_capture_leaks(node, operand_states, flow.time_axis)
-    if has_prefix_leak(node, results, operand_states, flow.time_axis):
+    found += iterate_capture_violations(node, operand_states, flow.time_axis)
+    if violates_prefix_causality(node, results, operand_states, flow.time_axis):
         found.append(Leak(node, "first"))
     return found
 
 
 def _visit_loop(
-    node: Node, results: NodeResults, flow: TimeFlow
+    node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
     """Return the lattice values of the results of a loop, and its leaks. The body is analyzed op by
     op.
@@ -248,17 +253,20 @@ def _visit_loop(
     else:
         # For a loop along a different axis, the body is analyzed for each iteration.
         states = _get_loop_results(op, body, body_flow)
-        found = _find_mixing_leaks(node, results, operand_states, states, flow)
-        flow.loop_bodies.update({node: body, **body_flow.loop_bodies})
+        found = _find_mixing_violations(node, results, operand_states, states, flow)
+        flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
         flow.states.update(body_flow.states)
     moves = any(s.axes for s in (*operand_states, *states))
     if (says := find_length_use(op.body, flow.dependent_symbols)) and (runs or not moves):
-        return states, [Leak(node, "length", body_leak=(op.body, Leak(says, "length"))), *found]
+        return states, [
+            Leak(node, "length", body_violation=(op.body, Leak(says, "length"))),
+            *found,
+        ]
     within = [Leak(node, k.reason, None, k.offsets, (body, k)) for k in body_flow.leaks]
     return states, [*within, *found]
 
 
-def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFlow:
+def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:
     """Return the lattice values in a loop body, for any number of iterations (a fixpoint)."""
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     start = {
@@ -268,7 +276,7 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
     outputs = list(body.outputs.values())
     for iteration in count():
         states = {**flow.states, **start}
-        body_flow = TimeFlow(flow.time_axis, states)
+        body_flow = TimeDataflow(flow.time_axis, states)
         for each, results in body.nodes:
             _visit_node(each, results, body_flow)
         # The lattice value of a carry after an iteration is joined with its value before, up to a
@@ -286,10 +294,10 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
 def _get_element_state(state: TimeState, axis: int) -> TimeState:
     """Return the lattice value of one element along `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeState(axes, state.is_newest, state.is_all, state.first_offsets)
+    return TimeState(axes, state.is_last_only, state.is_all, state.first_offsets)
 
 
-def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[TimeState]:
+def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
     """Return the lattice values of the results of a loop over a different axis."""
     made = [body_flow.get_state(v) for v in body.outputs.values()]
     carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
@@ -320,7 +328,10 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
         axes[axis] = new
     first = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
     return TimeState(
-        axes, carry.is_newest or next_state.is_newest, carry.is_all or next_state.is_all, first
+        axes,
+        carry.is_last_only or next_state.is_last_only,
+        carry.is_all or next_state.is_all,
+        first,
     )
 
 
@@ -341,15 +352,15 @@ def resolve_dependence(
         return resolve_stride(node, dependence, time_axis)
     best: TimeRead = (dependence.result_axis, dependence.offsets)
     for to, reach in (
-        *_iterate_gate_reads(node, dependence, time_axis),
-        *iterate_neutral_reads(node, dependence, time_axis),
+        *_iterate_masked_reads(node, dependence, time_axis),
+        *iterate_unaffected_reductions(node, dependence, time_axis),
     ):
         if _is_preferred_interval(reach, best[1]):
             best = to, reach
     return best
 
 
-def _iterate_gate_reads(
+def _iterate_masked_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
     """Yield the result axis and interval that remain visible under each mask of a dependence."""
@@ -362,7 +373,7 @@ def _iterate_gate_reads(
         if isinstance(node.op, ops.MaskedSoftmax):
             # A score of -inf acts as a mask.
             query = node.get_operand().rank - 2
-            low = find_masked_values(node.get_operand(), query, query + 1, time_axis)
+            low = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
 
 

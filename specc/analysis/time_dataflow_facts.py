@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specc.analysis.masked_values import find_masked_values
+from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.time_axis import TimeAxis, is_prefix_slice
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.types import EMPTY_INTERVAL, Interval
 
-LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
+ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,28 @@ class TimeState:
     """The lattice value of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
-    A value without time axes may contain the last position (`is_newest`), a reduction over all
+    A value without time axes may contain the last position (`is_last_only`), a reduction over all
     positions (`is_all`), or only the first position (`first_offsets`).
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
-    is_newest: bool = False
+    is_last_only: bool = False
     is_all: bool = False
     first_offsets: Interval = EMPTY_INTERVAL
 
     @property
     def is_time_dependent(self) -> bool:
         """True if the value depends on the time axis."""
-        return bool(self.axes) or self.is_newest or self.is_all or not self.first_offsets.is_empty
+        return (
+            bool(self.axes) or self.is_last_only or self.is_all or not self.first_offsets.is_empty
+        )
 
     @property
     def is_first_only(self) -> bool:
         """True if the value depends only on the first position, so that it never changes after that
         position.
         """
-        return not (self.axes or self.is_newest or self.is_all or self.first_offsets.is_empty)
+        return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +57,27 @@ class Leak:
     position; `newest`, it combines the last position with earlier positions; `length`, it needs the
     final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read
     the first position after them; `shape`, the result has an axis whose positions are not those of
-    the time axis. `body_leak`: the body of the loop `node` and the leak in it.
+    the time axis. `body_violation`: the body of the loop `node` and the leak in it.
     """
 
     node: Node
-    reason: LeakReason
+    reason: ViolationReason
     operand: int | None = None
     offsets: Interval = EMPTY_INTERVAL
-    body_leak: "tuple[Graph, Leak] | None" = None
+    body_violation: "tuple[Graph, Leak] | None" = None
 
 
 @dataclass(frozen=True)
-class TimeFlow:
+class TimeDataflow:
     """The lattice values of all values along the time axis, and the ops that leak, in graph order.
-    `loop_bodies` contains the body of every loop over a different axis; its values also have
-    lattice values.
+    `loop_body_dataflows` contains the body of every loop over a different axis; its values also
+    have lattice values.
     """
 
     time_axis: TimeAxis
     states: dict[Value, TimeState] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
-    loop_bodies: dict[Node, Graph] = field(default_factory=dict)
+    loop_body_dataflows: dict[Node, Graph] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
@@ -109,13 +111,13 @@ class TimeFlow:
         )
 
 
-def iterate_capture_leaks(
+def iterate_capture_violations(
     node: Node, operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> Iterator[Leak]:
     """Yield a leak for each initial value or capture of a time loop that depends on time."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
-            yield from _iterate_loop_leaks(node, node.op, operand_states)
+            yield from _iterate_loop_violations(node, node.op, operand_states)
         case ops.RecurrentLayer():
             # The dependences of other time-dependent values report their own leaks.
             for place in (s.index for s in node.op.initial_states):
@@ -123,7 +125,7 @@ def iterate_capture_leaks(
                     yield Leak(node, "captured", place)
 
 
-def _iterate_loop_leaks(
+def _iterate_loop_violations(
     node: Node, op: ops.Scan, operand_states: Sequence[TimeState]
 ) -> Iterator[Leak]:
     starts = op.first_body_operand + op.scanned_count
@@ -136,7 +138,7 @@ def _iterate_loop_leaks(
             yield Leak(node, "captured", n)
 
 
-def has_prefix_leak(
+def violates_prefix_causality(
     node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
     """Return True if prefix positions may read the first position, which comes after them."""
@@ -249,7 +251,7 @@ class UnsupportedLoop:
 
 
 def iterate_unsupported_loops(
-    graph: Graph, flow: TimeFlow, live_nodes: set[Node]
+    graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
     """Yield each unsupported node of `live_nodes`; for a loop, yield the first unsupported node in
     its body.
@@ -257,14 +259,14 @@ def iterate_unsupported_loops(
     for node, _ in graph.nodes:
         if node not in live_nodes:
             continue
-        inside = _find_unsupported_in_body(node, flow) if node in flow.loop_bodies else None
+        inside = _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
         if inside is not None:
             yield inside
         elif why := _explain_running_sum(node, flow):
             yield UnsupportedLoop(graph, node, why)
 
 
-def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
+def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
     """Return the reason why a cumulative sum has no state of fixed shape, or "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
@@ -279,18 +281,18 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
     are masked out. It is then recomputed in each step.
     """
     return all(
-        any(reach.low >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())
+        any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())
         for query in time_axes
         if query != axis
     )
 
 
-def _find_unsupported_in_body(loop: Node, flow: TimeFlow) -> UnsupportedLoop | None:
+def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop | None:
     """Return the first node of a loop body that cannot resume from cached states, or None."""
-    op, body = loop.op, flow.loop_bodies[loop]
+    op, body = loop.op, flow.loop_body_dataflows[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
-        deeper = _find_unsupported_in_body(node, flow) if node in flow.loop_bodies else None
+        deeper = _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
         if deeper is not None:
             return deeper
         if why := _explain_unsupported_node(node, results, op.axis, flow):
@@ -299,7 +301,7 @@ def _find_unsupported_in_body(loop: Node, flow: TimeFlow) -> UnsupportedLoop | N
 
 
 def _explain_unsupported_node(
-    node: Node, results: tuple[Value, ...], axis: int, flow: TimeFlow
+    node: Node, results: tuple[Value, ...], axis: int, flow: TimeDataflow
 ) -> str:
     """Return the reason why a node of a loop body cannot resume from states, or "" if it can."""
     if _is_position_id_source(node, flow.time_axis):

@@ -14,7 +14,7 @@ from specc.analysis.length_limits import (
     find_length_limits,
     find_min_lengths,
 )
-from specc.artifact.manifest import RandomWeights, parse_generation
+from specc.artifact.manifest import RandomInitInfo, parse_generate_section
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, as_exact_integer, to_json_value
 from specc.io.safe_read import escape_text
@@ -49,10 +49,10 @@ class GenerationMetadata:
 
     `signature` is a graph with exactly the inputs of the spec. `max_context` is the maximum
     sequence length, and `limiting_table` the position embedding that limits it. `stream_chunks` are
-    the chunks of a streaming model. `first_token_output` names the output of `encode` from which
+    the chunks of a streaming model. `first_token_logits` names the output of `encode` from which
     the first token is sampled if the prompt is empty. `length_bounds` are the bounds on other
     lengths. `in_place_states` are the states whose buffers a step updates in place
-    (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch may contain sequences of
+    (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths`, a batch may contain sequences of
     different lengths (`specc.runtime.batch_slots`).
     """
 
@@ -63,10 +63,10 @@ class GenerationMetadata:
     states: tuple[DecodeState, ...]
     static_inputs: tuple[str, ...]
     full_inputs: tuple[str, ...]
-    first_token_output: str = ""
+    first_token_logits: str = ""
     max_context: int | None = None
     limiting_table: str = ""
-    random_init: RandomWeights | None = None
+    random_init: RandomInitInfo | None = None
     in_place_states: tuple[str, ...] = ()
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
@@ -91,7 +91,7 @@ class GenerationMetadata:
             "states": [_convert_state(s) for s in self.states],
             "handed": to_json_value(self.static_inputs),
             "whole": to_json_value(self.full_inputs),
-            "first": self.first_token_output,
+            "first": self.first_token_logits,
             "context": self.max_context,
             "table": self.limiting_table,
             "seed": self.random_init.seed if self.random_init else None,
@@ -104,7 +104,7 @@ class GenerationMetadata:
         return {METADATA_KEY: facts}
 
 
-def is_stream(metadata: Mapping[str, object]) -> bool:
+def is_streaming_package(metadata: Mapping[str, object]) -> bool:
     """Return True if the package contains a streaming model."""
     told = metadata.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
@@ -155,7 +155,7 @@ def parse_generation_metadata(
         data,
         report_error=lambda place, what: _fail_invalid_package(path, f"`{'.'.join(place)}` {what}"),
     )
-    generation = parse_generation(fields.get_optional("generation"))
+    generation = parse_generate_section(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
         _fail_invalid_package(path, "`generation` is invalid")
@@ -173,10 +173,10 @@ def parse_generation_metadata(
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
         static_inputs=_read_names(fields, "handed", step, path),
         full_inputs=_read_names(fields, "whole", step, path),
-        first_token_output=fields.read_string("first") if fields.has_field("first") else "",
+        first_token_logits=fields.read_string("first") if fields.has_field("first") else "",
         max_context=context if context is not None and context > 0 else None,
         limiting_table=str(fields.get_optional("table") or "")[:200],
-        random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
+        random_init=None if seed is None else RandomInitInfo(seed, max(count or 0, 0)),
         in_place_states=_read_names(fields, "in_place", step, path),
         length_bounds=parse_length_bounds(fields.get_optional("bounds")),
         allows_mixed_lengths=fields.get_optional("apart") is True,
@@ -254,7 +254,7 @@ def check_encoder_outputs(
     inputs = metadata.signature.inputs.keys()
     static_inputs = {name for name in metadata.static_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
-    initial |= {metadata.first_token_output} - {""}
+    initial |= {metadata.first_token_logits} - {""}
     # check both the values that the step reads and the inputs of `encode`
     missing = [
         *sorted((static_inputs | initial) - set(encoder_outputs)),

@@ -12,7 +12,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import (
     JsonFields,
     as_exact_integer,
-    open_record,
+    parse_versioned_record,
     replace_non_finite,
     to_json_value,
 )
@@ -34,7 +34,7 @@ from specc.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class RandomWeights:
+class RandomInitInfo:
     """The seed of randomly initialized weights. `count` is the number of weights of a new task
     head, or 0 if all weights are random.
     """
@@ -178,19 +178,19 @@ class Manifest:
         return format_repr(f"manifest {self.name}, {self.graph.format_signature()}, {self.target}")
 
     @property
-    def random_init(self) -> RandomWeights | None:
+    def random_init(self) -> RandomInitInfo | None:
         """The seed of randomly initialized weights, or None."""
         match self.weights:
             case {"seed": int(seed)}:
-                return RandomWeights(seed)
+                return RandomInitInfo(seed)
             case {"drawn": {"seed": int(seed), "weights": list(names)}}:
-                return RandomWeights(seed, len(names))
+                return RandomInitInfo(seed, len(names))
         return None
 
     @property
     def generate_section(self) -> GenerateSection | None:
         """Return the `generate` section of the spec, or None if it is invalid."""
-        return parse_generation(self.generation)
+        return parse_generate_section(self.generation)
 
     def dump(self) -> str:
         """Return the manifest as JSON; equal manifests produce equal bytes."""
@@ -224,7 +224,7 @@ class Manifest:
         return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
-def parse_generation(data: object) -> GenerateSection | None:
+def parse_generate_section(data: object) -> GenerateSection | None:
     """Parse the `generate` section, or return None if the data is invalid. The settings are not
     checked.
     """
@@ -239,7 +239,7 @@ def parse_generation(data: object) -> GenerateSection | None:
     return None
 
 
-def _parse_streaming(data: object) -> StreamSection | None:
+def _parse_stream_section(data: object) -> StreamSection | None:
     """Parse the `stream` section, or return None if the data is invalid."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
@@ -253,7 +253,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
-    data = open_record(text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path))
+    data = parse_versioned_record(
+        text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path)
+    )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph of defaults exists only next to the model's graph; a single graph is the model's
@@ -282,7 +284,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         attentions=_read_attentions(data, path),
         decoding=data.read_table("decodes") if "decodes" in data.names() else None,
         scoring_graph=scoring and _mark_ties(scoring, stored),
-        streaming=_parse_streaming(data.get_optional("streaming")),
+        streaming=_parse_stream_section(data.get_optional("streaming")),
         precision=data.read_table("precision") if "precision" in data.names() else {},
         quantized=_read_quantized_weights(data, scoring or graph, path),
     )

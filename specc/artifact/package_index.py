@@ -17,8 +17,8 @@ from specc.io.atomic_write import FileDigest
 from specc.io.json_io import (
     JsonFields,
     as_exact_integer,
-    open_record,
     parse_strict_json,
+    parse_versioned_record,
     to_json_value,
 )
 from specc.io.safe_read import (
@@ -99,14 +99,14 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
     return ""
 
 
-def explain_mismatch(
+def explain_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
     """Return a description of the difference between a file and its recorded metadata, or "" if
     they match.
     """
     path = directory / location
-    if not is_path_below(location):
+    if not is_path_inside_directory(location):
         return "it is outside the model's directory"
     if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
@@ -135,7 +135,7 @@ def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping
     return ""
 
 
-def is_path_below(path: str) -> bool:
+def is_path_inside_directory(path: str) -> bool:
     """Return True if a relative path with `/` separators does not leave its directory."""
     parts = path.split("/")
     # On Windows, drives and alternate streams contain a colon, and paths contain backslashes.
@@ -218,7 +218,7 @@ def _add_index_hash(data: bytes) -> bytes:
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
-def is_unmodified(data: bytes) -> bool:
+def is_index_unmodified(data: bytes) -> bool:
     """Return True if an index matches its own hash."""
     try:
         found = parse_strict_json(data.decode("utf-8"))
@@ -246,7 +246,7 @@ def is_package_directory(path: str | Path) -> bool:
         return False
 
 
-def read_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
+def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
     """Read the index of a package; with `verifies_contents`, verify the hash of the index. Raise
     E0802 if the index cannot be read, and E0831 if it is damaged.
     """
@@ -260,17 +260,19 @@ def read_index(directory: Path, *, verifies_contents: bool = False) -> PackageIn
             f"{error.reason}",
             helps=["`specc compile --graphs` writes a package directory"],
         )
-    index = parse_index(data, escape_text(where))
-    if verifies_contents and not is_unmodified(data):
+    index = parse_package_index(data, escape_text(where))
+    if verifies_contents and not is_index_unmodified(data):
         _fail_invalid_index(
             escape_text(where), "its content has changed since the package was written"
         )
     return index
 
 
-def parse_index(data: bytes, where: str) -> PackageIndex:
+def parse_package_index(data: bytes, where: str) -> PackageIndex:
     """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
-    found = open_record(data, FORMAT_VERSION, "package", partial(_fail_invalid_index, where))
+    found = parse_versioned_record(
+        data, FORMAT_VERSION, "package", partial(_fail_invalid_index, where)
+    )
     files = _read_files(found, where)
     index = PackageIndex(
         model=found.read_string("model"),
@@ -325,7 +327,7 @@ def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFi
     if found is None:
         _fail_invalid_index(where, "`linked` contains a file without size or hashes")
     for path in found:
-        if not is_path_below(path):
+        if not is_path_inside_directory(path):
             _fail_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
@@ -349,12 +351,12 @@ def _check_roles(index: PackageIndex, where: str) -> None:
         _fail_invalid_index(where, "the list of graphs is empty")
 
 
-def read_former_index(directory: Path) -> PackageIndex | None:
+def read_previous_index(directory: Path) -> PackageIndex | None:
     """Return the index of the package that is being replaced, or None if there is no valid
     index.
     """
     try:
-        return read_index(directory)
+        return read_package_index(directory)
     except Failed:
         return None
 

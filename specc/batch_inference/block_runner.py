@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.data_files import open_data_file
 from specc.batch_inference.file_format import ColumnValues, DataFile, translate_os_errors
 from specc.batch_inference.job_files import (
@@ -29,7 +30,6 @@ from specc.batch_inference.row_batches import (
     group_by_shape,
     make_batches,
 )
-from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.json_io import parse_strict_json
 from specc.io.output_paths import raise_os_error
@@ -176,13 +176,13 @@ class BlockRunner:
 
     plan: JobPlan
     out: Path
-    model: RowModel
+    model: BatchInferenceModel
     data_files: dict[int, DataFile] = field(default_factory=dict)
 
     @staticmethod
     def open(plan: JobPlan, out: Path) -> "BlockRunner":
         """Open the model of a plan."""
-        model = RowModel.open(
+        model = BatchInferenceModel.open(
             plan.model,
             plan.input_columns,
             settings=plan.settings,
@@ -246,7 +246,7 @@ class BlockComputation:
     row in the data set, from which sampling seeds are derived.
     """
 
-    model: RowModel
+    model: BatchInferenceModel
     limits: BatchLimits
     first_row_number: int
     journal: CrashJournal
@@ -297,7 +297,7 @@ class BlockComputation:
         return [row for row in rows if row.row_number in crashing_rows]
 
     def _generate_group(self, rows: Sequence[InputRow]) -> None:
-        texts, first = self.model.row_generator, self.first_row_number
+        texts, first = self.model.batch_generator, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
         # sequence indices are global, whereas journal indices are relative to the block
@@ -317,7 +317,7 @@ class BlockComputation:
                 )
                 self.results[number] = texts.result_columns.format_row(generated)
             self.report(1)
-        self._count_positions(batch.fed_tokens, batch.fed_tokens - batch.used_tokens)
+        self._count_positions(batch.processed_tokens, batch.processed_tokens - batch.valid_tokens)
 
     def _count_generation_multiply_adds(
         self, input_length: int, generated: Sequence[GenerationResult]

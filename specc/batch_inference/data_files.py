@@ -29,7 +29,7 @@ from specc.io.safe_read import escape_text, raise_unreadable
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
 
-ROW_JSON_LIMITS = JsonLimits(depth=200, integer_bound=None)
+ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
 """Limits on the nesting of values in a row, because rows may be copied to the output."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from specc.batch_inference.batch_inference_model import BatchInferenceModel, find_text_inputs
 from specc.batch_inference.data_files import JsonLinesFile, find_data_files, open_data_file
 from specc.batch_inference.file_format import (
     NULL_TYPE,
@@ -25,12 +26,11 @@ from specc.batch_inference.job_files import (
 )
 from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.result_columns import ERROR_COLUMN
-from specc.batch_inference.row_model import RowModel, find_text_inputs
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.preprocessing_records import NumbersOutput
 from specc.preprocessing.text_batches import find_mask_input
-from specc.runtime.open_model import has_batch_shared_scales, open_compiled_model
+from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
 """Number of rows per block. It is large enough that batches sorted by length need little
@@ -74,7 +74,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     for name, column in chosen.items():
         if column not in columns:
             _fail_missing_column(column, columns, f"the input `{name}`")
-    model = RowModel.open(
+    model = BatchInferenceModel.open(
         request.model,
         chosen,
         settings=request.settings,
@@ -103,17 +103,19 @@ def plan_job(request: JobRequest) -> JobPlan:
         graph=request.graph,
         raw_outputs=tuple(request.raw_outputs),
         provider=request.provider,
-        static_batching_reason=model.row_generator.static_batching_reason
+        static_batching_reason=model.batch_generator.static_batching_reason
         if model.is_generative
         else "",
         has_batch_shared_scales=has_batch_shared_scales(model.opened),
     )
 
 
-def _check_csv_columns(model: RowModel, columns: Mapping[str, str], files: Sequence[Path]) -> None:
+def _check_csv_columns(
+    model: BatchInferenceModel, columns: Mapping[str, str], files: Sequence[Path]
+) -> None:
     """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are text."""
     reading = model.input_signature.reading
-    records = {name: reading.get_input_reading(name) for name in columns}
+    records = {name: reading.get_input_config(name) for name in columns}
     numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
     if numeric and any(path.suffix.lower() == ".csv" for path in files):
         name = numeric[0]

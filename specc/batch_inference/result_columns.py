@@ -16,17 +16,17 @@ from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
-    BoxesOutput,
-    ClassMapOutput,
+    DetectionOutput,
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
-    OutputReading,
+    OutputFormat,
+    SegmentationMap,
     TextOutput,
 )
-from specc.preprocessing.show_results import compute_probabilities, show_output
+from specc.preprocessing.result_formatting import compute_probabilities, format_output
 from specc.preprocessing.text_codec import decode_text
-from specc.runtime.attention_weights import AttentionLocation, find_attention_locations
+from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
 from specc.runtime.generation_stream import GenerationResult
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
@@ -46,7 +46,7 @@ class GraphResultColumns:
     reading: PreprocessingConfig
     raw_outputs: tuple[str, ...] = ()
 
-    def list_selected_outputs(self) -> list[tuple[str, OutputReading]]:
+    def list_selected_outputs(self) -> list[tuple[str, OutputFormat]]:
         """Return the selected outputs with their formats."""
         # all outputs are selected by default
         shows = list(self.reading.outputs)
@@ -85,15 +85,15 @@ class GraphResultColumns:
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property
-    def attention_locations(self) -> dict[str, AttentionLocation]:
+    def attention_nodes(self) -> dict[str, AttentionNode]:
         """Return all attentions by scope."""
-        return find_attention_locations(self.graph)
+        return locate_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
         """Return the shape (heads, queries, keys) of an attention column. Raise E0879 if the layer
         does not exist or is inside a loop.
         """
-        known = self.attention_locations
+        known = self.attention_nodes
         place = known.get(name.removeprefix(ATTENTION_PREFIX))
         if place is None:
             raise_error(
@@ -184,7 +184,7 @@ class LengthPadding:
         return [n for n in self.is_left_padded if symbols & inputs[n].type.shape[1].symbols()]
 
 
-def _iterate_columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
+def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[TableColumn]:
     match record:
         # a single value becomes a scalar column, which every table reader can group by
         case LabelsOutput(top_k=1):
@@ -195,14 +195,14 @@ def _iterate_columns(name: str, record: OutputReading, type: Type) -> Iterator[T
             yield TableColumn(f"{name}.score", ColumnType("f64", (None,)))
         case TextOutput():
             yield TableColumn(name, ColumnType("text"))
-        case ImageOutput() | ClassMapOutput():
+        case ImageOutput() | SegmentationMap():
             yield TableColumn(name, ColumnType("binary"))
-        case NumbersOutput() | BoxesOutput():
+        case NumbersOutput() | DetectionOutput():
             sizes = tuple(d.number for d in type.shape[1:])
             yield TableColumn(name, ColumnType(type.dtype, sizes))
 
 
-def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
+def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
     """Format the result of one row. Raise E0916 if the values do not match `reading`."""
     match record:
         case LabelsOutput():
@@ -214,9 +214,9 @@ def _format_values(name: str, record: OutputReading, value: Array) -> Iterator[t
             # either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
             yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
-        case ImageOutput() | ClassMapOutput():
-            yield name, show_output(name, record, value[None]).images[0][1]
-        case NumbersOutput() | BoxesOutput():
+        case ImageOutput() | SegmentationMap():
+            yield name, format_output(name, record, value[None]).images[0][1]
+        case NumbersOutput() | DetectionOutput():
             yield (
                 name,
                 cast_to_element_type(value, str(value.dtype)) if value.ndim else value.item(),

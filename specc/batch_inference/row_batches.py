@@ -18,11 +18,11 @@ from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.preprocessing.array_files import cast_exactly, convert_nested_lists
 from specc.preprocessing.image_prompts import is_multi_image_input
-from specc.preprocessing.image_tiles_and_patches import prepare_image, read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import preprocess_image, preprocess_pixels
 from specc.preprocessing.images import decode_image
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
+from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_sequences
 from specc.runtime.model_inputs import ModelInputs
 
 UNREADABLE_ROW_CODE = "E0877"
@@ -105,24 +105,24 @@ class RowReader:
         """Convert a whole column at once, which takes half the time. Return None if its values must
         be converted separately.
         """
-        record = self.input_signature.reading.get_input_reading(name)
+        record = self.input_signature.reading.get_input_config(name)
         type_ = self.input_signature.graph.inputs[name].type
         # compares exact types: in Python, a bool is an int
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
             if isinstance(record, TEXT_READINGS) and kinds == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
-            if not isinstance(record, ImageRecord) and kinds == {list} and type_.rank == 2:
+            if not isinstance(record, ImageConfig) and kinds == {list} and type_.rank == 2:
                 return _convert_integer_lists(values, type_.dtype, name)
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
         """Convert the value of one row for an input. Raise E09xx if the value is invalid."""
         graph, reading = self.input_signature.graph, self.input_signature.reading
-        record, column = reading.get_input_reading(name), f"the column `{self.input_columns[name]}`"
+        record, column = reading.get_input_config(name), f"the column `{self.input_columns[name]}`"
         if value is None:
             raise Failed(Diagnostic("E0878", f"{column} is empty here"))
-        if isinstance(record, ImageRecord):
+        if isinstance(record, ImageConfig):
             if not is_multi_image_input(graph, reading, name):
                 return _decode_pixels(value, record)
             several = value if isinstance(value, list) else [value]
@@ -181,14 +181,14 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
     flat = [*chain.from_iterable(lists)]
     if not {*map(type, flat)} <= {int}:
         return None
-    return split_rows(cast_exactly(np.array(flat, np.int64), dtype, name), lists)
+    return split_sequences(cast_exactly(np.array(flat, np.int64), dtype, name), lists)
 
 
 def _format_axes(count: int) -> str:
     return {0: "a number", 1: "a list"}.get(count, f"lists nested {count} levels deep")
 
 
-def _decode_pixels(value: object, record: ImageRecord) -> Array:
+def _decode_pixels(value: object, record: ImageConfig) -> Array:
     """Decode an image from its path or bytes in a table."""
     if record.sizing not in ("", "square"):
         title = "a column cannot contain images whose number of tokens depends on their size"
@@ -197,10 +197,10 @@ def _decode_pixels(value: object, record: ImageRecord) -> Array:
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
-        return prepare_image(decode_image(value, "the image"), record).values
+        return preprocess_pixels(decode_image(value, "the image"), record).values
     if not isinstance(value, str):
         raise Failed(Diagnostic("E0903", "this is neither a path nor an image"))
-    return read_prepared_image(value, record, "").values
+    return preprocess_image(value, record, "").values
 
 
 FLOAT_BYTES = 4

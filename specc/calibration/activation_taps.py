@@ -7,12 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
-from specc.transforms.quantize_weights_and_kv_caches import (
-    expand_recurrent_layers,
-    find_viewed_weight,
-)
+from specc.transforms.graph_quantization import expand_recurrent_layers, find_underlying_weight
 from specc.transforms.weight_uses import find_matrix_product
 
 WeightNames: TypeAlias = Mapping[Value, str]
@@ -32,7 +29,7 @@ def expose_loop_activations(
     """Return a copy of the graph whose outputs include the activations that the weights `names` (or
     their experts) multiply, and these activations by weight.
     """
-    made = Builder()
+    made = GraphBuilder()
     walk = _GraphCopier(made, made.copy_inputs_and_parameters(graph))
     walk.copy_nodes(graph, names)
     outputs = {name: walk.copies[value] for name, value in graph.outputs.items()}
@@ -53,7 +50,7 @@ class _GraphCopier:
     weights to activations.
     """
 
-    builder: Builder
+    builder: GraphBuilder
     copies: dict[Value, Value] = field(default_factory=dict)
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
@@ -82,7 +79,7 @@ class _GraphCopier:
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """Copy a loop with scan outputs that collect the activations in its body."""
-        inner = _GraphCopier(builder := Builder(), builder.copy_inputs_and_parameters(op.body))
+        inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
         more = inner.list_collectable_activations(node, op)
@@ -142,7 +139,7 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     """Return the weight names of the body values."""
     known = {}
     for inner, outer in op.map_captures(node.operands).items():
-        root = find_viewed_weight(outer)
+        root = find_underlying_weight(outer)
         if root is not None and root in names:
             known[inner] = names[root]
     return known
@@ -158,13 +155,13 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
     node multiplies no such weight.
     """
     product = find_matrix_product(node)
-    weight = find_viewed_weight(node.args[product.matrix_operand]) if product else None
+    weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
     rows = node.args[product.activation_operand] if product else None
     return [(names[weight], rows)] if weight in names and weight and rows else []
 
 
 def collect_expert_activations(
-    builder: Builder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
+    builder: GraphBuilder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
     """Yield the weight name, expert index and activation of each matrix in a stacked weight. `args`
     are the operands of `node` in the new graph; `stack_names` are the names of stacked weights
@@ -190,7 +187,7 @@ def collect_expert_activations(
 
 
 def _tap_expert(
-    builder: Builder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
+    builder: GraphBuilder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
     """Return the activations that one expert multiplies."""
     given = op.split_operands(args)
@@ -219,7 +216,7 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 
 
 @dataclass(frozen=True)
-class WeightReaders:
+class CalibrationTargets:
     """The weights to calibrate. `tap_points` maps activations of `graph` to the weights that
     multiply them: weights with the same activations share statistics. Other
     weights are rounded to nearest.
@@ -240,9 +237,9 @@ class WeightReaders:
         return tuple(dict.fromkeys(v for activations in self.tap_points for v in activations))
 
 
-def find_weight_readers(
+def find_calibration_targets(
     graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
-) -> WeightReaders:
+) -> CalibrationTargets:
     """Find the activations that the weights of a plan multiply. `ties` maps a tied weight to its
     source. Recurrent layers are expanded to loops, whose activations can be output.
     """
@@ -253,7 +250,7 @@ def find_weight_readers(
         graph, {v: n for v, n in names.items() if n in wanted}
     )
     tap_points = _find_tap_points(activations_of, wanted)
-    return WeightReaders(tapped, tap_points)
+    return CalibrationTargets(tapped, tap_points)
 
 
 def _find_tap_points(
@@ -261,7 +258,9 @@ def _find_tap_points(
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
     """Return the weights by the activations that they multiply, in the order of `wanted`."""
     # Embedding tables multiply no activations, and some activations inside loops cannot be output.
-    wide = {matrix: get_input_width(tuple(values)) for matrix, values in activations_of.items()}
+    wide = {
+        matrix: count_input_features(tuple(values)) for matrix, values in activations_of.items()
+    }
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
     tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
@@ -272,7 +271,7 @@ def _find_tap_points(
     return tap_points
 
 
-def get_input_width(activations: WeightInputs) -> int:
+def count_input_features(activations: WeightInputs) -> int:
     """Return the input dimension of a weight from its activations."""
     return activations[0].type.shape[-1].number or 0
 

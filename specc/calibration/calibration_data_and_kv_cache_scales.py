@@ -15,11 +15,11 @@ from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
+from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generator import Generator
+from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
-from specc.runtime.open_model import open_compiled_model
 from specc.runtime.random_inputs import make_random_inputs
-from specc.runtime.steppers import KVCacheStepper
 from specc.weights.int_quantization import MIN_SCALE
 
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
@@ -249,7 +249,7 @@ values beyond it saturate."""
 MAX_CODE = 127
 
 
-def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
+def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
     """Return the scales float32 [heads, 1, head_dim] of each KV buffer of a package, by state name.
     Raise E0859 if a cached value is not finite.
     """
@@ -257,8 +257,8 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
     writer = open_compiled_model(str(package)).generator
     assert writer is not None, "only a package that writes is given"
     for sample in samples:
-        stepper = writer.create_stepper(sample)
-        assert isinstance(stepper, KVCacheStepper), "the package has a step"
+        stepper = writer.create_decoder_session(sample)
+        assert isinstance(stepper, KVCacheSession), "the package has a step"
         stepper.step(sample[writer.input_signature.sequence_input])
         for state in stepper.buffers:
             rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]

@@ -13,19 +13,19 @@ import numpy as np
 
 from specc.backend import Computation
 from specc.calibration.activation_taps import (
+    CalibrationTargets,
     WeightInputs,
     WeightMatrix,
-    WeightReaders,
+    count_input_features,
     find_padding_mask,
-    get_input_width,
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value, collect_required_nodes
 from specc.weights.int_quantization import compute_cholesky_factor
-from specc.weights.quantized_values import GetFactor, PrequantizedWeight
+from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
 """Maximum size of the weights of a calibration stage in float32; a single larger operation is a
@@ -51,7 +51,7 @@ class CalibrationStage:
     released_values: tuple[str, ...]
 
 
-def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
+def split_stages(readers: CalibrationTargets) -> Iterator[CalibrationStage]:
     """Yield the calibration stages that compute the values of `readers`, in order."""
     whole = _StagedGraph(readers)
     groups = list(whole.iterate_groups()) or [[]]
@@ -94,7 +94,7 @@ def _find_lifetimes(
 class _StagedGraph:
     """The whole graph, and its `heavy` nodes, which depend on both inputs and weights."""
 
-    readers: WeightReaders
+    readers: CalibrationTargets
 
     @property
     def graph(self) -> Graph:
@@ -121,10 +121,10 @@ class _StagedGraph:
         """Yield groups of the required heavy nodes in topological order; each group is as large as
         the size limits allow.
         """
-        live = collect_needed_nodes(self.readers.values)
+        live = collect_required_nodes(self.readers.values)
         # size of the float64 Gram matrix [inputs, inputs], allocated at the first activation
         begins = {
-            activations[0]: 8 * get_input_width(activations) ** 2
+            activations[0]: 8 * count_input_features(activations) ** 2
             for activations in self.readers.tap_points
         }
         group: list[NodeResults] = []
@@ -165,7 +165,7 @@ class _StagedGraph:
         self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
         """Return the graph of a group of heavy nodes, with the light nodes that they depend on."""
-        graph, made = self.graph, Builder()
+        graph, made = self.graph, GraphBuilder()
         # building the graph drops unused parameters
         now = made.copy_inputs_and_parameters(graph)
         now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
@@ -179,10 +179,10 @@ class _StagedGraph:
         """
         read = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*read, *gives) if not self._is_heavy(v)]
-        return {node for node, _ in group} | collect_needed_nodes(light)
+        return {node for node, _ in group} | collect_required_nodes(light)
 
 
-class GramFactors:
+class GramCholeskyFactors:
     """An iterable of the Cholesky factors of all weights in `tap_points`."""
 
     def __init__(
@@ -246,9 +246,9 @@ QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
 stacked matrix) and writes the result to the named files."""
 
 
-def quantize_calibrated(
+def quantize_with_calibration(
     open_session: OpenSession,
-    readers: WeightReaders,
+    readers: CalibrationTargets,
     samples: RestartSamples,
     directory: Path,
     quantize_weight: QuantizeWeight,
@@ -258,10 +258,10 @@ def quantize_calibrated(
     fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}
-    sums, factors = _GramSums(readers), GramFactors(readers.tap_points, directory)
+    sums, factors = _GramMatrixSums(readers), GramCholeskyFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
         _run_stage(stage, open_session, samples(), directory, sums)
-        for activations, total in sums.take_complete_sums(stage.activations_of.values()):
+        for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
             # frees the sum, which is as large as the factor and no longer needed
             del total
@@ -275,7 +275,7 @@ def _run_stage(
     open_session: OpenSession,
     samples: Iterable[Sample],
     directory: Path,
-    sums: "_GramSums",
+    sums: "_GramMatrixSums",
 ) -> None:
     """Run a stage on all samples, and release the weights of its session."""
     with open_session(stage.graph) as session:
@@ -287,10 +287,10 @@ def _run_stage(
 
 
 @dataclass
-class _GramSums:
+class _GramMatrixSums:
     """Accumulates the Gram matrix of each weight."""
 
-    readers: WeightReaders
+    readers: CalibrationTargets
 
     def __post_init__(self) -> None:
         self.totals: dict[WeightInputs, Array] = {}
@@ -303,12 +303,12 @@ class _GramSums:
                 if value not in activations_of:
                     continue
                 if activations not in self.totals:
-                    self.totals[activations] = np.zeros(2 * (get_input_width(activations),))
+                    self.totals[activations] = np.zeros(2 * (count_input_features(activations),))
                 keep = find_padding_mask(self.readers.graph, value)
                 rows = activations_of[value][sample[keep]] if keep else activations_of[value]
                 self.totals[activations] += _compute_gram(rows, names[0].name)
 
-    def take_complete_sums(
+    def pop_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
         """Yield and remove the Gram matrices that are complete once the activations

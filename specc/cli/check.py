@@ -9,7 +9,7 @@ from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.render import format_thousands
-from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
+from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
 from specc.driver.weights_section import count_untied_parameters, mark_ties
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
@@ -20,7 +20,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
     add_spec_arguments(parser)
 
 
-def run_check(args: Namespace) -> int:
+def execute_check(args: Namespace) -> int:
     """Print the proved properties to stdout, and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     checked = check_spec(spec, args.graph)
@@ -42,7 +42,7 @@ def run_check(args: Namespace) -> int:
 
 
 def _report_to_json(
-    spec: OpenedSpec, checked: CheckedSpec, report: AnalysisReport
+    spec: LoadedSpec, checked: SpecCheckResult, report: AnalysisReport
 ) -> dict[str, object]:
     """Return the proved properties as a JSON object."""
     axes = [
@@ -64,19 +64,19 @@ def _report_to_json(
     }
 
 
-def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
+def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
     """Return the graphs of the spec that are not checked, as a line of text."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
-def _list_trial_values(checked: CheckedSpec) -> list[str]:
+def _list_trial_values(checked: SpecCheckResult) -> list[str]:
     """Return the config values of the trials as text, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
 
 
-def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
+def _count_parameters(spec: LoadedSpec, checked: SpecCheckResult) -> int | None:
     """Return the number of parameters for this config, or None if the config is incomplete."""
     if checked.model is None:
         return None
@@ -102,7 +102,7 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
     return analyze_graph(model.graph)
 
 
-def _format_trials(spec: OpenedSpec, checked: CheckedSpec) -> list[str]:
+def _format_trials(spec: LoadedSpec, checked: SpecCheckResult) -> list[str]:
     trial_values = _list_trial_values(checked)
     lines = [
         "shapes are valid for all sizes"

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import find_builtin_specs, find_error_pages, get_specs_directory
+from specc.library.spec_files import find_builtin_specs, get_specs_directory, map_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of candidates that `specc _complete` prints for an option or argument."""
@@ -238,7 +238,7 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
 
-def run_complete(args: Namespace) -> int:
+def execute_complete(args: Namespace) -> int:
     """Print the candidates. Print nothing if the spec does not exist, because messages are not
     visible during completion.
     """
@@ -251,7 +251,7 @@ def _list_candidates(kind: str, spec: str) -> list[str]:
     if kind == "specs":
         return sorted(find_builtin_specs())
     if kind == "codes":
-        return sorted(find_error_pages())
+        return sorted(map_error_pages())
     try:
         fields = open_spec(spec).program.map_fields_by_path() if spec else {}
     except Failed:
@@ -265,7 +265,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=[*SCRIPT_RENDERERS], help="the shell")
 
 
-def run_completion(args: Namespace) -> int:
+def execute_completion(args: Namespace) -> int:
     """Print the script, built from the declared options of all commands."""
     # imported here because `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
@@ -287,7 +287,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run_lsp(args: Namespace) -> int:
+def execute_lsp(args: Namespace) -> int:
     """Serve until the client disconnects."""
     if args.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, find_option_group
 from specc.cli.terminal import print_diagnostics
-from specc.diagnostics.diagnostic import Diagnostic, ErrorFamily, Failed, compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCategory, Failed, compute_exit_status
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform import (
     ProcessTerminated,
@@ -44,7 +44,7 @@ COMMANDS = {
         "check", "check names, shapes, causality and padding of a spec", "check my.specc"
     ),
     "compile": Command(
-        "compile_export",
+        "compile_commands",
         "compile a spec to an ONNX model or a package",
         "compile gpt2 --weights gpt2/ --graphs all -o out/gpt2",
     ),
@@ -52,7 +52,7 @@ COMMANDS = {
         "run", "run a compiled model, or generate text", 'run out/numbers "de 305" --max-tokens 64'
     ),
     "export": Command(
-        "compile_export",
+        "compile_commands",
         "export a compiled model for Triton Inference Server",
         "export triton digits.onnx -o repository/",
     ),
@@ -62,7 +62,7 @@ COMMANDS = {
         "map dates.onnx orders.parquet --column text=source -o out/",
     ),
     "verify": Command(
-        "verify_diff",
+        "comparison_commands",
         "compare a compiled model with the float64 reference",
         "verify low.onnx --baseline full.onnx --threshold kl=0.001",
     ),
@@ -75,27 +75,29 @@ COMMANDS = {
         "show gpt2 --dims batch=1,seq=1024",
     ),
     "diff": Command(
-        "verify_diff", "compare two architectures: specs, models, packages", "diff llama mistral"
+        "comparison_commands",
+        "compare two architectures: specs, models, packages",
+        "diff llama mistral",
     ),
-    "fmt": Command("fmt_convert_expand", "format specs", "fmt my.specc"),
+    "fmt": Command("rewrite_commands", "format specs", "fmt my.specc"),
     "convert": Command(
-        "fmt_convert_expand",
+        "rewrite_commands",
         "convert .specc to YAML or back, or GloVe vectors to safetensors",
         "convert my.yaml -o my.specc",
     ),
     "expand": Command(
-        "fmt_convert_expand",
+        "rewrite_commands",
         "inline base specs and standard library blocks into one spec",
         "expand my.yaml -o whole.specc",
     ),
     "explain": Command(
-        "list_doc_explain", "explain a diagnostic code, for example E0302", "explain E0302"
+        "catalog_commands", "explain a diagnostic code, for example E0302", "explain E0302"
     ),
     "list": Command(
-        "list_doc_explain", "list built-in specs, blocks, masks, scores and functions", "list specs"
+        "catalog_commands", "list built-in specs, blocks, masks, scores and functions", "list specs"
     ),
     "doc": Command(
-        "list_doc_explain", "document a spec, block or function", "doc attention --source"
+        "catalog_commands", "document a spec, block or function", "doc attention --source"
     ),
     "lsp": Command("completion_lsp", "language server over stdin and stdout", "lsp --schema"),
     "completion": Command(
@@ -224,7 +226,9 @@ def _run_command(
     command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, name: str
 ) -> int:
     """Run a parsed command, print its error, and return its exit code."""
-    token = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet, name))
+    token = terminal.OUTPUT_SETTINGS.set(
+        terminal.OutputSettings(arguments.format, arguments.quiet, name)
+    )
     try:
         if arguments.debug:
             from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
@@ -246,7 +250,7 @@ def _run_command(
             raise
         return _report_failure(error, arguments)
     finally:
-        terminal.OUTPUT_STYLE.reset(token)
+        terminal.OUTPUT_SETTINGS.reset(token)
 
 
 def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
@@ -259,7 +263,7 @@ def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
         print_diagnostics([_describe_environment_error(error)], arguments.format, arguments.color)
         return 3
     print_diagnostics([_describe_internal_error(error)], arguments.format, arguments.color)
-    return ErrorFamily.BUG.value
+    return ErrorCategory.BUG.value
 
 
 def _get_requested_format(argv: Sequence[str]) -> str:
@@ -329,7 +333,7 @@ def _parse_arguments(
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
     parser = _build_command_parser(name, command)
-    run = vars(_import_command(command))[f"run_{name.removeprefix('_')}"]
+    run = vars(_import_command(command))[f"execute_{name.removeprefix('_')}"]
     # arguments after `--` are not options; only the full parser handles them
     parse = parser.parse_args if "--" in argv else parser.parse_intermixed_args
     return run, parse(argv[1:])

@@ -113,7 +113,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
     add_generation_options(parser)
 
 
-def run_map(args: Namespace) -> int:
+def execute_map(args: Namespace) -> int:
     """Run the job and print its report."""
     reject_uncompiled_model(args.model)
     job = JobRequest(
@@ -152,7 +152,7 @@ def run_map(args: Namespace) -> int:
     _print_report(report)
     if report.block_costs:
         # the run time is a note, so --quiet omits it
-        print_outcome(format_times(report), to_stderr=True)
+        print_outcome(format_run_times(report), to_stderr=True)
     return status
 
 
@@ -255,7 +255,7 @@ def format_progress(report: JobReport) -> str:
     return ", ".join(parts)
 
 
-def format_times(report: JobReport) -> str:
+def format_run_times(report: JobReport) -> str:
     """Format the run time: startup, elapsed time, compute time, and the time predicted by the cost
     model.
     """

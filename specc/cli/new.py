@@ -9,9 +9,9 @@ from pathlib import Path
 from specc.cli.options import FORCE_OPTION, add_option_groups
 from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.draft_spec import SpecDraft, draft_spec
+from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
-from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
+from specc.driver.spec_draft import SpecDraft, draft_spec
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
@@ -57,7 +57,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
-def run_new(args: Namespace) -> int:
+def execute_new(args: Namespace) -> int:
     """Write the spec, and print the next command."""
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
@@ -73,14 +73,14 @@ def run_new(args: Namespace) -> int:
     else:
         base = names[0]
         comments = (f"Derived from {base}.", REMOVE_FIELD_COMMENT, UNCOMMENT_FIELD_COMMENT)
-        instance = SpecInstance(
+        instance = DerivedSpec(
             name=name,
             extends=base,
             header_comments=(*above, *comments),
             footer_comments=_format_next_steps(yaml),
             comment_separator=sign,
         )
-        file = format_spec_instance(instance)
+        file = format_derived_spec(instance)
     text = format_yaml(file) if yaml else format_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if above:

@@ -20,10 +20,10 @@ from specc.driver.option_kinds import (
     make_choice_kind,
     make_int_parser,
 )
-from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import format_shadow_note, is_builtin_spec
+from specc.library.spec_files import format_shadowing_note, is_builtin_spec
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
@@ -159,9 +159,9 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
     add_option_groups(parser, input=SPEC_OPTIONS)
 
 
-def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:
+def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> LoadedSpec:
     """Open the spec that a command line names; `weights` is the checkpoint to load."""
-    print_shadow_note(arguments.spec)
+    print_shadowing_note(arguments.spec)
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
         config=arguments.config,
@@ -172,9 +172,9 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedS
     )
 
 
-def print_shadow_note(spec: str) -> None:
+def print_shadowing_note(spec: str) -> None:
     """Print a note if a file or directory has the name of the built-in spec."""
-    if note := format_shadow_note(spec):
+    if note := format_shadowing_note(spec):
         print_note(note)
 
 

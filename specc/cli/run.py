@@ -14,17 +14,22 @@ from specc.cli.options import (
     collect_generation_settings,
     make_output_option,
 )
-from specc.cli.run_inputs import RunInputs, add_prompt_images, add_task_images, read_arguments
-from specc.cli.run_outputs import (
-    RunOutputs,
-    array_to_json,
-    collect_run_outputs,
-    generated_sequence_to_json,
-    print_generated_texts,
-    run_for_task,
+from specc.cli.run_inputs import (
+    ParsedInputs,
+    add_prompt_images,
+    add_task_images,
+    parse_input_arguments,
 )
-from specc.cli.run_task_inputs import attach_run_example, has_array_arguments
-from specc.cli.terminal import get_output_style, print_json_result, print_note
+from specc.cli.run_outputs import (
+    RunOutputFiles,
+    array_to_json,
+    generated_sequence_to_json,
+    parse_output_options,
+    print_generated_texts,
+    run_task_command,
+)
+from specc.cli.run_task_inputs import add_example_command, has_array_arguments
+from specc.cli.terminal import get_output_settings, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -45,14 +50,14 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
     PreprocessingConfig,
     Task,
 )
-from specc.preprocessing.show_results import show_results
-from specc.runtime.attention_views import compute_generation_attention, run_with_attention
+from specc.preprocessing.result_formatting import format_results
+from specc.runtime.attention_capture import capture_attention, capture_generation_attention
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays
-from specc.runtime.open_model import (
-    OpenedModel,
+from specc.runtime.inference_model import (
+    InferenceModel,
     get_model_task,
-    is_single_pass,
+    is_single_forward_pass,
     list_model_files,
     open_compiled_model,
     open_stream,
@@ -140,7 +145,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
     add_generation_options(parser)
 
 
-def run_run(args: Namespace) -> int:
+def execute_run(args: Namespace) -> int:
     """Run the model, print its results, and write the requested files."""
     reject_uncompiled_model(args.model)
     opened = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
@@ -153,21 +158,21 @@ def run_run(args: Namespace) -> int:
     except Failed as failed:
         if args.inputs or args.image:
             raise
-        raise attach_run_example(failed, args.model, input_signature, task) from None
+        raise add_example_command(failed, args.model, input_signature, task) from None
 
 
 def _run_opened(
-    opened: OpenedModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
+    opened: InferenceModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run a loaded model in its mode: task, streaming, generation, or one forward pass."""
     input_signature = opened.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
-        return run_for_task(opened, task, args, settings)
+        return run_task_command(opened, task, args, settings)
     words, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
-    run_inputs = read_arguments(input_signature, words)
+    run_inputs = parse_input_arguments(input_signature, words)
     files = [*run_inputs.files, *args.image]
-    outputs = collect_run_outputs(args, [*list_model_files(opened), *map(Path, files)])
+    outputs = parse_output_options(args, [*list_model_files(opened), *map(Path, files)])
     outputs.check_paths()
     if args.chunk_size or (opened.streaming_model is not None and opened.scoring_model is None):
         _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
@@ -175,7 +180,7 @@ def _run_opened(
         messages = _read_messages(chat) if chat == args.chat else chat
         inputs = prepare_chat(input_signature, messages, run_inputs.inputs, args.image)
         _generate(opened, opened.begin(inputs, settings), outputs)
-    elif is_single_pass(opened, run_inputs.inputs, settings):
+    elif is_single_forward_pass(opened, run_inputs.inputs, settings):
         _run_graph(opened, run_inputs, outputs)
     else:
         _generate(opened, opened.begin(run_inputs.inputs, settings), outputs)
@@ -196,11 +201,11 @@ def _read_messages(args: str) -> object:
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
-def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) -> None:
+def _run_graph(opened: InferenceModel, run_inputs: ParsedInputs, outputs: RunOutputFiles) -> None:
     """Run one forward pass and print the postprocessed results."""
     model = opened.default_model
     if outputs.attention_plot_path:
-        attention_results = run_with_attention(
+        attention_results = capture_attention(
             model, run_inputs.inputs, scope=outputs.selection.scope
         )
         outputs.write_attention_plot(attention_results)
@@ -213,11 +218,11 @@ def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) 
 def _print_outputs(
     reading: PreprocessingConfig,
     results: Mapping[str, Array],
-    outputs: RunOutputs,
+    outputs: RunOutputFiles,
     sizes: Sequence[ImageSize] = (),
 ) -> None:
     """Print postprocessed results, or arrays as JSON; write images and arrays."""
-    found = show_results(reading, results, sizes)
+    found = format_results(reading, results, sizes)
     result = {
         "lines": list(found.lines),
         "results": {name: array_to_json(array) for name, array in results.items()},
@@ -229,7 +234,7 @@ def _print_outputs(
 
 
 def _stream_chunks(
-    opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, chunk_size: int
+    opened: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
     """Run a streaming model on chunks of the input. Raise E0977 if the model is not a streaming
     model, or if `--attention` is given.
@@ -256,10 +261,10 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
     """
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.model.decode is not None
-    return at_once and is_text and not get_output_style().is_machine_readable
+    return at_once and is_text and not get_output_settings().is_machine_readable
 
 
-def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
+def _generate(opened: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
     """Generate; print a single sequence during generation, and several sequences at the end."""
     if outputs.attention_plot_path:
         require_attention_model(opened)  # report a missing attention graph before generating
@@ -276,7 +281,7 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
         print_note(f"truncated after {len(best.tokens)} tokens, {reason}")
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
-        attention_run = compute_generation_attention(
+        attention_run = capture_generation_attention(
             require_attention_model(opened), stream, best, outputs.selection.scope
         )
         outputs.write_attention_plot(attention_run)

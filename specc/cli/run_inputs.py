@@ -11,7 +11,7 @@ import numpy as np
 from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
-    parse_json_items,
+    parse_json_values,
     raise_missing_file,
     raise_too_many_arguments,
     read_lines,
@@ -35,8 +35,8 @@ from specc.preprocessing.images import ImageSize, decode_image
 from specc.preprocessing.preprocessing_config_and_task_kinds import Task
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
-    BoxesOutput,
-    ImageRecord,
+    DetectionOutput,
+    ImageConfig,
     Waveform,
 )
 from specc.preprocessing.text_batches import batch_sequences
@@ -46,7 +46,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 
 @dataclass(frozen=True)
-class RunInputs:
+class ParsedInputs:
     """The array of each input, the files that were read, and the height and width of each image."""
 
     inputs: Mapping[str, Array]
@@ -78,13 +78,13 @@ class _InputCollector:
 
     def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may contain several inputs."""
-        record = self.model.reading.get_input_reading(name)
+        record = self.model.reading.get_input_config(name)
         # only the suffix decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
             return self._add_value(name, self._read_text(word))
-        if isinstance(record, ImageRecord):
+        if isinstance(record, ImageConfig):
             return self._add_value(name, self._collect_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
@@ -114,7 +114,7 @@ class _InputCollector:
             arrays_found = dict(_read_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
-                self.model.reading.get_input_reading(name), TEXT_READINGS
+                self.model.reading.get_input_config(name), TEXT_READINGS
             ):
                 raise
             raise_missing_file(word)
@@ -134,7 +134,7 @@ class _InputCollector:
 
     def _read_piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
-        record = self.model.reading.get_input_reading(name)
+        record = self.model.reading.get_input_config(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
             return _BatchElements(_parse_sequences(value, escape_text(word)))
         array = value
@@ -156,18 +156,18 @@ class _InputCollector:
         """
         if word == STDIN_NAME or word.startswith("@"):
             return _BatchElements(self._read_lines(word))
-        listed = parse_json_items(word, ("[",))
+        listed = parse_json_values(word, ("[",))
         if listed is None:
             return _BatchElements([word])
         return _BatchElements(_parse_sequences(listed, escape_text(word)[:60]))
 
-    def _collect_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
+    def _collect_images(self, name: str, word: str, record: ImageConfig) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images of one prompt."""
         several = has_several_images(self.model.graph, name, record)
-        listed = parse_json_items(word, ("[",)) if several else None
+        listed = parse_json_values(word, ("[",)) if several else None
         paths = [word] if listed is None else _check_image_paths(listed, name, word)
         self.files += paths
-        if any(isinstance(shown, BoxesOutput) for _, shown in self.model.reading.outputs):
+        if any(isinstance(shown, DetectionOutput) for _, shown in self.model.reading.outputs):
             decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
             self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
         images = [*map(Path, paths)]
@@ -195,7 +195,7 @@ def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[s
     return paths
 
 
-def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
+def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> ParsedInputs:
     """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for the
     same input form a batch.
     """
@@ -212,7 +212,7 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
         if not target or not (name or _fits_input(model, target, word)):
             raise_too_many_arguments(word, model.required_inputs, is_batch=len(missing) > 1)
         collector.add_argument(target, word)
-    return RunInputs(
+    return ParsedInputs(
         _batch_inputs(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
     )
 
@@ -222,11 +222,11 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     the generated input if this input has no tokenizer and an earlier input takes text.
     """
     if target != model.sequence_input or isinstance(
-        model.reading.get_input_reading(target), TEXT_READINGS
+        model.reading.get_input_config(target), TEXT_READINGS
     ):
         return True
     before = model.required_inputs[: model.required_inputs.index(target)]
-    texts = any(isinstance(model.reading.get_input_reading(name), TEXT_READINGS) for name in before)
+    texts = any(isinstance(model.reading.get_input_config(name), TEXT_READINGS) for name in before)
     file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
     return not texts or file or word.startswith("[")
 
@@ -277,7 +277,7 @@ def _batch_values(
     elements in `rows`. Add a padding mask if there is padding. Raise E0912 if their shapes differ.
     """
     if not arrays:
-        record = model.reading.get_input_reading(name)
+        record = model.reading.get_input_config(name)
         encoded = [
             encode_text_ids(row, record)
             if isinstance(row, str) and isinstance(record, TEXT_READINGS)

@@ -27,15 +27,15 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.predictions import compute_cosine_similarities
 from specc.preprocessing.preprocessing_config_and_task_kinds import Task
-from specc.preprocessing.show_results import format_percent
-from specc.runtime.attention_views import (
-    AttentionRun,
+from specc.preprocessing.result_formatting import format_percent
+from specc.runtime.attention_capture import (
+    AttentionCapture,
     AttentionSelection,
     parse_number_list,
     render_attention,
 )
 from specc.runtime.generation_stream import GenerationResult
-from specc.runtime.open_model import OpenedModel, list_model_files
+from specc.runtime.inference_model import InferenceModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
 MAX_NUMBERS = 100_000
@@ -65,7 +65,7 @@ def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOutputs:
+class RunOutputFiles:
     """The output files of a run: an attention plot and an .npz file of the results. They never
     overwrite the input files `inputs`. `selection` selects the plotted layers and heads.
     """
@@ -93,7 +93,7 @@ class RunOutputs:
         for name, png in images:
             self._write(name, IMAGE_OUTPUT, png)
 
-    def write_attention_plot(self, run: AttentionRun) -> None:
+    def write_attention_plot(self, run: AttentionCapture) -> None:
         """Write the attention plot, in the format given by its suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
         plot = render_attention(run, suffix, self.selection, log_scale=self.uses_log_scale)
@@ -117,7 +117,7 @@ class RunOutputs:
         print_outcome(f"{escape_text(path)} written", to_stderr=True)
 
 
-def collect_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutputs:
+def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOutputFiles:
     """Parse the output options. Raise E0753 for plot options without `--attention`."""
     plot_options = ("scope", "layers", "heads", "log_scale")
     options = [name for name in plot_options if vars(args)[name]]
@@ -127,7 +127,7 @@ def collect_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutp
             f"`--{options[0].replace('_', '-')}` configures attention plots, but none is requested",
             helps=["add --attention OUT.html"],
         )
-    return RunOutputs(
+    return RunOutputFiles(
         attention_plot_path=args.attention,
         npz_path=args.output,
         inputs=input_paths,
@@ -171,14 +171,14 @@ MAX_VALUES = 8
 EMBEDDING_OUTPUT = "sentence_embedding"
 
 
-def run_for_task(
-    opened: OpenedModel, task: Task, args: Namespace, settings: Mapping[str, object]
+def run_task_command(
+    opened: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run the model for its task and print the predictions. Raise E0753 if an option belongs to
     another task.
     """
     inputs, files = read_task_inputs(task, args.inputs)
-    outputs = collect_run_outputs(args, [*list_model_files(opened), *files])
+    outputs = parse_output_options(args, [*list_model_files(opened), *files])
     outputs.check_paths()
     if outputs.attention_plot_path:
         helps = [f"pass token ids: {task.text_input}=[[1, 2, 3]]"]

@@ -15,7 +15,7 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import Task, TaskSl
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     FilterBanks,
-    ImageRecord,
+    ImageConfig,
     LogMel,
     Waveform,
 )
@@ -98,7 +98,7 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
         name, equals, _ = word.partition("=")
         if (equals and name in input_names) or word.lower().endswith(NUMPY_SUFFIXES):
             return True
-        if _is_number_list(parse_json_items(word)):
+        if _is_number_list(parse_json_values(word)):
             return True
     return not arguments
 
@@ -164,11 +164,11 @@ def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Va
         listed = load_strict_json(read_bytes(word, MAX_TEXT_BYTES), word)
         yield from listed if isinstance(listed, list) else [listed]
     else:
-        listed = parse_json_items(word)
+        listed = parse_json_values(word)
         yield from [word] if listed is None else listed
 
 
-def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
+def parse_json_values(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
     """Return the items of a JSON list or a list that contains a single JSON object. Return None for
     any other argument..
     """
@@ -222,13 +222,13 @@ SLOT_EXAMPLES = {
 """Example command-line values of task parameters. All others have a generic text example."""
 
 
-def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
+def add_example_command(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
     """Add an example command line to errors about missing inputs."""
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:
         readings = dict(model.reading.inputs).values()
-        computed = {r.shape_input for r in readings if isinstance(r, ImageRecord)}
+        computed = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
         names = [name for name in model.required_inputs if name not in computed]
         words = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
@@ -239,10 +239,10 @@ def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task
 
 def _make_example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
-    record, input_type = model.reading.get_input_reading(name), model.graph.inputs[name].type
+    record, input_type = model.reading.get_input_config(name), model.graph.inputs[name].type
     if isinstance(record, TEXT_READINGS):
         return '"a text"'
-    if isinstance(record, ImageRecord):
+    if isinstance(record, ImageConfig):
         return f"{name}=image.png"
     if isinstance(record, AUDIO_READINGS):
         return f"{name}=audio.wav"

@@ -9,13 +9,13 @@ from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import (
     SummaryNode,
     count_parameters,
-    evaluate_dim_at,
     format_dim_formula,
     format_magnitude,
     format_type_with_sizes,
     group_digits,
+    iterate_summary_nodes,
+    substitute_lengths,
     summarize_graph,
-    walk_summary,
 )
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.cli.options import (
@@ -102,14 +102,14 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
 
 def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to JSON. Its totals include all `repeats` layers."""
-    work = scope.sum_parts("multiply_adds")
+    work = scope.sum_over_subtree("multiply_adds")
     return {
         "name": scope.name,
         "op": scope.op if not scope.parts else "",
         "repeats": scope.repeats,
         "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
-        "weights": _format_dim(scope.sum_parts("parameter_count"), sizes),
-        "multiply_adds": _format_dim(work - scope.sum_parts("saved_multiply_adds"), sizes),
+        "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
+        "multiply_adds": _format_dim(work - scope.sum_over_subtree("saved_multiply_adds"), sizes),
         "dense_multiply_adds": _format_dim(work, sizes),
         "children": [_convert_part(inner, sizes) for inner in scope.parts.values()],
     }
@@ -155,7 +155,7 @@ def add_show_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=OPTIONS)
 
 
-def run_show(args: Namespace) -> int:
+def execute_show(args: Namespace) -> int:
     """Print the tree of scopes, the IR (`--ir`), or an overview of the package if `--graph` is
     absent; write diagrams (`--html`, `--svg`).
     """
@@ -175,7 +175,7 @@ def run_show(args: Namespace) -> int:
         return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))
     graph, own = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
-    lines = format_tree(graph, sizes, _format_parameter_count(graph, own))
+    lines = format_scope_tree(graph, sizes, _format_parameter_count(graph, own))
     if not print_json_result(graph_to_json(graph, sizes, own)):
         print("\n".join(lines))
     return 0
@@ -288,12 +288,12 @@ Row = tuple[str, str, str, str, str]
 attention sparsity."""
 
 
-def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
+def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:
     """Format a graph as lines: inputs, the tree of scopes, results, totals."""
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
-    rows += [_format_row(graph, depth, part, sizes) for depth, part in walk_summary(tree)]
-    if not tree.sum_parts("saved_multiply_adds").terms:
+    rows += [_format_row(graph, depth, part, sizes) for depth, part in iterate_summary_nodes(tree)]
+    if not tree.sum_over_subtree("saved_multiply_adds").terms:
         rows = [(*row[:4], "") for row in rows]
     lines = [
         f"input   {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.inputs.items()
@@ -302,8 +302,8 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    done = evaluate_dim_at(
-        tree.sum_parts("multiply_adds") - tree.sum_parts("saved_multiply_adds"), sizes
+    done = substitute_lengths(
+        tree.sum_over_subtree("multiply_adds") - tree.sum_over_subtree("saved_multiply_adds"), sizes
     ).number
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
@@ -313,7 +313,7 @@ def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str,
     repeats = f" × {part.repeats}" if part.repeats > 1 else ""
     shape = format_dims(part.type.shape, sizes) if part.type else ""
     weights, work, saved_work = map(
-        part.sum_parts, ("parameter_count", "multiply_adds", "saved_multiply_adds")
+        part.sum_over_subtree, ("parameter_count", "multiply_adds", "saved_multiply_adds")
     )
     return (
         f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",

@@ -57,7 +57,7 @@ MACHINE_FORMATS = ("json", "sarif")
 
 
 @dataclass(frozen=True, slots=True)
-class OutputStyle:
+class OutputSettings:
     """Output settings: `--format`, `--quiet` and the name of the command."""
 
     format: str = "full"
@@ -70,17 +70,17 @@ class OutputStyle:
         return self.format in MACHINE_FORMATS
 
     @property
-    def prints_progress(self) -> bool:
+    def is_progress_enabled(self) -> bool:
         """Return True if notes, results and progress are printed."""
         return not (self.is_quiet or self.is_machine_readable)
 
 
-OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("output_style")
+OUTPUT_SETTINGS: ContextVar[OutputSettings] = ContextVar("output_style")
 
 
-def get_output_style() -> OutputStyle:
+def get_output_settings() -> OutputSettings:
     """Return the output settings of the current command."""
-    return OUTPUT_STYLE.get(OutputStyle())
+    return OUTPUT_SETTINGS.get(OutputSettings())
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
@@ -89,7 +89,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
     Identical diagnostics are merged, and code in help texts is translated to the syntax of the
     file.
     """
-    if get_output_style().is_quiet:
+    if get_output_settings().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
     diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
     match format:
@@ -110,7 +110,7 @@ def print_note(text: str) -> None:
 
 def print_outcome(text: str, *, to_stderr: bool = False) -> None:
     """Print the result of a command as text, unless output is quiet or machine-readable."""
-    if get_output_style().prints_progress:
+    if get_output_settings().is_progress_enabled:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
 
@@ -131,7 +131,7 @@ def print_json_result(values: Mapping[str, object]) -> bool:
     """Print a result as one JSON line if the format is `json`. Return True if the result was
     printed.
     """
-    style = get_output_style()
+    style = get_output_settings()
     if style.format != "json":
         return False
     result = {"command": style.command, **values}
@@ -211,7 +211,7 @@ def is_progress_shown() -> bool:
     """Return True if progress is shown, i.e. if stderr is a terminal and output is neither quiet
     nor machine-readable.
     """
-    return get_output_style().prints_progress and sys.stderr.isatty()
+    return get_output_settings().is_progress_enabled and sys.stderr.isatty()
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def show_write_progress(title: str) -> Iterator[None]:
         line.end_line()
 
 
-def iterate_with_count(items: Iterator[Item], label: str) -> Iterator[Item]:
+def iterate_with_counter(items: Iterator[Item], label: str) -> Iterator[Item]:
     """Yield items, and show the number of items so far on a terminal."""
     if not is_progress_shown():
         yield from items

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     Bools,
     DecodeObserver,
     DecodePosition,
-    DecodeStep,
+    DecoderSession,
+    DecodeStepOutput,
     Floats,
     Ints,
-    Stepper,
     apply_repetition_penalty,
     check_logits,
     compute_log_softmax_f32,
@@ -24,22 +24,22 @@ from specc.decode.token_choice import (
     find_penalized_tokens,
     find_top_k_indices,
     list_prompt_tokens,
+    make_position_uniforms,
     make_sampling_uniforms,
-    make_sampling_uniforms_at,
     mask_disallowed_tokens,
     sample_token,
 )
 
 
-def decode_steps(
-    stepper: Stepper,
+def iterate_decode_steps(
+    stepper: DecoderSession,
     prompt: Ints,
     settings: GenerationSettings,
     *,
     padding_mask: Bools | None = None,
     observer: DecodeObserver | None = None,
     sample_indices: Sequence[int] = (),
-) -> Iterator[DecodeStep]:
+) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
     `padding_mask` bool[batch n] is the padding mask of the prompt; the stepper has its own padding
@@ -63,10 +63,10 @@ def decode_steps(
         position = DecodePosition(step=step, prompt_lengths=lengths, sequences=sequences)
         uniform = None
         if sample_indices and settings.strategy == "sample":
-            uniform = make_sampling_uniforms_at(
+            uniform = make_position_uniforms(
                 settings.seed, [(number, step) for number in sample_indices]
             )
-        chosen = choose_next_tokens(logits, seen, settings, position, uniform)
+        chosen = select_next_tokens(logits, seen, settings, position, uniform)
         tokens = np.where(ended, settings.padding_token, chosen)
         scores = compute_token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
@@ -77,13 +77,13 @@ def decode_steps(
         ended = ended | np.isin(tokens, settings.stop)
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
-        yield DecodeStep(tokens, scores, ended.copy())
+        yield DecodeStepOutput(tokens, scores, ended.copy())
         if ended.all() or step + 1 == settings.max_tokens:
             return
         logits = check_logits(stepper.step(tokens[:, None]), ~ended)
 
 
-def choose_next_tokens(
+def select_next_tokens(
     logits: Floats,
     seen: Bools | None,
     settings: GenerationSettings,
@@ -168,7 +168,7 @@ class _PromptSearch:
 
 
 def search_beams(
-    stepper: Stepper,
+    stepper: DecoderSession,
     prompt: Ints,
     settings: GenerationSettings,
     *,
@@ -198,11 +198,11 @@ def search_beams(
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
-        logits, seen = _feed_newest_tokens(stepper, live_searches, seen)
+        logits, seen = _step_last_tokens(stepper, live_searches, seen)
 
 
-def _feed_newest_tokens(
-    stepper: Stepper, live_searches: Sequence[_PromptSearch], seen: Bools | None
+def _step_last_tokens(
+    stepper: DecoderSession, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Run the model on the last token of each beam. Return the next-token logits, and the mask of
     the tokens that each beam contains.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from specc.decode.token_choice import Bools, Ints
+from specc.decode.token_selection import Bools, Ints
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -69,7 +69,7 @@ class Detokenizer:
         if found is not None:
             self.stopped, self._pending = True, ""
             return waiting[:found]
-        padding_mask = len(waiting) - measure_stop_prefix(waiting, self._stops)
+        padding_mask = len(waiting) - compute_stop_prefix_length(waiting, self._stops)
         self._pending = waiting[padding_mask:]
         return waiting[:padding_mask]
 
@@ -82,7 +82,7 @@ def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
     return min(ends)[1] if ends else None
 
 
-def measure_stop_prefix(text: str, stop_strings: Iterable[str]) -> int:
+def compute_stop_prefix_length(text: str, stop_strings: Iterable[str]) -> int:
     """Return the length of the longest suffix of a text that is a prefix of a stop string."""
     return max(
         (
@@ -109,7 +109,7 @@ def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Se
 
 
 class BatchDetokenizer:
-    """Detokenizer of a batch; `feed` is a `watch` of `decode_steps`."""
+    """Detokenizer of a batch; `feed` is a `watch` of `iterate_decode_steps`."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         wanted = tuple(stop_strings)

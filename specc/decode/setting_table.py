@@ -26,7 +26,7 @@ memory of activations. Larger chunks were not faster on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettingValues:
+class SettingConstraint:
     """The valid values of a setting: a description for messages, and a predicate."""
 
     description: str
@@ -44,7 +44,7 @@ class GenerationOption:
     name: str
     spec_name: str
     strategies: tuple[str, ...]
-    values: SettingValues
+    values: SettingConstraint
     foreign_names: tuple[str, ...] = ()
 
 
@@ -95,40 +95,42 @@ def _is_list_of_tokens(value: object) -> bool:
     )
 
 
-TOKEN_VALUE = SettingValues("a token id (0 or more)", lambda v: is_int_in_range(v, 0))
-TOKENS_VALUE = SettingValues(
+TOKEN_VALUE = SettingConstraint("a token id (0 or more)", lambda v: is_int_in_range(v, 0))
+TOKENS_VALUE = SettingConstraint(
     f"a token id (0 or more), or a list of at most {MAX_STOP_TOKENS}", _is_token_or_list
 )
-FACTOR_VALUE = SettingValues(
+FACTOR_VALUE = SettingConstraint(
     f"a number from {MIN_FACTOR:g} to {MAX_FACTOR:g}",
     lambda v: is_finite_number(v) and MIN_FACTOR <= v <= MAX_FACTOR,
 )
-PROBABILITY_VALUE = SettingValues(
+PROBABILITY_VALUE = SettingConstraint(
     "a number above 0 and at most 1", lambda v: is_finite_number(v) and 0 < v <= 1
 )
-CUTOFF_VALUE = SettingValues(
+CUTOFF_VALUE = SettingConstraint(
     "a number from 0 to less than 1", lambda v: is_finite_number(v) and 0 <= v < 1
 )
-BEAMS_VALUE = SettingValues(
+BEAMS_VALUE = SettingConstraint(
     f"an integer from 1 to {MAX_BEAMS}", lambda v: is_int_in_range(v, 1, MAX_BEAMS)
 )
-BOOLEAN_VALUE = SettingValues("true or false", lambda v: isinstance(v, bool))
+BOOLEAN_VALUE = SettingConstraint("true or false", lambda v: isinstance(v, bool))
 
 
-def _make_count_values(minimum: int) -> SettingValues:
-    return SettingValues(
+def _make_count_values(minimum: int) -> SettingConstraint:
+    return SettingConstraint(
         f"an integer from {minimum} to 2**53", lambda v: is_int_in_range(v, minimum)
     )
 
 
-def _make_optional_count_values(zero_meaning: str) -> SettingValues:
+def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
     """Return the valid values of an integer setting for which 0 means `zero_meaning`."""
-    return SettingValues(
+    return SettingConstraint(
         f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
     )
 
 
-def _make_general_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
+def _make_general_option(
+    name: str, values: SettingConstraint, *foreign_names: str
+) -> GenerationOption:
     """Return a setting that applies to all strategies and has the same name in specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
@@ -136,12 +138,14 @@ def _make_general_option(name: str, values: SettingValues, *foreign_names: str) 
 
 
 def _make_sampling_option(
-    name: str, values: SettingValues, *foreign_names: str
+    name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
     return replace(_make_general_option(name, values, *foreign_names), strategies=("sample",))
 
 
-def _make_beam_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
+def _make_beam_option(
+    name: str, values: SettingConstraint, *foreign_names: str
+) -> GenerationOption:
     return replace(_make_general_option(name, values, *foreign_names), strategies=("beam",))
 
 
@@ -151,7 +155,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option("pad", TOKEN_VALUE, "pad_token_id"),
     _make_general_option(
         "stop_strings",
-        SettingValues("a non-empty string, or a list of them", _is_string_or_list),
+        SettingConstraint("a non-empty string, or a list of them", _is_string_or_list),
         "stop_string",
         "stop_words",
         "until",
@@ -165,7 +169,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     ),
     _make_general_option(
         "bad_words_ids",
-        SettingValues(
+        SettingConstraint(
             f"a list of at most {MAX_STOP_TOKENS} token ids, or of token id sequences",
             _is_list_of_tokens,
         ),
@@ -176,7 +180,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_general_option("begin_suppress_tokens", TOKENS_VALUE),
     _make_general_option(
         "begin",
-        SettingValues(
+        SettingConstraint(
             f"a list of at most {MAX_STOP_TOKENS} token ids, or of lists of allowed ids",
             _is_list_of_tokens,
         ),
@@ -185,13 +189,13 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     ),
     _make_general_option("forced_eos_token_id", TOKEN_VALUE),
     _make_general_option(
-        "strategy", SettingValues("greedy, sample or beam", _is_strategy), "do_sample", "mode"
+        "strategy", SettingConstraint("greedy, sample or beam", _is_strategy), "do_sample", "mode"
     ),
     GenerationOption(
         name="seed",
         spec_name="",
         strategies=("sample",),
-        values=SettingValues(
+        values=SettingConstraint(
             "an integer from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
         ),
         foreign_names=("random_seed",),
@@ -209,7 +213,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_sampling_option("top_p", PROBABILITY_VALUE, "p", "nucleus"),
     _make_sampling_option(
         "min_p",
-        SettingValues("a number from 0 to 1", lambda v: is_finite_number(v) and 0 <= v <= 1),
+        SettingConstraint("a number from 0 to 1", lambda v: is_finite_number(v) and 0 <= v <= 1),
     ),
     _make_sampling_option("typical_p", PROBABILITY_VALUE, "typical"),
     _make_sampling_option("epsilon_cutoff", CUTOFF_VALUE, "epsilon"),
@@ -217,7 +221,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     _make_beam_option("num_beams", BEAMS_VALUE, "beams", "beam_width", "beam_size", "width"),
     _make_beam_option(
         "length_penalty",
-        SettingValues(
+        SettingConstraint(
             f"a number from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
             lambda v: is_finite_number(v) and -MAX_LENGTH_PENALTY <= v <= MAX_LENGTH_PENALTY,
         ),
@@ -225,7 +229,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
     ),
     _make_beam_option(
         "early_stopping",
-        SettingValues(
+        SettingConstraint(
             'true, false or "never"',
             lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "never"),
         ),

@@ -45,7 +45,7 @@ class Diagnostic:
     `title` is the message, `primary` its location; `related_labels` are other locations. An error
     in the standard library is shown first at the user's call, then in the library. `notes` add
     facts; `helps` are suggestions, if possible as code. `count` is the number of identical
-    diagnostics, and `other_locations` are the locations of similar diagnostics.
+    diagnostics, and `related_locations` are the locations of similar diagnostics.
     """
 
     code: str
@@ -57,7 +57,7 @@ class Diagnostic:
     fixes: tuple[Fix, ...] = ()
     severity: Severity = "error"
     count: int = 1
-    other_locations: tuple[Span, ...] = ()
+    related_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
         """Make the user's call the primary label, and the location in the standard library a
@@ -141,7 +141,7 @@ def raise_error(
     )
 
 
-class ErrorFamily(Enum):
+class ErrorCategory(Enum):
     """Error category. The value of each member is the process exit code."""
 
     WARNING = 0
@@ -160,30 +160,30 @@ class ErrorFamily(Enum):
     """A bug in specc (EX_SOFTWARE in sysexits.h)."""
 
 
-CODES_BY_FAMILY = {
-    ErrorFamily.USAGE: {
+CODES_BY_CATEGORY = {
+    ErrorCategory.USAGE: {
         *("E0200", "E0407", "E0408", "E0525", "E0820", "E0821", "E0822"),
         *("E0832", "E0879", "E0880", "E0885", "E0890", "E0891", "E0921"),
         *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
     },
-    ErrorFamily.ENVIRONMENT: {
+    ErrorCategory.ENVIRONMENT: {
         *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812"),
         *("E0813",),
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
-    ErrorFamily.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
-    ErrorFamily.INCONCLUSIVE: {"E0932", "E0933"},
-    ErrorFamily.BUG: {"E0986"},
+    ErrorCategory.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
+    ErrorCategory.INCONCLUSIVE: {"E0932", "E0933"},
+    ErrorCategory.BUG: {"E0986"},
 }
 """The codes whose category differs from the category of their first letter, by category."""
 
 
-def find_error_family(code: str) -> ErrorFamily:
+def get_error_category(code: str) -> ErrorCategory:
     """Return the category of a diagnostic code."""
-    for family, codes in CODES_BY_FAMILY.items():
+    for family, codes in CODES_BY_CATEGORY.items():
         if code in codes:
             return family
-    return ErrorFamily.WARNING if code.startswith("W") else ErrorFamily.GIVEN
+    return ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.GIVEN
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
@@ -191,10 +191,10 @@ def compute_exit_status(errors: Iterable[str]) -> int:
     the category command line or environment, otherwise the exit code of `verify` if there is one,
     or 1.
     """
-    families = set(map(find_error_family, errors))
+    families = set(map(get_error_category, errors))
     if not families:
         return 0
-    if families in ({ErrorFamily.USAGE}, {ErrorFamily.ENVIRONMENT}):
+    if families in ({ErrorCategory.USAGE}, {ErrorCategory.ENVIRONMENT}):
         return families.pop().value
-    found = families & {ErrorFamily.DIFFERENT, ErrorFamily.INCONCLUSIVE}
-    return min((family.value for family in found), default=ErrorFamily.GIVEN.value)
+    found = families & {ErrorCategory.DIFFERENT, ErrorCategory.INCONCLUSIVE}
+    return min((family.value for family in found), default=ErrorCategory.GIVEN.value)

@@ -106,7 +106,7 @@ def render_excerpt(
         return out
     by_line: dict[int, list[Label]] = {}
     for label in labels:
-        by_line.setdefault(locate_mark(label.span)[0], []).append(label)
+        by_line.setdefault(locate_underline(label.span)[0], []).append(label)
     bar = paint("margin", "|")
     out.append(f"{margin} {bar}")
     previous = None
@@ -114,13 +114,13 @@ def render_excerpt(
         skipped = number - previous - 1 if previous is not None else 0
         # a `...` in place of a single line would save no space
         if skipped == 1:
-            between = SourceLineView.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
+            between = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             out.append(render_numbered_line(number - 1, between, margin, paint))
         elif skipped > 1:
             out.append(paint("margin", "..."))
-        here = sorted(by_line[number], key=lambda label: locate_mark(label.span)[1])
-        view = SourceLineView.from_line(
-            source.get_line_text(number), [locate_mark(label.span) for label in here]
+        here = sorted(by_line[number], key=lambda label: locate_underline(label.span)[1])
+        view = SourceLineExcerpt.from_line(
+            source.get_line_text(number), [locate_underline(label.span) for label in here]
         )
         out.append(render_numbered_line(number, view, margin, paint))
         out += [f"{margin} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
@@ -128,7 +128,7 @@ def render_excerpt(
     return out
 
 
-def locate_mark(span: Span) -> tuple[int, int, int]:
+def locate_underline(span: Span) -> tuple[int, int, int]:
     """Return the line number of the first line of a span, and the underlined columns `start` to
     `end` in that line.
     """
@@ -141,7 +141,7 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLineView:
+class SourceLineExcerpt:
     """The displayed part of a source line: MAX_EXCERPT_WIDTH columns from `start` on.
 
     `text` begins at `first_character` of the line; `columns[n]` is the column of character `n` of
@@ -152,10 +152,10 @@ class SourceLineView:
     columns: list[int]
     first_character: int
     start: int
-    is_cut_after: bool
+    is_truncated_right: bool
 
     @classmethod
-    def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
+    def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
         """Return the complete line if it is short, or the part around its first label."""
         mark = min(a[1] for a in anchors)
         first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
@@ -168,10 +168,10 @@ class SourceLineView:
     def column(self, character: int) -> int:
         """Return the 0-based display column of a character."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
-        return max(0, min(column - self.start + self.is_cut_before, MAX_EXCERPT_WIDTH + 1))
+        return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
 
     @property
-    def is_cut_before(self) -> bool:
+    def is_truncated_left(self) -> bool:
         """Return True if the beginning of the line is omitted."""
         return self.start > 0 or self.first_character > 0
 
@@ -183,22 +183,24 @@ class SourceLineView:
             if self.start <= column < stop:
                 out += character
             column += measure_display_width(character)
-        end = "…" if self.is_cut_after or column > stop else ""
-        return ("…" if self.is_cut_before else "") + out + end
+        end = "…" if self.is_truncated_right or column > stop else ""
+        return ("…" if self.is_truncated_left else "") + out + end
 
 
-def render_numbered_line(number: int, view: SourceLineView, margin: str, paint: Colorizer) -> str:
+def render_numbered_line(
+    number: int, view: SourceLineExcerpt, margin: str, paint: Colorizer
+) -> str:
     """Format a source line with its number."""
     return f"{paint('margin', str(number).rjust(len(margin)) + ' |')} {view.render()}"
 
 
 def render_underlines(
-    view: SourceLineView, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
+    view: SourceLineExcerpt, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
 ) -> list[str]:
     """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
     underlines: list[tuple[int, int, Label]] = []
     for label in labels:
-        _, start, end = locate_mark(label.span)
+        _, start, end = locate_underline(label.span)
         first = view.column(start)
         underlines.append((first, max(first + 1, view.column(end)), label))
     _, _, final = underlines[-1]
@@ -281,7 +283,7 @@ def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
     """Yield notes on how often and where a message is repeated."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
-    if not (others := diagnostic.other_locations):
+    if not (others := diagnostic.related_locations):
         return
     shown = ", ".join(str(span) for span in others[:MAX_SHOWN_LOCATIONS])
     more = len(others) - MAX_SHOWN_LOCATIONS
@@ -313,8 +315,8 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
         key = found if is_unique else message
         first = firsts.setdefault(key, found)
         if first is not found and found.primary and not is_unique:
-            elsewhere = (*first.other_locations, found.primary.span)
-            firsts[key] = replace(first, other_locations=elsewhere)
+            elsewhere = (*first.related_locations, found.primary.span)
+            firsts[key] = replace(first, related_locations=elsewhere)
     return list(firsts.values())
 
 
@@ -342,7 +344,7 @@ def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return f"<table><caption>{_escape_html_cell(title)}</caption>{lines}</table>"
 
 
-def format_port_types(types: Mapping[str, object]) -> str:
+def format_io_types(types: Mapping[str, object]) -> str:
     """Format inputs or outputs, e.g. `pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 

@@ -17,7 +17,7 @@ from specc.drawing.drawing_marks import (
     make_printable_label,
     scale_image,
 )
-from specc.drawing.svg_and_html_page import read_page_resource, render_page
+from specc.drawing.svg_html_pages import read_page_resource, render_page
 from specc.io.json_io import Json
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
@@ -43,7 +43,7 @@ class PatchGrid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapAxis:
+class AttentionMapAxis:
     """The query or key axis of an attention map: a label per position, the duration of audio in
     seconds, and the patch grid of an image.
     """
@@ -76,8 +76,8 @@ class AttentionMap:
     weights: Doubles
     is_masked: NDArray[np.bool_]
     heads: tuple[int, ...]
-    query_axis: MapAxis
-    key_axis: MapAxis
+    query_axis: AttentionMapAxis
+    key_axis: AttentionMapAxis
 
     @property
     def layer(self) -> int | None:
@@ -109,7 +109,7 @@ class AttentionMaps:
     image: Bytes | None = None
 
 
-def max_pool_map(values: Doubles, max_side: int) -> tuple[Doubles, int]:
+def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:
     """Max-pool attention weights [heads, query, key] to at most `max_side` cells per side. Return
     the result and the block size.
     """
@@ -136,7 +136,7 @@ MAX_PIXELS = 512
 def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
     """Render attention maps as an interactive HTML page, which initially shows the last map."""
     step = _get_step(plot.maps)
-    axes: list[MapAxis] = []
+    axes: list[AttentionMapAxis] = []
     maps: list[Json] = [_map_to_json(m, axes, step) for m in plot.maps]
     data: Json = {
         "maps": maps,
@@ -172,7 +172,7 @@ def _count_cells(attention: AttentionMap, step: int) -> int:
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
 
-def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
+def _map_to_json(attention: AttentionMap, axes: list[AttentionMapAxis], step: int) -> Json:
     """Convert a map to JSON. Append its axes to `axes` unless the list already contains them."""
     axis_indices = []
     for axis in (attention.query_axis, attention.key_axis):
@@ -180,7 +180,7 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
             axes.append(axis)
         axis_indices.append(axes.index(axis))
     longest_side = max(attention.weights.shape[1:])
-    cells, _ = max_pool_map(attention.get_masked_weights(), -(-longest_side // step))
+    cells, _ = max_pool_attention(attention.get_masked_weights(), -(-longest_side // step))
     return {
         "scope": make_printable_label(attention.scope, MAX_LABEL_LENGTH),
         "heads": list(attention.heads),
@@ -193,7 +193,7 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
     }
 
 
-def _axis_to_json(axis: MapAxis) -> Json:
+def _axis_to_json(axis: AttentionMapAxis) -> Json:
     grid = axis.grid
     return {
         "role": axis.role,

@@ -176,7 +176,7 @@ class LineMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellsMark:
+class HeatmapMark:
     """A table of colors (uint8 [height, width, 3]), scaled to a rectangle with sharp cell edges."""
 
     x: float = 0
@@ -186,7 +186,7 @@ class CellsMark:
     colors: Bytes
 
 
-Mark: TypeAlias = TextMark | BoxMark | LineMark | CellsMark
+Mark: TypeAlias = TextMark | BoxMark | LineMark | HeatmapMark
 
 
 @dataclass(kw_only=True)
@@ -241,7 +241,7 @@ MARGIN = 18.0
 
 
 @dataclass(kw_only=True)
-class PanelBlock:
+class PanelGroup:
     """Panels and their labels as marks relative to the top left corner. `first_column` are the
     corners of the panels in the first column, and `first_row` of those in the first row.
     """
@@ -253,12 +253,12 @@ class PanelBlock:
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def get_moved_marks(self, x: float, y: float) -> list[Mark]:
+    def translate_marks(self, x: float, y: float) -> list[Mark]:
         """Return the marks, moved so that the top left corner is at (x, y)."""
-        return [move_mark(mark, x, y) for mark in self.marks]
+        return [translate_mark(mark, x, y) for mark in self.marks]
 
 
-def move_mark(mark: Mark, x: float, y: float) -> Mark:
+def translate_mark(mark: Mark, x: float, y: float) -> Mark:
     """Return a copy of the mark, moved by (x, y)."""
     if isinstance(mark, LineMark):
         return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
@@ -273,7 +273,7 @@ def arrange_panels(
     top: float,
     title_height: float,
     title: str,
-) -> PanelBlock:
+) -> PanelGroup:
     """Arrange panels of equal size (width, height) in rows below a title, with margins `left` and
     `top` for labels.
     """
@@ -284,7 +284,7 @@ def arrange_panels(
     row_count = math.ceil(count / columns)
     heading = 22.0 + top
     pitch = width + MARGIN * 0.7, height + title_height + MARGIN * 0.7
-    block = PanelBlock(
+    block = PanelGroup(
         width=left + columns * pitch[0],
         height=heading + row_count * pitch[1] + title_height,
         heading_height=heading + title_height,
@@ -296,7 +296,7 @@ def arrange_panels(
     for n, marks in enumerate(panels):
         x = (n % columns) * pitch[0] + left
         y = (n // columns) * pitch[1] + heading + title_height
-        block.marks += [move_mark(mark, x, y) for mark in marks]
+        block.marks += [translate_mark(mark, x, y) for mark in marks]
         if x == left:
             block.first_column.append((x, y))
         if y == heading + title_height:

@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.drawing_marks import PAPER, BoxMark, CellsMark, Drawing, LineMark, Mark, TextMark
+from specc.drawing.drawing_marks import (
+    PAPER,
+    BoxMark,
+    Drawing,
+    HeatmapMark,
+    LineMark,
+    Mark,
+    TextMark,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -129,7 +137,7 @@ def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
         case LineMark():
             points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
             canvas.line(points, mark.color, max(1, round(mark.stroke_width * PIXELS_PER_POINT)))
-        case CellsMark():
+        case HeatmapMark():
             _draw_cells(mark, image)
 
 
@@ -145,7 +153,7 @@ def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
     )
 
 
-def _draw_cells(mark: CellsMark, image: "Image") -> None:
+def _draw_cells(mark: HeatmapMark, image: "Image") -> None:
     from PIL import Image
 
     left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)

@@ -14,8 +14,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision, reading_section
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
-from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
-from specc.driver.weight_sources import WeightSources, keep_stored_order, load_parameter_values
+from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
+from specc.driver.weight_sources import WeightSources, keep_stored_layout, load_parameters
 from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import add_checkpoint_task
@@ -30,16 +30,19 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_and_transposed_weights import find_reusable_codes, view_stored_scales
-from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
+from specc.weights.dequantized_and_transposed_weights import (
+    expose_stored_scales,
+    find_reusable_codes,
+)
+from specc.weights.norm_folding import ComputeDtypeLimit, NormFoldedWeights, RangeCheckedWeights
 from specc.weights.parameter_names_and_initializers import NamePattern
-from specc.weights.parameter_values import (
+from specc.weights.parameter_sources import (
     CheckpointBinding,
-    ParameterValues,
-    SeededValues,
+    ParameterSource,
+    RandomInitWeights,
     find_ties,
 )
-from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
+from specc.weights.quantized_weights import QuantizedWeights, WeightsWithScales
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
@@ -84,11 +87,11 @@ class CompileJob:
     the options. `attention_forms` records how the backend lowers each attention.
     """
 
-    spec: OpenedSpec
+    spec: LoadedSpec
     options: CompileOptions
     model: ModelDefinition
     graph: Graph
-    values: CheckpointBinding | SeededValues
+    values: CheckpointBinding | RandomInitWeights
     directories: tuple[Path, ...]
     reading: PreprocessingConfig
     compiler: CompilerBackend
@@ -124,7 +127,7 @@ class CompileJob:
 
 
 @contextmanager
-def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
+def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     """Elaborate the spec, choose the target, open the weights and build the preprocessing config. A
     context; weight files are closed on exit. Raise Failed with the diagnostics of the first failing
     stage.
@@ -144,10 +147,10 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         init_missing=options.init_missing,
         adapter=options.adapter,
     )
-    with closing(load_parameter_values(spec, graph, sources)) as values:
+    with closing(load_parameters(spec, graph, sources)) as values:
         # quantized weights keep the layout of the checkpoint
         if not choices["quantize"].weight_request:
-            graph, values = keep_stored_order(graph, values)
+            graph, values = keep_stored_layout(graph, values)
         yield CompileJob(
             spec=spec,
             options=options,
@@ -169,7 +172,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         )
 
 
-def _choose_target(spec: OpenedSpec, options: CompileOptions) -> dict[str, Any]:
+def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
     """Return the backend, the target and the quantization request of a compilation.
 
     Raise E0801 if the backend cannot be loaded, E0822 if the target is unknown, E0753 if external
@@ -214,37 +217,37 @@ class LoweringJob(CompileJob):
     """A compilation that is ready to be lowered. `simplified_graph` is the graph after
     simplification and before quantization. `quantization_decision` contains the weights to
     quantize, and `norm_folds` the norm weights that are first folded into linear layers.
-    `unquantized_values` are the parameters before quantization, `quantized` the quantized
-    parameters (None if there are none), `narrow_dtypes` the 16-bit compute dtypes of parameters
-    that are stored in float32. Calibration adds `int4_method`, the quantization method of int4
-    weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
+    `unquantized_weights` are the parameters before quantization, `quantized` the quantized
+    parameters (None if there are none), `compute_dtype_limits` the 16-bit compute dtypes of
+    parameters that are stored in float32. Calibration adds `int4_method`, the quantization method
+    of int4 weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
     """
 
     simplified_graph: Graph
     quantization_decision: QuantizationDecision
     norm_folds: tuple[NormFold, ...]
-    unquantized_values: ParameterValues
-    quantized: QuantizedValues | None
-    narrow_dtypes: Mapping[str, NarrowDtype]
+    unquantized_weights: ParameterSource
+    quantized: QuantizedWeights | None
+    compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
     int4_method: str = ""
     kv_cache_scales: Arrays = field(default_factory=dict)
 
     @property
-    def stored_values(self) -> ParameterValues:
+    def stored_parameters(self) -> ParameterSource:
         """Return the parameters as stored: quantized if requested, with KV cache scales. Parameters
         that are converted to 16 bits are checked to be in range.
         """
-        values: ParameterValues = self.quantized or self.unquantized_values
+        values: ParameterSource = self.quantized or self.unquantized_weights
         if self.kv_cache_scales:
-            values = ValuesWithScales(values, self.kv_cache_scales)
+            values = WeightsWithScales(values, self.kv_cache_scales)
         changed = (
-            self.unquantized_values.fold_by_parameter
-            if isinstance(self.unquantized_values, FoldedValues)
+            self.unquantized_weights.fold_by_parameter
+            if isinstance(self.unquantized_weights, NormFoldedWeights)
             else ()
         )
         return (
-            RangeCheckedValues(values, self.narrow_dtypes, changed)
-            if self.narrow_dtypes
+            RangeCheckedWeights(values, self.compute_dtype_limits, changed)
+            if self.compute_dtype_limits
             else values
         )
 
@@ -308,16 +311,16 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: elaborate_other_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = view_stored_scales(job.values) if plan and stored_codes else None
+    scales = expose_stored_scales(job.values) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
-    full = FoldedValues(job.values, folds) if folds else job.values
+    full = NormFoldedWeights(job.values, folds) if folds else job.values
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
         simplified_graph=graph,
         quantization_decision=decision,
         norm_folds=folds,
-        unquantized_values=full,
-        quantized=QuantizedValues(full, plan, stored_scales=scales) if plan else None,
+        unquantized_weights=full,
+        quantized=QuantizedWeights(full, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
-        narrow_dtypes=precision.find_half_precision_parameters(graph, plan, job.half_dtype),
+        compute_dtype_limits=precision.find_half_precision_limits(graph, plan, job.half_dtype),
     )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.calibrate_weights_and_kv_caches import calibrate_weights
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
 from specc.driver.export_profiles import check_profile
@@ -13,8 +12,9 @@ from specc.driver.generation_graphs import (
     merge_job_settings,
     require_generation,
 )
+from specc.driver.model_calibration import calibrate_weights
 from specc.driver.output_writer import write_model_file, write_package
-from specc.driver.spec_loader import OpenedSpec
+from specc.driver.spec_loader import LoadedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
@@ -58,7 +58,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     return ""
 
 
-def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
+def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     """Compile a spec to `options.output`: an ONNX file, or a package directory if `options.graphs`
     names graphs.
 

@@ -14,7 +14,7 @@ from specc.artifact.generation_facts import (
     convert_length_bounds_to_json,
     find_length_bounds,
 )
-from specc.artifact.manifest import RECORDED_SETTINGS, RandomWeights
+from specc.artifact.manifest import RECORDED_SETTINGS, RandomInitInfo
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -28,14 +28,14 @@ from specc.ir.model import (
     DerivedGraphs,
     GenerateSection,
     ModelDefinition,
-    SelfDecodingGraph,
+    StandaloneGeneratorGraph,
     extract_tokenwise_default,
-    resolve_absent_inputs,
+    resolve_missing_inputs,
 )
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches import find_mask_input
 from specc.transforms import pass_pipeline
-from specc.weights.parameter_values import CheckpointBinding
+from specc.weights.parameter_sources import CheckpointBinding
 
 LEFT_PADDED_SIDES = ("any", "left")
 
@@ -169,7 +169,7 @@ def build_generation_metadata(
     """
     return replace(
         build_step_metadata(job, derived, require_generation(job.model)),
-        first_token_output=derived.initial_logits_output,
+        first_token_logits=derived.initial_logits_output,
         in_place_states=in_place,
         allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
     )
@@ -197,15 +197,15 @@ def build_step_metadata(
     )
 
 
-def describe_random_weights(job: CompileJob) -> RandomWeights | None:
+def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
     """Return the seed of randomly initialized weights (all weights, or those of a new task head),
     or None if no weights are random.
     """
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
-        return None if seed is None else RandomWeights(seed)
-    drawn = job.values.head_values
-    return RandomWeights(drawn.seed, len(drawn.parameters)) if drawn is not None else None
+        return None if seed is None else RandomInitInfo(seed)
+    drawn = job.values.head_weights
+    return RandomInitInfo(drawn.seed, len(drawn.parameters)) if drawn is not None else None
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
@@ -271,7 +271,7 @@ def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthB
     return {name: bound for name, bound in bounds.items() if name != sequence_input}
 
 
-def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str, object]:
+def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> dict[str, object]:
     """Return the metadata of a standalone generator: its settings, maximum length, vocabulary size,
     and whether an empty prompt is allowed (`begins`).
     """
@@ -295,7 +295,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
 
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
-) -> SelfDecodingGraph:
+) -> StandaloneGeneratorGraph:
     """Build the source of a standalone generator. `derived` are the derived graphs of `graph` if
     they already exist.
     """
@@ -316,7 +316,7 @@ def build_generator_source(
         has_repetition_penalty=chosen.repetition_penalty != 1,
         **{name: value for name, value in setting_values.items() if name in names},
     )
-    return SelfDecodingGraph(full_graph, derived, decoding, job.model.defaults)
+    return StandaloneGeneratorGraph(full_graph, derived, decoding, job.model.defaults)
 
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
@@ -377,6 +377,6 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     if not inlined:
         return graph
     return pass_pipeline.simplify_graph(
-        pass_pipeline.inline_default_inputs(source, resolve_absent_inputs(defaults, inlined)),
+        pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, inlined)),
         fuses_loops=job.quantize.weight_request is None,
     )

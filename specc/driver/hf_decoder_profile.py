@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value, substitute_graph_symbols
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value, substitute_graph_symbols
 from specc.ir.model import PAST_LENGTH_INPUT, DecodeState, DerivedGraphs
 from specc.ir.op import Op
 from specc.ir.types import Type
@@ -46,12 +46,12 @@ def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = (
 
 
 @dataclass
-class GraphReplay:
+class GraphCopy:
     """Copies nodes of source graphs into a new graph. `copied_values` maps values of the source
     graphs to values of the new graph.
     """
 
-    builder: Builder = field(default_factory=Builder)
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
     copied_values: dict[Value, Value] = field(default_factory=dict)
     min_lengths: dict[str, int] = field(default_factory=dict)
     length_equations: dict[str, Dim] = field(default_factory=dict)
@@ -290,9 +290,9 @@ def build_decoder(
             f"`{static_names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} runs no encoder"],
         )
-    lengths = name_lengths(derived, layers)
+    lengths = map_profile_lengths(derived, layers)
     step = rename_lengths(derived.step, lengths)
-    replay = GraphReplay()
+    replay = GraphCopy()
     declare_input_ids(replay, step, derived)
     for name, value in step.inputs.items():
         if name == derived.sequence_input or name in {s.name for s in derived.states}:
@@ -305,13 +305,13 @@ def build_decoder(
             replay.declare_cache(step, state, PAST_CACHE.format(n, word))
     replay.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
-    outputs |= emit_caches(replay, step, layers, PRESENT_CACHE)
-    outputs |= keep_other_outputs(replay, step, derived, source)
-    states = name_states(step, layers, PAST_CACHE, PRESENT_CACHE)
+    outputs |= build_cache_outputs(replay, step, layers, PRESENT_CACHE)
+    outputs |= copy_other_outputs(replay, step, derived, source)
+    states = rename_states(step, layers, PAST_CACHE, PRESENT_CACHE)
     return replay.build_graph(step.name, outputs), states
 
 
-def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
+def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
     """Map the symbols of the step for batch size, new length and past length to the symbols of the
     profile.
     """
@@ -322,7 +322,7 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
     return {name: dim for name, dim in named.items() if name}
 
 
-def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
+def declare_input_ids(replay: GraphCopy, step: Graph, derived: DerivedGraphs) -> None:
     """Declare the input `input_ids`, which contains the new tokens."""
     value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
     replay.copied_values[value] = replay.builder.add_input(
@@ -331,7 +331,7 @@ def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) 
 
 
 def _declare_other_input(
-    profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, covers_past: bool
+    profile: str, replay: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Declare an input other than the token ids: the attention mask or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
@@ -356,8 +356,8 @@ def _declare_other_input(
     )
 
 
-def emit_caches(
-    replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
+def build_cache_outputs(
+    replay: GraphCopy, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
     """Return the present key values (which include the new positions) by output name. `name` is a
     format string for the layer index and `key` or `value`.
@@ -371,15 +371,15 @@ def emit_caches(
     return made
 
 
-def keep_other_outputs(
-    replay: GraphReplay, step: Graph, derived: DerivedGraphs, source: str
+def copy_other_outputs(
+    replay: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the other outputs, such as taps. Programs that do not expect them ignore them."""
     inside = {source, *(s.next_output for s in derived.states)}
     return {n: replay.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 
 
-def name_states(
+def rename_states(
     step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
 ) -> tuple[DecodeState, ...]:
     """Return the states under the names of the profile."""

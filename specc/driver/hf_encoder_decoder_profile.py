@@ -11,16 +11,16 @@ from specc.driver.hf_decoder_profile import (
     PAST,
     PROFILE_READERS,
     CacheLayer,
-    GraphReplay,
+    GraphCopy,
     ProfiledGraphs,
+    build_cache_outputs,
+    copy_other_outputs,
     declare_input_ids,
-    emit_caches,
     fail_unsupported_profile,
-    keep_other_outputs,
     list_cache_layers,
-    name_lengths,
-    name_states,
+    map_profile_lengths,
     rename_lengths,
+    rename_states,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -100,7 +100,7 @@ ENCODER_INPUT_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderDecoderParts:
+class EncoderDecoderLayout:
     """Components of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
     output, the self-attention caches, the cross-attention keys and values, and the new names of the
     axes.
@@ -116,7 +116,7 @@ class EncoderDecoderParts:
     renamed_lengths: Mapping[str, Dim]
 
 
-def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
+def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     """Find the components of an encoder-decoder model. Raise E0752 if the profile cannot represent
     the model.
     """
@@ -137,10 +137,10 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
             "the decoder does not attend to a single encoder output of shape "
             "[batch, positions, features]",
         )
-    lengths = name_lengths(derived, cache_layers)
+    lengths = map_profile_lengths(derived, cache_layers)
     if source_symbol := encoder_output.type.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
-    parts = EncoderDecoderParts(
+    parts = EncoderDecoderLayout(
         derived=derived,
         encoder_graph=encode,
         encoder_input=encoder_input,
@@ -154,7 +154,7 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
     return parts
 
 
-def _check_layers(parts: EncoderDecoderParts) -> None:
+def _check_layers(parts: EncoderDecoderLayout) -> None:
     """Raise E0752 unless every layer has exactly one cross-attention and nothing else depends on
     the encoder output.
     """
@@ -180,7 +180,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
             )
 
 
-def depends_on_encoder_input(parts: EncoderDecoderParts, name: str) -> bool:
+def depends_on_encoder_input(parts: EncoderDecoderLayout, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
     source = parts.encoder_graph.inputs[parts.encoder_input]
     todo, seen = [parts.encoder_graph.outputs[name]], set[Value]()
@@ -254,7 +254,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
     """Return the three graphs. Raise E0752 if the decoder needs anything from the encoder except
     keys, values and a mask.
     """
-    parts = find_encoder_decoder_parts(derived)
+    parts = find_encoder_decoder_layout(derived)
     first, _ = _build_decoder(parts, source, without_past=True)
     later, states = _build_decoder(parts, source, without_past=False)
     graphs = {
@@ -266,10 +266,10 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
     return ProfiledGraphs(graphs, states)
 
 
-def _build_encoder(parts: EncoderDecoderParts) -> Graph:
+def _build_encoder(parts: EncoderDecoderLayout) -> Graph:
     """Return `encoder_model`: the part of `encode` up to the encoder output."""
     encode, encoder_output = _rename_encoder(parts)
-    replay = GraphReplay()
+    replay = GraphCopy()
     value = encode.inputs[parts.encoder_input]
     facts = encode.input_facts[parts.encoder_input]
     name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
@@ -284,7 +284,7 @@ def _build_encoder(parts: EncoderDecoderParts) -> Graph:
 
 
 def _build_decoder(
-    parts: EncoderDecoderParts, source: str, *, without_past: bool
+    parts: EncoderDecoderLayout, source: str, *, without_past: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return `decoder_model` (`without_past`) or `decoder_with_past_model`."""
     derived = parts.derived
@@ -294,7 +294,7 @@ def _build_decoder(
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
     encode, end = _rename_encoder(parts)
-    replay = GraphReplay()
+    replay = GraphCopy()
     # inputs are declared in the order in which they are listed in the file
     declare_input_ids(replay, step, derived)
     if without_past:
@@ -311,18 +311,18 @@ def _build_decoder(
     replay.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
     outputs |= _emit_presents(parts, replay, step, with_cross_attention=without_past)
-    outputs |= keep_other_outputs(replay, step, derived, source)
-    states = name_states(step, parts.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
+    outputs |= copy_other_outputs(replay, step, derived, source)
+    states = rename_states(step, parts.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
     return replay.build_graph(step.name, outputs), states
 
 
 def _emit_presents(
-    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, with_cross_attention: bool
+    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
     `decoder_model` outputs the cross-attention cache, which later steps do not change.
     """
-    self_attention = emit_caches(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
+    self_attention = build_cache_outputs(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
     for n, pair in enumerate(parts.cross_attentions):
         for name in (PRESENT_SELF_ATTENTION.format(n, word) for word in CACHE_PARTS):
@@ -334,7 +334,7 @@ def _emit_presents(
     return outputs
 
 
-def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
+def _rename_encoder(parts: EncoderDecoderLayout) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is looked up again as a graph output
     encode = parts.encoder_graph
@@ -353,7 +353,7 @@ outputs."""
 
 
 def _declare_cross_mask(
-    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, encode: Graph
+    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if a step reads it or values that depend on it."""
     everything = parts.derived.static_inputs
@@ -367,7 +367,7 @@ def _declare_cross_mask(
     replay.copied_values |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
 
 
-def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
+def _fill_decoder_masks(parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph) -> None:
     """Replace the mask of the generated tokens by ones, because this profile has no such input."""
     derived = parts.derived
     known = {derived.sequence_input, *derived.static_inputs, *(s.name for s in derived.states)}
@@ -379,7 +379,7 @@ def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: G
 
 
 def _add_past_caches(
-    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, without_past: bool
+    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
     """With `without_past`, replace the self-attention caches by empty constants. Otherwise declare,
     per layer, the self-attention cache and then the cross-attention cache; programs rely on this

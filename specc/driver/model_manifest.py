@@ -10,7 +10,7 @@ from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import build_spec_signature, get_decode_settings
 from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
-from specc.ir.model import SelfDecodingGraph
+from specc.ir.model import StandaloneGeneratorGraph
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 
 
@@ -32,7 +32,7 @@ def describe_graph(
     )
 
 
-def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
+def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> MetadataTexts:
     """Return the metadata of a standalone generator."""
     signature, decode_settings = (
         build_spec_signature(job, source.graph),

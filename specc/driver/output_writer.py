@@ -37,13 +37,13 @@ from specc.ir.model import (
     GenerateSection,
     KVBufferGraph,
     ModelSource,
-    SelfDecodingGraph,
+    StandaloneGeneratorGraph,
     StreamSection,
 )
 from specc.ir.types import SAME_POSITION
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.transforms import pass_pipeline
-from specc.weights.parameter_values import CheckpointBinding
+from specc.weights.parameter_sources import CheckpointBinding
 
 
 def _derive_streaming_graphs(
@@ -138,7 +138,9 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     return _add_generation_graphs(job, graphs)
 
 
-def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> SelfDecodingGraph:
+def build_generator(
+    job: LoweringJob, derived: DerivedGraphs | None = None
+) -> StandaloneGeneratorGraph:
     """Build a standalone generator in the compute dtype of the target. `derived` are the derived
     graphs of the simplified graph if they already exist.
     """
@@ -262,7 +264,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     written = job.compiler.write_model(
         job.quantize_source(source),
         path,
-        job.stored_values,
+        job.stored_parameters,
         target=job.target,
         opset=job.opset,
         weights_as=job.weights_as,
@@ -290,7 +292,7 @@ def write_package(job: LoweringJob) -> CompileReport:
             for role, part in contents.graphs.items()
         },
         normalize_output_path(options.output),
-        job.stored_values,
+        job.stored_parameters,
         target=job.target,
         metadata=PackageMetadata(job.model.name, contents.generation_metadata, job.sources),
         opset=job.opset,
@@ -325,7 +327,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
         *_iterate_unapplied_settings(job),
         *remarks,
         *_describe_weight_storage(job, written),
-        *describe_memory_shortage(job.stored_values, count_parameters(job.values)),
+        *describe_memory_shortage(job.stored_parameters, count_parameters(job.values)),
     )
     return CompileReport(
         path=written.path,

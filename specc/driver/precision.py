@@ -12,10 +12,11 @@ from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
+from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
 from specc.ir.ops.quantized import NormFold, QuantizationPlan, StoredCodes, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
+from specc.transforms.graph_quantization import find_underlying_weight
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import (
     QuantizationDecision,
@@ -23,14 +24,13 @@ from specc.transforms.quantization_plan import (
     QuantizationOptions,
     choose_weight_formats,
 )
-from specc.transforms.quantize_weights_and_kv_caches import find_viewed_weight
-from specc.weights.norm_folding import NarrowDtype
-from specc.weights.quantized_values import QuantizedValues
+from specc.weights.norm_folding import ComputeDtypeLimit
+from specc.weights.quantized_weights import QuantizedWeights
 
 
-def find_half_precision_parameters(
+def find_half_precision_limits(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
-) -> dict[str, NarrowDtype]:
+) -> dict[str, ComputeDtypeLimit]:
     """Return the float32 parameters that the graph casts to a 16-bit compute dtype.
 
     For weights quantized by `plan` these are the scales; their `max_code` is the largest quantized
@@ -45,17 +45,17 @@ def find_half_precision_parameters(
     # int4 values are in -8..7, or in -15..15 with zero points
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
-    narrow_dtypes: dict[str, NarrowDtype] = {}
+    compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
     for node, _ in graph.nodes:
-        read = find_viewed_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
+        read = find_underlying_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
         name = names.get(read) if read else None
         if name is None:
             continue
         weight = quantized_names.get(name, name)
         max_code = max_codes[plan[weight].bits] if name in quantized_names else 1.0
         max_code = 15.0 if name in quantized_names and plan[weight].has_zero_points else max_code
-        narrow_dtypes[name] = NarrowDtype(half_dtype, weight, max_code)
-    return narrow_dtypes
+        compute_dtype_limits[name] = ComputeDtypeLimit(half_dtype, weight, max_code)
+    return compute_dtype_limits
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
@@ -243,7 +243,7 @@ def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
     match source:
         case KVBufferGraph(graph=graph):
             return replace(source, graph=quantize_graph(graph))
-        case SelfDecodingGraph(graph=graph, derived=derived):
+        case StandaloneGeneratorGraph(graph=graph, derived=derived):
             encode = derived.encode and quantize_graph(derived.encode)
             quantized = replace(derived, encode=encode, step=quantize_graph(derived.step))
             return replace(source, graph=quantize_graph(graph), derived=quantized)
@@ -252,7 +252,7 @@ def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
 
 def describe_weight_precision(
     graph: Graph,
-    values: QuantizedValues,
+    values: QuantizedWeights,
     kept_reasons: Mapping[str, str],
     emitted: EmittedModel,
     int4_method: str,

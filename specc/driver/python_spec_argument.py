@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Source
-from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import make_explicit_path
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
@@ -37,7 +37,7 @@ def open_spec_argument(
     config_values: Mapping[str, object] | None = None,
     weights: str = "",
     context_length: int = 0,
-) -> OpenedSpec:
+) -> LoadedSpec:
     """Open a spec with the config values `config_values`.
 
     A string of several lines is the text of a spec, and paths in it are relative to the current

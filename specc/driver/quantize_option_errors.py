@@ -24,7 +24,9 @@ from specc.transforms.quantization_plan import (
 )
 
 
-def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
+def parse_quantize_option(
+    entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]
+) -> str:
     """Return the value of an entry, or "" if the entry is absent. Raise E0858 if the value is
     invalid.
     """
@@ -37,7 +39,7 @@ def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Ite
     return entry.values[0].value
 
 
-def parse_integer(entry: ast.QuantizeEntry) -> int | None:
+def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
     """Return the value of an entry if it is an integer, else None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # a number with ten or more digits is never valid

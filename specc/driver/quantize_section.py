@@ -13,8 +13,8 @@ from specc.driver.quantize_option_errors import (
     check_patterns_match,
     describe_requested_options,
     fail_wrong_value,
-    parse_choice,
-    parse_integer,
+    parse_quantize_integer,
+    parse_quantize_option,
 )
 from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.elaboration_context import SpecModule
@@ -114,7 +114,7 @@ class CalibrationSource:
 
 
 @dataclass(frozen=True)
-class CacheOption:
+class KVCacheOption:
     """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
     spec, or None if an option set it.
     """
@@ -139,7 +139,7 @@ class QuantizeRequest:
     pattern_spans: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     calibration: CalibrationSource = CalibrationSource()
-    kv_cache: CacheOption = CacheOption()
+    kv_cache: KVCacheOption = KVCacheOption()
     folds_norms: bool = False
     dequantizes_checkpoint: bool = False
 
@@ -163,7 +163,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         _check_quantization_requested(options, cache)
     else:
         check_known_options(weight_request, flags)
-    fold = parse_choice(entries, "fold_norms", BOOLEAN_WORDS) == "true"
+    fold = parse_quantize_option(entries, "fold_norms", BOOLEAN_WORDS) == "true"
     fold = weight_request is not None and (
         fold if options.fold_norms is None else options.fold_norms
     )
@@ -220,9 +220,9 @@ def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
     """Return the request of the spec's section, and the spans of its patterns."""
-    kind = parse_choice(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
-    head = parse_choice(entries, "lm_head_bits", LM_HEAD_BITS)
-    every = parse_choice(entries, "all", BOOLEAN_WORDS)
+    kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
+    head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
+    every = parse_quantize_option(entries, "all", BOOLEAN_WORDS)
     kept = entries["exclude"].values if "exclude" in entries else ()
     # the order of the source: the last matching pattern wins
     own = [
@@ -249,14 +249,14 @@ def _read_section(
 
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
-) -> CacheOption:
+) -> KVCacheOption:
     """Return the KV cache dtype of the option or of the spec, or none if `--quantize none` is
     given. Raise E0858 if the dtype is invalid.
     """
-    entry = parse_choice(entries, "kv_cache", KV_CACHE_TYPES)
+    entry = parse_quantize_option(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
-        return CacheOption("" if options.kv_cache == UNQUANTIZED else options.kv_cache)
-    return CacheOption(entry, entries["kv_cache"].span) if entry == "int8" else CacheOption()
+        return KVCacheOption("" if options.kv_cache == UNQUANTIZED else options.kv_cache)
+    return KVCacheOption(entry, entries["kv_cache"].span) if entry == "int8" else KVCacheOption()
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
@@ -299,7 +299,7 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> Calibrati
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     """Read the number of self-generated samples. Raise E0858 if it is invalid."""
-    count = parse_integer(entry)
+    count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
         fail_wrong_value(entry, title, ("64",))
@@ -323,7 +323,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
-    number = parse_integer(entry)
+    number = parse_quantize_integer(entry)
     if number is None:
         fail_wrong_value(entry, f"`group_size` is {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
@@ -386,7 +386,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
     return next((get_option_flag(each) for each in alike if options.is_given(each)), "")
 
 
-def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) -> None:
+def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
     """Raise E0753 if an option requires quantized weights but no weights are quantized."""
     # calibration also determines the scales of an int8 KV cache
     useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))

@@ -44,8 +44,8 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
 from specc.preprocessing.preprocessing_records import (
     AUDIO_TAGS,
     TEXT_TAGS,
-    OutputReading,
-    TextWords,
+    OutputFormat,
+    WordTokenizer,
 )
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
@@ -110,8 +110,8 @@ def build_preprocessing_config(
             return None
         return parse_record(record, (), raise_entry_error, context.files)
 
-    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.input_readings.items()]
-    displays = model.result_displays.items()
+    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.input_configs.items()]
+    displays = model.output_formats.items()
     outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in displays]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
@@ -126,11 +126,11 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
     return {entry.name: entry.span for item in items for entry in item.entries}
 
 
-def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
+def check_reading_section(program: Program, model: ModelDefinition) -> list[Diagnostic]:
     """Return the errors of the `reading` section of a spec, except errors about missing files."""
-    bare = replace(model, input_readings={}, result_displays={})
-    entries = [replace(bare, input_readings={n: d}) for n, d in model.input_readings.items()]
-    entries += [replace(bare, result_displays={n: d}) for n, d in model.result_displays.items()]
+    bare = replace(model, input_configs={}, output_formats={})
+    entries = [replace(bare, input_configs={n: d}) for n, d in model.input_configs.items()]
+    entries += [replace(bare, output_formats={n: d}) for n, d in model.output_formats.items()]
     found: list[Diagnostic] = []
     for entry in entries:
         try:
@@ -156,7 +156,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
     """Return remarks on the tokenizer, vocabulary and audio settings that are found in `paths`."""
     if not paths:
         return ()
-    kinds = [e["kind"] for e in model.input_readings.values() if isinstance(e, dict)]
+    kinds = [e["kind"] for e in model.input_configs.values() if isinstance(e, dict)]
     return (
         *_describe_audio_settings(model, paths),
         *(describe_image_config(paths) if "image" in kinds else ()),
@@ -171,7 +171,7 @@ def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
     """Yield a remark on the tokenizer or vocabulary that is used by default."""
-    entries = (*model.input_readings.items(), *model.result_displays.items())
+    entries = (*model.input_configs.items(), *model.output_formats.items())
     names = [name for name, data in entries if _needs_directory_file(data, kind)]
     if names and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
@@ -186,7 +186,7 @@ def _describe_text_files(
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
     """Yield remarks on the audio settings in use and on ignored keys."""
-    entries: list[Any] = [*model.input_readings.values()]
+    entries: list[Any] = [*model.input_configs.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})
     if path is None:
@@ -204,7 +204,7 @@ def list_reading_files(
     found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if found[0] is not None:
         found += list_chat_template_files(found[0].parent)
-    entries: list[Any] = [*model.input_readings.values(), *model.result_displays.values()]
+    entries: list[Any] = [*model.input_configs.values(), *model.output_formats.values()]
     for data in entries:
         found += list_audio_reading_files(data.get("kind", ""), paths)
         found += [read_word_vocabulary(paths)] if _needs_directory_file(data, "words") else []
@@ -232,7 +232,7 @@ def _needs_directory_file(data: object, kind: str) -> bool:
 
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
-) -> OutputReading:
+) -> OutputFormat:
     """Parse the postprocessing of an output. `text(…)` uses the vocabulary of the input."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
@@ -377,7 +377,7 @@ def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> I
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = _find_entry_spans(program)
     for name, record in reading.inputs:
-        if isinstance(record, TextWords) and (words := find_unreachable_words(record)):
+        if isinstance(record, WordTokenizer) and (words := find_unreachable_words(record)):
             span = spans.get(name)
             shown = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
             more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
@@ -391,7 +391,7 @@ def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> I
             )
 
 
-def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
+def _explain_unreachable(record: WordTokenizer, words: list[str]) -> Iterator[str]:
     """Yield the reasons why no text produces some tokens: whitespace or upper case."""
     if any(c.isspace() for word in words for c in word):
         yield "texts are split at white space, so no token contains any"

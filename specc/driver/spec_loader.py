@@ -55,7 +55,7 @@ from specc.ir.model import ModelDefinition
 from specc.library.spec_files import (
     SpecLibrary,
     find_shadowed_path,
-    format_shadow_note,
+    format_shadowing_note,
     is_builtin_spec,
 )
 from specc.syntax import ast
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class OpenedSpec:
+class LoadedSpec:
     """An opened spec: its syntax trees, its spec library, and the reader of its config."""
 
     program: Program
@@ -96,7 +96,7 @@ def open_spec(
     checkpoint_spec: str = "",
     context_length: int = 0,
     library: SpecLibrary | None = None,
-) -> OpenedSpec:
+) -> LoadedSpec:
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint directory `weights` is used if the spec supports config.json and
@@ -133,7 +133,7 @@ def open_spec(
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(config_settings))
     reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
-    opened = OpenedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
+    opened = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
     opened.repository = directory
     opened.module_weights = wrapped.weight_path_by_prefix if wrapped else {}
     return opened if data is None else _apply_config(opened, data)
@@ -149,7 +149,7 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
             f"`--spec` needs a directory with a config.json, and `{escape_text(name)}` is not one",
             helps=[known if path else "pass only the spec, or a checkpoint directory with --spec"],
         )
-    return (note,) if (note := format_shadow_note(name)) else ()
+    return (note,) if (note := format_shadowing_note(name)) else ()
 
 
 def _load_config(
@@ -174,7 +174,7 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
     return spec if model_family.has_checkpoint_config(find_encoder_directory(spec)) else ""
 
 
-def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
+def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     """Return the spec with the values of a config.json, and warnings about unused keys."""
     # imported here: weight formats import NumPy, which a spec without a config.json does not need
     from specc.huggingface.quantization_config import read_quantization_config
@@ -236,14 +236,14 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
             yield from _warn_limited_contexts(part.program, inner)
 
 
-def _choose_default_graph(spec: OpenedSpec) -> str:
+def _choose_default_graph(spec: LoadedSpec) -> str:
     """Return the graph that the config's `architectures` selects, or "" for the first graph."""
     file = spec.reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
 
 @dataclass
-class CheckedSpec:
+class SpecCheckResult:
     """The result of `check_spec`: the symbolic trials, and the model with the config values if all
     of them are known.
     """
@@ -283,7 +283,7 @@ class CheckedSpec:
         return f"{len(self.trials)} symbolic trials{warnings}"
 
 
-def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
+def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     """Check a spec with symbolic sizes, then with its config values if the config is complete."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
@@ -296,7 +296,7 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
-        return CheckedSpec(trials, None, failed.diagnostics, warnings, spec.remarks)
+        return SpecCheckResult(trials, None, failed.diagnostics, warnings, spec.remarks)
     _check_sections(spec, model)
     check_quantize_options(
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
@@ -305,16 +305,16 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     unneeded = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
     unreachable = _warn_unreachable_tokens(spec, model)
     warnings = (*spec.warnings, *unneeded, *model.warnings, *unreachable)
-    return CheckedSpec(trials, model, (), warnings, spec.remarks)
+    return SpecCheckResult(trials, model, (), warnings, spec.remarks)
 
 
-def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
+def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
     """Return the trials with symbolic sizes."""
     has_file = spec.reader.config_file is not None
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 
 
-def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
+def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
     """Return W0756 for tokens in vocabularies of the spec that no text can produce. Vocabularies
     next to weights are exempt, because general word lists have many unused entries.
     """
@@ -325,7 +325,7 @@ def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[
     return tuple(reading_section.warn_unreachable_tokens(spec.program, reading))
 
 
-def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
+def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Report the errors in the weight rules and the `reading` section of a spec that can be
     detected without opening files.
     """
@@ -336,11 +336,11 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
         model.graph,
         lambda: elaborate_other_graphs(spec, model.graph.name),
     )
-    if errors := reading_section.check_reading(spec.program, model):
+    if errors := reading_section.check_reading_section(spec.program, model):
         raise Failed(*errors)
 
 
-def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
+def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given and has no effect on the model."""
     if (wanted := spec.reader.max_length) and not has_context_length(wanted, model.graph):
         title = (
@@ -350,7 +350,7 @@ def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
         raise_error("E0435", title, helps=["leave it out"])
 
 
-def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
+def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
     """Yield the other graphs of a spec that can be built with its config; results are cached."""
     blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):
@@ -363,7 +363,7 @@ def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
             yield found
 
 
-def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
+def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
     """Elaborate a spec with its config values. Raise the errors of `check`.
 
     The symbolic check of built-in specs is skipped (tests run it), unless it can explain an error
@@ -387,7 +387,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
 
 
 def _check_shares(
-    spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
+    spec: LoadedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 if a rule matches nothing."""
     all_models = [*(trial.model for trial in trials), *models]

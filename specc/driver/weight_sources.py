@@ -10,7 +10,7 @@ from math import prod
 from specc.artifact.package_index import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section
-from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
     find_spec_weights_file,
     list_required_parameters,
@@ -24,7 +24,7 @@ from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQ
 from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import to_json_value
 from specc.io.memory_check import (
-    describe_fitting_model,
+    describe_largest_model,
     describe_weight_memory,
     format_gigabytes,
     get_free_memory,
@@ -47,10 +47,10 @@ from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
 from specc.weights.lora_targets import check_adapter_use
-from specc.weights.parameter_values import (
+from specc.weights.parameter_sources import (
     CheckpointBinding,
-    ParameterValues,
-    SeededValues,
+    ParameterSource,
+    RandomInitWeights,
     read_parameter,
 )
 from specc.weights.weight_rules import (
@@ -61,7 +61,7 @@ from specc.weights.weight_rules import (
 )
 
 
-def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> tuple[str, ...]:
+def describe_memory_shortage(stored: ParameterSource, parameter_count: int) -> tuple[str, ...]:
     """Return a remark if the weights do not fit in the free memory of this machine."""
     memory_bytes, stored_bytes, free_bytes = 0, 0, get_free_memory()
     for name, parameter in stored.parameters.items():
@@ -77,11 +77,11 @@ def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> t
     return (
         f"{describe_weight_memory(memory_bytes, stored_bytes, parameter_count)}; "
         f"{format_gigabytes(free_bytes)} of memory are free here: "
-        f"{describe_fitting_model(parameter_count, free_bytes)}",
+        f"{describe_largest_model(parameter_count, free_bytes)}",
     )
 
 
-def count_parameters(values: CheckpointBinding | SeededValues) -> int:
+def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
     """Return the number of parameters; tied parameters count once."""
     return sum(
         prod(parameters.shape)
@@ -103,9 +103,9 @@ class WeightSources:
     adapter: str = ""
 
 
-def load_parameter_values(
-    spec: OpenedSpec, graph: Graph, sources: WeightSources
-) -> CheckpointBinding | SeededValues:
+def load_parameters(
+    spec: LoadedSpec, graph: Graph, sources: WeightSources
+) -> CheckpointBinding | RandomInitWeights:
     """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
     seed.
 
@@ -184,7 +184,7 @@ def _map_initializers(graph: Graph) -> dict[str, str]:
     return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
 
-def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
+def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
     """Return the parameters that all graphs of a spec share; empty if the spec has a single
     graph.
     """
@@ -196,10 +196,12 @@ def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
 
 def initialize_parameters(
     graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
-) -> SeededValues:
+) -> RandomInitWeights:
     """Return the initial value of every parameter, from its initializer and the seed."""
     by_name = {w.name: w for w in parameters}
-    return SeededValues(seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules))
+    return RandomInitWeights(
+        seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules)
+    )
 
 
 def bind_checkpoint(
@@ -233,13 +235,13 @@ def bind_checkpoint(
         raise
 
 
-def keep_stored_order(
-    graph: Graph, values: CheckpointBinding | SeededValues
-) -> tuple[Graph, CheckpointBinding | SeededValues]:
+def keep_stored_layout(
+    graph: Graph, values: CheckpointBinding | RandomInitWeights
+) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
     """Return the graph with weights in the layout of the checkpoint if only MatMul ops read them.
     They can then remain in the checkpoint as external data.
     """
-    if isinstance(values, SeededValues):
+    if isinstance(values, RandomInitWeights):
         return graph, values
     transposed_graph, names = pass_pipeline.transpose_linear_weights(
         graph, find_transposed_parameters(values)
@@ -248,7 +250,7 @@ def keep_stored_order(
 
 
 def describe_weight_sources(
-    values: ParameterValues,
+    values: ParameterSource,
     seed: int | None,
     weight_files: Mapping[str, WeightFileMetadata],
     *,
@@ -266,7 +268,7 @@ def describe_weight_sources(
 
 
 def _describe_weight_origin(
-    values: ParameterValues, seed: int | None, hash_contents: bool
+    values: ParameterSource, seed: int | None, hash_contents: bool
 ) -> dict[str, object]:
     """Return the seed, or the size and header hash of each file."""
     if not isinstance(values, CheckpointBinding):
@@ -278,7 +280,7 @@ def _describe_weight_origin(
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.adapted_tensors)
-    if (initialized := values.head_values) is not None:
+    if (initialized := values.head_weights) is not None:
         origin["drawn"] = {"seed": initialized.seed, "weights": sorted(initialized.parameters)}
     return origin
 
@@ -298,7 +300,7 @@ class TrainingSpec:
     warnings: tuple[Diagnostic, ...] = ()
 
 
-def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
+def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
     """Open a spec for training, with weights from a checkpoint, from its own weights file, or from
     a seed (default 0).
 
@@ -330,13 +332,13 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
 
 
 def _load_for_training(
-    spec: OpenedSpec, graph: Graph, sources: WeightSources
-) -> CheckpointBinding | SeededValues:
+    spec: LoadedSpec, graph: Graph, sources: WeightSources
+) -> CheckpointBinding | RandomInitWeights:
     """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet; the help
     explains how to start without weights.
     """
     try:
-        return load_parameter_values(spec, graph, sources)
+        return load_parameters(spec, graph, sources)
     except Failed as failed:
         first, *others = failed.diagnostics
         if first.code != "E0802" or sources.checkpoint or spec.checkpoint:

@@ -38,7 +38,7 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.statements import Returned, run_statements
 from specc.frontend.used_specs import show_call_in_errors
-from specc.frontend.weight_paths_and_sharing import register_share_rules
+from specc.frontend.weight_sharing import register_share_rules
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
@@ -104,7 +104,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     with (
         enter_block(context, block, expr, call.caller),
         context.enter_call(expr.span, standard=module.is_standard),
-        context.weights.sharing.enter_step(expr, call.own_scope),
+        context.weights.sharing.push_call(expr, call.own_scope),
         show_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:

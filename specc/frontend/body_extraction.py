@@ -14,14 +14,14 @@ from specc.frontend.node_builder_and_shape_errors import add_op
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Value
 from specc.syntax import ast
 
 Key = TypeVar("Key")
 
 
 def hoist_position_ids(
-    builder: Builder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
+    builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
     """Return `outputs` with position ids of a dynamic length replaced by `Range` ops.
 
@@ -58,7 +58,7 @@ def _get_counted_length(node: Node) -> Dim | None:
 
 
 def extract_body_graph(
-    builder: Builder,
+    builder: GraphBuilder,
     inputs: dict[str, Value],
     outputs: dict[str, Value],
     start_index: int,
@@ -94,7 +94,7 @@ def extract_body_graph(
 
 
 def _copy_nodes(
-    builder: Builder, originals: Iterable[Node], copied_values: dict[Value, Value]
+    builder: GraphBuilder, originals: Iterable[Node], copied_values: dict[Value, Value]
 ) -> tuple[list[tuple[Node, tuple[Value, ...]]], dict[Node, NodeOrigin]]:
     """Copy nodes and add their results to `copied_values`. Return the copies with their results,
     and the origins of the copies.
@@ -134,7 +134,7 @@ def _find_reachable_nodes(
     return live, captured
 
 
-def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
+def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
     """Sort values in graph order: inputs, parameters, then results of nodes; values that are not in
     the graph yet come first.
     """
@@ -150,7 +150,7 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
 
 
 def _find_dependent_nodes(
-    builder: Builder, leaves: Iterable[Value], start_index: int, length: str
+    builder: GraphBuilder, leaves: Iterable[Value], start_index: int, length: str
 ) -> dict[Node, None]:
     """Return, in graph order, every node that depends on any of `leaves` or has an axis of length
     `length`.
@@ -196,7 +196,7 @@ class EarlyExit:
     name: str
     span: Span | None
 
-    def freeze_finished(
+    def freeze_finished_carries(
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the loop-carried values, unchanged for batch elements that were finished before
@@ -209,7 +209,7 @@ class EarlyExit:
             for old, new in zip(previous_carries, next_carries, strict=True)
         ]
 
-    def zero_finished(
+    def zero_finished_outputs(
         self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
         """Return the scan outputs, with zeros for batch elements that were finished before the

@@ -36,7 +36,7 @@ from specc.frontend.parameter_kinds import (
 )
 from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
-    ABSENT,
+    MISSING,
     POISON,
     BlockFunction,
     BuiltinFunction,
@@ -50,7 +50,7 @@ from specc.frontend.spec_values import (
     describe_value,
     take_first_result,
 )
-from specc.frontend.weight_paths_and_sharing import resolve_weight_path
+from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir.dim import DimError, DimLimitError
 from specc.syntax import ast
 
@@ -143,7 +143,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
-        with context.weights.sharing.enter_step(expr, call.own_scope):
+        with context.weights.sharing.push_call(expr, call.own_scope):
             return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
@@ -233,7 +233,7 @@ def _check_missing_arguments(
     the variadic parameter has an argument.
     """
     for parameter in builtin.parameters:
-        is_required = parameter.default is ABSENT and not parameter.is_variadic
+        is_required = parameter.default is MISSING and not parameter.is_variadic
         if is_required and parameter.name not in values:
             _raise_missing_argument(builtin, parameter, expr.span)
     if builtin.is_variadic and not has_variadic and not _has_input(builtin, values):
@@ -325,7 +325,7 @@ def bind_options(
     """Bind options of a block or built-in function (partial application)."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
-        if not any(s.is_positional and s.default is ABSENT for s in parameters):
+        if not any(s.is_positional and s.default is MISSING for s in parameters):
             return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)

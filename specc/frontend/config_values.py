@@ -20,12 +20,12 @@ from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
-    Absent,
     ChoiceValue,
+    Missing,
     Record,
     Rope,
     SpecValue,
-    UndecidedValueError,
+    UnresolvedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
@@ -64,18 +64,18 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     """
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
-    candidates = [*env.module.list_names(), *context.library.list_standard_names()]
+    candidates = [*env.module.list_names(), *context.library.list_std_names()]
     words = NORMALIZER_NAMES if kind == "normalizer" else ()
     names: list[str] = []
     for name in dict.fromkeys(candidates):
-        match env.module.find_definition(name) or context.library.find_standard_item(name):
+        match env.module.find_definition(name) or context.library.find_std_item(name):
             case ast.Definition() as definition, _ if definition.kind == kind:
                 names.append(name)
     return [*names, *words]
 
 
-HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
-"""A function that returns a field's value from a published config.json, or `ABSENT`."""
+HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Missing]
+"""A function that returns a field's value from a published config.json, or `MISSING`."""
 
 
 @dataclass(kw_only=True)
@@ -192,7 +192,7 @@ def _evaluate_single(
         return (trial, trial) if is_single else trial
     if reader.hf_config_lookup is not None:
         value = reader.hf_config_lookup(context, entry, env)
-        if not isinstance(value, Absent):
+        if not isinstance(value, Missing):
             return value
     return _evaluate_unset_field(evaluation, entry, path, env)
 
@@ -263,7 +263,7 @@ def _evaluate_derived(
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
     # such defaults are evaluated with numbers in a trial, which also reports their errors
-    except (UndecidedValueError, Failed):
+    except (UnresolvedValueError, Failed):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
 

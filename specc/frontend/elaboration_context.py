@@ -20,21 +20,21 @@ from specc.frontend.elaboration_state import (
     StepBudget,
     ValueFacts,
     WeightNames,
-    count_nested_items,
+    count_value_items,
 )
 from specc.frontend.spec_values import (
-    Absent,
     AlreadyReportedError,
     EvalResult,
     Function,
+    Missing,
     Record,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder
+from specc.ir.graph import GraphBuilder
 from specc.syntax import ast
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
@@ -44,7 +44,7 @@ MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
-def raise_undecided_structure(need: UndecidedValueError) -> NoReturn:
+def raise_unresolved_structure(need: UnresolvedValueError) -> NoReturn:
     """Raise E0207: the structure depends on a length that is known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
     helps = ["counts, conditions and names depend on the config only: use a config value"]
@@ -65,19 +65,19 @@ class Library(Protocol):
     itself.
     """
 
-    def find_standard_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+    def find_std_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the std block or definition with this name and its module, or None."""
         ...
 
-    def list_standard_names(self) -> tuple[str, ...]:
+    def list_std_names(self) -> tuple[str, ...]:
         """Return all names that std defines."""
         ...
 
     def read_hf_config_field(
         self, context: "Context", entry: ast.Field, env: "Env"
-    ) -> "SpecValue | Absent":
+    ) -> "SpecValue | Missing":
         """Return the value of a field in a Hugging Face config.json (`env.config_file`), or
-        ABSENT.
+        MISSING.
         """
         ...
 
@@ -155,7 +155,7 @@ class Env:
     """The visible names and the weight scope of a statement or expression.
 
     `dynamic_lengths` maps the dynamic lengths of a used file to the lengths of its caller; it is
-    None in the main spec. `has_heads_axis` is True if masks over `grid_indices` have a heads axis.
+    None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads axis.
     `file_scope` is the weight scope of the file.
     """
 
@@ -164,8 +164,8 @@ class Env:
     names: dict[str, SpecValue] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     scope: str = ""
-    grid_indices: Mapping[str, Tensor] = field(default_factory=dict)
-    has_heads_axis: bool = True
+    pair_indices: Mapping[str, Tensor] = field(default_factory=dict)
+    has_head_axis: bool = True
     config_file: JsonObject | None = None
     dynamic_lengths: dict[str, Dim] | None = None
     file_scope: str = ""
@@ -188,7 +188,7 @@ def join_weight_path(scope: str, path: str) -> str:
     return f"{scope}.{path}" if scope and path else scope or path
 
 
-NestedValue = TypeVar("NestedValue", tuple[SpecValue, ...], Record)
+CollectionValue = TypeVar("CollectionValue", tuple[SpecValue, ...], Record)
 """A value that contains other values."""
 
 
@@ -202,7 +202,7 @@ class Context:
 
     library: Library
     evaluator: Evaluator
-    builder: Builder = field(default_factory=Builder)
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
     errors: ErrorLog = field(default_factory=ErrorLog)
     symbols: LengthSymbols = field(default_factory=LengthSymbols)
     resources: ResourceUse = field(default_factory=ResourceUse)
@@ -278,15 +278,15 @@ class Context:
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
         """Count elaboration steps before they are executed. Raise E0223 beyond the limit."""
-        self.resources.steps.spend_steps(count, span)
+        self.resources.steps.consume_steps(count, span)
 
-    def count_nested_items(
-        self, value: NestedValue, span: Span | None, counted_items: int = 0
-    ) -> NestedValue:
+    def count_value_items(
+        self, value: CollectionValue, span: Span | None, counted_items: int = 0
+    ) -> CollectionValue:
         """Count the items of a new list or record, including nested ones, and return the value.
         `counted_items` of them have already been counted.
         """
-        self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - counted_items, span)
+        self.count_list_items(count_value_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:

@@ -21,7 +21,7 @@ from specc.frontend.spec_values import (
     describe_value,
     take_first_result,
 )
-from specc.frontend.weight_paths_and_sharing import ExpertStack, WeightSharing
+from specc.frontend.weight_sharing import ExpertStack, WeightSharing
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.syntax import ast
@@ -60,9 +60,9 @@ class StepBudget:
     def check_estimate(self, count: int, span: Span | None) -> None:
         """Raise E0223 if the estimated steps exceed the limit."""
         if not self.has_steps_left(count):
-            self.spend_steps(count, span, "this exceeds the limit")
+            self.consume_steps(count, span, "this exceeds the limit")
 
-    def spend_steps(
+    def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
         """Count steps before they are executed. Raise E0223 if they exceed the limit."""
@@ -81,7 +81,7 @@ class StepBudget:
             )
 
 
-def count_nested_items(value: SpecValue, limit: int) -> int:
+def count_value_items(value: SpecValue, limit: int) -> int:
     """Count the items of a list or record, including nested ones, up to `limit`."""
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
-from specc.frontend.mask_and_bias_definitions import is_grid_read, read_at_grid_indices
+from specc.frontend.mask_and_bias_definitions import is_pair_indexed, read_at_pair_indices
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder_and_shape_errors import add_op
 from specc.frontend.operators import (
@@ -28,11 +28,11 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
     take_first_result,
 )
-from specc.frontend.weight_paths_and_sharing import fill_placeholders
+from specc.frontend.weight_sharing import fill_placeholders
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
@@ -63,13 +63,13 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the structure. Raise UndecidedValueError for symbols."""
+    """Return an integer that determines the structure. Raise UnresolvedValueError for symbols."""
     if isinstance(value, RuntimeNumber):
-        raise UndecidedValueError(value.symbols, span)
+        raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
         raise_error("E0203", f"{description} must be an integer, got {describe_value(value)}", span)
     if value.number is None:
-        raise UndecidedValueError(value.symbols(), span)
+        raise UnresolvedValueError(value.symbols(), span)
     return value.number
 
 
@@ -215,7 +215,7 @@ def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
 
 def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecValue:
     items = tuple(evaluate_value(context, item, env) for item in expr.items)
-    return context.count_nested_items(items, expr.span)
+    return context.count_value_items(items, expr.span)
 
 
 def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
@@ -232,14 +232,14 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner_env = replace(env, names={**env.names, expr.variable: item})
-        with context.weights.sharing.enter_step(expr):
+        with context.weights.sharing.push_call(expr):
             values.append(evaluate_value(context, expr.item, inner_env))
-    return context.count_nested_items(tuple(values), expr.span, count)
+    return context.count_value_items(tuple(values), expr.span, count)
 
 
 def _evaluate_record(context: Context, expr: ast.RecordLiteral, env: Env) -> SpecValue:
     fields = {f.name: evaluate_value(context, f.value, env) for f in expr.fields}
-    return context.count_nested_items(Record(fields), expr.span)
+    return context.count_value_items(Record(fields), expr.span)
 
 
 def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
@@ -249,8 +249,8 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
     # in a definition, `keep[j]` reads at grid indices; elsewhere `j` is a regular name
-    if is_grid_read(expr, env):
-        return read_at_grid_indices(context, base, expr, env)
+    if is_pair_indexed(expr, env):
+        return read_at_pair_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
 
 

@@ -21,26 +21,26 @@ from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
 from specc.frontend.rope_frequencies import get_max_rope_length
-from specc.frontend.spec_values import ABSENT, Absent, ChoiceValue, RawConfig, Rope, SpecValue
+from specc.frontend.spec_values import MISSING, ChoiceValue, Missing, RawConfig, Rope, SpecValue
 from specc.io.json_io import Json
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
 
-def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
-    """Return the value of the first source of a field that the file contains, or ABSENT. For an
+def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Missing:
+    """Return the value of the first source of a field that the file contains, or MISSING. For an
     optional field, null means `none`; for any other field, null is treated as absent.
     """
     data = env.config_file
     if data is None:
-        return ABSENT
+        return MISSING
     for source in entry.sources:
         value = _read_source(context, source, entry, data, env)
-        if not isinstance(value, Absent):
+        if not isinstance(value, Missing):
             return value
     # null sets an optional field to none; for other fields, it is treated as absent
     members = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
-    return None if entry.type.optional and any(members) else ABSENT
+    return None if entry.type.optional and any(members) else MISSING
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:
@@ -71,8 +71,8 @@ def _format_member(member: JsonMember | None) -> str:
 
 def _read_source(
     context: Context, source: ast.Expr, entry: ast.Field, data: JsonObject, env: Env
-) -> SpecValue | Absent:
-    """Return the value that an expression after `from` reads, or ABSENT."""
+) -> SpecValue | Missing:
+    """Return the value that an expression after `from` reads, or MISSING."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
             default = entry.default and context.evaluate_value(entry.default, env)
@@ -95,7 +95,7 @@ def _read_source(
                 source.span,
             )
     if member is None:
-        return ABSENT
+        return MISSING
     reader = _MemberReader(context, entry, member, env)
     function = source.function.path if isinstance(source, ast.Call) else ""
     if function == "len":

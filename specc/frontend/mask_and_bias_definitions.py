@@ -22,38 +22,38 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
 )
-from specc.frontend.weight_paths_and_sharing import resolve_weight_path
+from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.syntax import ast
 
-GridIndices: TypeAlias = Mapping[str, Tensor]
+PairIndices: TypeAlias = Mapping[str, Tensor]
 """The tensors of the index variables `h`, `i` and `j` of a definition."""
 
-GRID_RANK = 4
+PAIR_RANK = 4
 """The number of axes of a mask: batch, head, query, key."""
 
-GRID_INDEX_ORDER = ("h", "i", "j")
+PAIR_INDEX_ORDER = ("h", "i", "j")
 """The index variables of the mask axes after the batch axis, in order."""
 
 BATCH_INDEX_NAME = "b"
 """The index variable of the batch axis, for values per batch element: `size[b]`."""
 
 
-def make_grid_indices(
+def make_pair_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
-) -> GridIndices:
+) -> PairIndices:
     """Make the index variables: `i` [q, 1] and `j` [k] are the positions of queries and keys along
     the given axes. A query without a length axis has no `i`.
     """
     key, key_axis = keys
     query, query_axis = queries
     lengths = (query.shape[query_axis] if query_axis is not None else None, key.shape[key_axis])
-    grid_indices = {"j": _make_position_ids(context, key, key_axis, ("j", *lengths))}
+    pair_indices = {"j": _make_position_ids(context, key, key_axis, ("j", *lengths))}
     if query_axis is not None:
         i = _make_position_ids(context, query, query_axis, ("i", *lengths))
-        grid_indices["i"] = add_op(context, ops.Insert(1), i)
-    return grid_indices
+        pair_indices["i"] = add_op(context, ops.Insert(1), i)
+    return pair_indices
 
 
 def _make_position_ids(
@@ -70,19 +70,19 @@ def _make_position_ids(
     return context.facts.position_ids[role]
 
 
-def is_grid_read(expr: ast.Index, env: Env) -> bool:
+def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
     """Return True if a definition indexes a tensor with index variables: `h`, `i` or `j`, or `b` if
     no value has this name.
     """
-    if not env.grid_indices:
+    if not env.pair_indices:
         return False
     named = {item.path for item in expr.items if isinstance(item, ast.Name)}
-    if named & set(GRID_INDEX_ORDER):
+    if named & set(PAIR_INDEX_ORDER):
         return True
     return BATCH_INDEX_NAME in named and BATCH_INDEX_NAME not in {*env.names, *env.config}
 
 
-def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
+def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
     """Index a tensor with index variables: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or
     bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without
     a batch axis has the same values for every batch element.
@@ -90,7 +90,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     has_batch_index = index_names[0] == BATCH_INDEX_NAME
     index_names = index_names[1:] if has_batch_index else index_names
-    _check_grid_read(base, expr, env, index_names)
+    _check_pair_read(base, expr, env, index_names)
     leading_rank = len(base.shape) - len(index_names)
     if leading_rank not in (0, 1) or has_batch_index > leading_rank:
         title = f"{describe_value(base)} does not have the axes that are indexed here"
@@ -101,7 +101,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
         ]
         raise_error("E0603", title, expr.span, helps=helps)
     value, axis = base, leading_rank
-    for name in GRID_INDEX_ORDER if env.has_heads_axis else GRID_INDEX_ORDER[1:]:
+    for name in PAIR_INDEX_ORDER if env.has_head_axis else PAIR_INDEX_ORDER[1:]:
         if name in index_names:
             axis += 1
         # if the tensor has no batch axis, the result has no batch axis either
@@ -111,28 +111,28 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     return value
 
 
-def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
+def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
     """Raise E0603 if indices are repeated or unordered, or if `h` has no heads axis."""
     if (
-        any(name not in GRID_INDEX_ORDER for name in index_names)
-        or sorted(index_names, key=GRID_INDEX_ORDER.index) != index_names
+        any(name not in PAIR_INDEX_ORDER for name in index_names)
+        or sorted(index_names, key=PAIR_INDEX_ORDER.index) != index_names
     ):
         title = "grid indices are b (batch), h (head), i (query) and j (key)"
         helps = ["write them in the order b, h, i, j, each at most once"]
         raise_error("E0603", title, expr.span, helps=helps)
-    if "h" in index_names and not env.has_heads_axis:
+    if "h" in index_names and not env.has_head_axis:
         title = f"{describe_value(base)} is read per head, but there is no heads axis here"
         helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
         raise_error("E0603", title, expr.span, helps=helps)
 
 
-def convert_to_grid(
-    context: Context, value: Tensor, span: Span | None, score_rank: int = GRID_RANK
+def expand_to_scores(
+    context: Context, value: Tensor, span: Span | None, score_rank: int = PAIR_RANK
 ) -> Tensor:
     """Convert a tensor to a mask or bias with all four axes. A tensor with as many axes as the
     scores (`score_rank`) begins with the batch axis, and missing axes are inserted after it.
     """
-    missing = GRID_RANK - score_rank if len(value.shape) == score_rank else 0
+    missing = PAIR_RANK - score_rank if len(value.shape) == score_rank else 0
     for _ in range(missing):
         value = add_op(context, ops.Insert(1), value, span=span)
     if len(value.shape) > 4:
@@ -147,7 +147,7 @@ def convert_to_grid(
     return value
 
 
-MaskGrid: TypeAlias = Tensor | bool
+MaskValue: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean tensor, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
@@ -255,16 +255,16 @@ def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> F
 def expand_definition(
     context: Context,
     function: DefinitionFunction,
-    grid_indices: GridIndices,
+    pair_indices: PairIndices,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
-    has_heads_axis: bool = True,
+    has_head_axis: bool = True,
 ) -> SpecValue:
     """Evaluate a definition for these index variables, with or without a heads axis."""
     with enter_definition(context, function):
         return _evaluate_definition(
-            context, function, grid_indices, names, scope, has_heads_axis=has_heads_axis
+            context, function, pair_indices, names, scope, has_head_axis=has_head_axis
         )
 
 
@@ -279,11 +279,11 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
 def _evaluate_definition(
     context: Context,
     function: DefinitionFunction,
-    grid_indices: GridIndices,
+    pair_indices: PairIndices,
     names: Mapping[str, SpecValue],
     scope: str,
     *,
-    has_heads_axis: bool = True,
+    has_head_axis: bool = True,
 ) -> SpecValue:
     definition, module = function.definition, function.module
     config = _get_definition_config(function)
@@ -292,8 +292,8 @@ def _evaluate_definition(
         config=config,
         names=dict(names),
         scope=scope,
-        grid_indices=grid_indices,
-        has_heads_axis=has_heads_axis,
+        pair_indices=pair_indices,
+        has_head_axis=has_head_axis,
     )
     for param in definition.params or ():
         # in order, because a default may use an earlier parameter
@@ -310,11 +310,11 @@ def _evaluate_definition(
 def expand_mask(
     context: Context,
     mask: SpecValue,
-    grid_indices: GridIndices,
+    pair_indices: PairIndices,
     scope: str,
     span: Span | None,
-    score_rank: int = GRID_RANK,
-) -> MaskGrid:
+    score_rank: int = PAIR_RANK,
+) -> MaskValue:
     """Expand a mask to a boolean tensor, or to a bool if all keys or no keys are visible.
 
     `score_rank` is the number of axes of the scores before axes are inserted.
@@ -327,27 +327,27 @@ def expand_mask(
             if tensor.type.dtype != "bool":
                 title = f"a mask must be boolean, got {describe_value(tensor)}"
                 raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
-            _check_mask_axes(tensor, grid_indices, span)
-            return convert_to_grid(context, tensor, span, score_rank)
+            _check_mask_axes(tensor, pair_indices, span)
+            return expand_to_scores(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
             # each operand is expanded over the same axes; `all` and `none` remain bools
-            grids = [expand_mask(context, p, grid_indices, scope, span, score_rank) for p in parts]
-            return _combine_grids(context, op, grids, span)
+            grids = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
+            return _merge_masks(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
-                value = _evaluate_definition(context, mask, grid_indices, {}, scope)
-                return expand_mask(context, value, grid_indices, scope, mask.span or span)
+                value = _evaluate_definition(context, mask, pair_indices, {}, scope)
+                return expand_mask(context, value, pair_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
-def _check_mask_axes(mask: Tensor, grid_indices: GridIndices, span: Span | None) -> None:
+def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None) -> None:
     """Raise E0601 if a padding mask [batch, key] is used as [query, key]."""
-    if len(mask.shape) != 2 or "i" not in grid_indices:
+    if len(mask.shape) != 2 or "i" not in pair_indices:
         return
     first, last = mask.shape
-    is_query = first in (grid_indices["i"].shape[0], Dim.from_value(1))
-    if is_query or last != grid_indices["j"].shape[0]:
+    is_query = first in (pair_indices["i"].shape[0], Dim.from_value(1))
+    if is_query or last != pair_indices["j"].shape[0]:
         return
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
     source = mask.span.text if mask.span else ""
@@ -355,7 +355,7 @@ def _check_mask_axes(mask: Tensor, grid_indices: GridIndices, span: Span | None)
     raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padded keys"])
 
 
-def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:
+def _merge_masks(context: Context, op: str, grids: list[MaskValue], span: Span | None) -> MaskValue:
     result, *rest = grids
     if op == "not" and isinstance(result, Tensor):
         return add_op(context, ops.Not(), result, span=span)
@@ -376,10 +376,10 @@ def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span 
 def expand_bias(
     context: Context,
     bias: SpecValue,
-    grid_indices: GridIndices,
+    pair_indices: PairIndices,
     scope: str,
     span: Span | None,
-    score_rank: int = GRID_RANK,
+    score_rank: int = PAIR_RANK,
 ) -> Tensor | None:
     """Expand a bias to a float tensor. `score_rank` has the same meaning as in `expand_mask`."""
     if bias is None:
@@ -393,7 +393,7 @@ def expand_bias(
             bias_scope = bias_env.append_scope(
                 resolve_weight_path(context, bias.weight_path, bias_env)
             ).scope
-        bias, score_rank = expand_definition(context, bias, grid_indices, {}, bias_scope), GRID_RANK
+        bias, score_rank = expand_definition(context, bias, pair_indices, {}, bias_scope), PAIR_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error("E0602", f"a bias must be a float tensor, got {describe_value(bias)}", span)
-    return convert_to_grid(context, bias, span, score_rank)
+    return expand_to_scores(context, bias, span, score_rank)

@@ -22,15 +22,15 @@ from specc.frontend.foreign_names import (
 from specc.frontend.mask_and_bias_definitions import bind_definition
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (
-    ABSENT,
+    MISSING,
     POISON,
-    Absent,
     BlockFunction,
     BuiltinFunction,
     ChoiceValue,
     DefinitionFunction,
     EvalResult,
     Function,
+    Missing,
     RawConfig,
     Record,
     Results,
@@ -64,7 +64,7 @@ MISSPELLED_CONSTANTS = {
 }
 """The specc constant for each constant in the spelling of other languages."""
 
-GRID_INDEX_NAMES = ("i", "j")
+PAIR_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
 
@@ -73,11 +73,11 @@ def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = Fa
     return POISON if `is_quiet`.
     """
     head, *rest = name.path.split(".")
-    value: EvalResult | Absent = _resolve_first_part(context, head, env, name.span)
-    if isinstance(value, Absent) and head == "config" and rest:
+    value: EvalResult | Missing = _resolve_first_part(context, head, env, name.span)
+    if isinstance(value, Missing) and head == "config" and rest:
         # `config` is the whole config file, unless a variable or field has this name
         value = RawConfig("", env.config_file)
-    if isinstance(value, Absent):
+    if isinstance(value, Missing):
         if rest and (item := resolve_used_item(context, name, env)) is not None:
             return item
         if is_quiet:
@@ -103,12 +103,12 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 
 def _resolve_first_part(
     context: Context, first_name: str, env: Env, span: Span | None
-) -> SpecValue | Absent:
+) -> SpecValue | Missing:
     """Return the value of the first part of a name. Inner scopes take precedence, in the order grid
     indices, variables, lengths, config values, functions of the spec, functions of std.
     """
-    if first_name in env.grid_indices:
-        return env.grid_indices[first_name]
+    if first_name in env.pair_indices:
+        return env.pair_indices[first_name]
     if first_name in env.names:
         return env.names[first_name]
     if first_name in env.dims:
@@ -119,10 +119,10 @@ def _resolve_first_part(
         return length
     if first_name in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[first_name]
-    if first_name == "i" and env.grid_indices:
+    if first_name == "i" and env.pair_indices:
         _raise_no_query_position(span)
     target = resolve_function(context, first_name, env, span)
-    return ABSENT if target is None else target
+    return MISSING if target is None else target
 
 
 def _raise_no_query_position(span: Span | None) -> NoReturn:
@@ -139,7 +139,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     """Return a block, definition or built-in function by name, or None. Names of a spec shadow
     names of std, which shadow built-in functions.
     """
-    found = env.module.find_definition(name) or context.library.find_standard_item(name)
+    found = env.module.find_definition(name) or context.library.find_std_item(name)
     # the `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
     # function
     is_builtin_name = found is not None and found[1].is_standard and name in BUILTINS
@@ -231,10 +231,10 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
         raise_error("E0105", f"`{name.path}` is not a value here; {suggestion}", name.span)
-    values = [*env.grid_indices, *env.names, *env.dims, *env.config]
+    values = [*env.pair_indices, *env.names, *env.dims, *env.config]
     values += [*env.module.root.dims, *NAMED_CONSTANTS]
     functions = _list_functions(context, env)
-    if name.path in GRID_INDEX_NAMES:
+    if name.path in PAIR_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
@@ -257,7 +257,7 @@ def _format_visible_names(env: Env) -> str:
 
 def _list_functions(context: Context, env: Env) -> list[str]:
     """Return the names of the functions of the spec and of std, and of the built-in functions."""
-    return [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
+    return [*env.module.list_names(), *context.library.list_std_names(), *BUILTINS]
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
@@ -334,7 +334,7 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 def _is_bound_name(path: str, env: Env) -> bool:
     """Return True if a name refers to a value in this scope, or to a member of such a value."""
     head, *rest = path.split(".")
-    bound = head in env.grid_indices or head in env.names or head in env.config
+    bound = head in env.pair_indices or head in env.names or head in env.config
     return bound or bool(rest) or head in NAMED_CONSTANTS
 
 
@@ -344,7 +344,7 @@ def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFu
     """
     if _is_bound_name(name.path, env):
         return None
-    found = env.module.find_definition(name.path) or context.library.find_standard_item(name.path)
+    found = env.module.find_definition(name.path) or context.library.find_std_item(name.path)
     match found and _make_function_value(*found, env, name.span):
         case DefinitionFunction(kind="normalizer") as function:
             return function

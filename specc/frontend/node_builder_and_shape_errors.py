@@ -104,7 +104,7 @@ def add_node(
             op, *values, scope=node_scope, span=context.locate_at_user_call(span)
         )
     except ShapeError as error:
-        failed = FailedOperation(
+        failed = MismatchedOperation(
             op, operands, operator_span or span, op_name, context.symbols.dynamic_names
         )
         raise Failed(explain_shape_mismatch(error, failed)) from None
@@ -203,7 +203,7 @@ def check_float32_range(value: float, span: Span | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedOperation:
+class MismatchedOperation:
     """An op whose operand shapes do not match; `name` is its name in the source at `span`."""
 
     op: Op
@@ -213,7 +213,7 @@ class FailedOperation:
     dynamic_lengths: frozenset[str]
 
 
-def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
+def explain_shape_mismatch(error: ShapeError, operation: MismatchedOperation) -> Diagnostic:
     """Return the diagnostic of a shape error, which is a length mismatch or an invalid operand."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
@@ -245,7 +245,7 @@ def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
 
 
 def _explain_length_mismatch(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: FailedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> Diagnostic:
     labels: dict[Span, Label] = {}
     notes: list[str] = []
@@ -288,7 +288,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 
 
 def _suggest_shape_fixes(
-    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: FailedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> list[str]:
     """Suggest how to make two shapes match: an inserted axis, attention between sequences, or
     an equation of the lengths.

@@ -26,7 +26,7 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
 )
 from specc.ir import ops
@@ -76,7 +76,7 @@ def apply_arithmetic(
     if isinstance(left, Number) and isinstance(right, Number):
         return _compute_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
-        return context.count_nested_items(left + right, expr.span)
+        return context.count_value_items(left + right, expr.span)
     title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
     raise_error("E0206", title, expr.span)
 
@@ -370,7 +370,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
         left, right = left - right, Dim.from_value(0)
     a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
-        raise UndecidedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)
+        raise UnresolvedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)
     return COMPARISONS[op][1](a, b)
 
 

@@ -9,14 +9,14 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_values import (
-    ABSENT,
-    Absent,
+    MISSING,
     BuiltinFunction,
     ChoiceValue,
     CombinedMask,
     DefinitionFunction,
     EvalResult,
     Function,
+    Missing,
     Number,
     Record,
     Rope,
@@ -36,7 +36,7 @@ class SimpleKind:
     """
 
     name: str
-    convert: Callable[[SpecValue], SpecValue | Absent]
+    convert: Callable[[SpecValue], SpecValue | Missing]
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class ChoiceKind:
         """The name of the kind in messages."""
         return "one of " + ", ".join(self.values)
 
-    def convert(self, value: SpecValue) -> str | Absent:
+    def convert(self, value: SpecValue) -> str | Missing:
         """Return the name of a `choice(…)` value or a string."""
         word = value.value if isinstance(value, ChoiceValue) else value
-        return word if isinstance(word, str) and word in self.values else ABSENT
+        return word if isinstance(word, str) and word in self.values else MISSING
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class ListKind:
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
-    def convert(self, value: SpecValue) -> SpecValue | Absent:
-        """Convert every item, or return ABSENT if any item does not match."""
+    def convert(self, value: SpecValue) -> SpecValue | Missing:
+        """Convert every item, or return MISSING if any item does not match."""
         if not isinstance(value, tuple):
-            return ABSENT
+            return MISSING
         items: list[SpecValue] = []
         for item in value:
             converted = self.item.convert(item)
-            if isinstance(converted, Absent):
-                return ABSENT
+            if isinstance(converted, Missing):
+                return MISSING
             items.append(converted)
         return tuple(items)
 
@@ -91,56 +91,56 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
     """Return a kind that accepts all values of the given classes without conversion."""
 
-    def fit(value: SpecValue) -> SpecValue | Absent:
-        return value if isinstance(value, classes) else ABSENT
+    def fit(value: SpecValue) -> SpecValue | Missing:
+        return value if isinstance(value, classes) else MISSING
 
     return SimpleKind(name, fit)
 
 
-def _match_float(value: SpecValue) -> SpecValue | Absent:
+def _match_float(value: SpecValue) -> SpecValue | Missing:
     """Convert an integer to a float; return a symbol unchanged."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
-    return value if isinstance(value, float | RuntimeNumber) else ABSENT
+    return value if isinstance(value, float | RuntimeNumber) else MISSING
 
 
-def _match_text(value: SpecValue) -> SpecValue | Absent:
+def _match_text(value: SpecValue) -> SpecValue | Missing:
     if isinstance(value, ChoiceValue):
         return value.value
-    return value if isinstance(value, str) else ABSENT
+    return value if isinstance(value, str) else MISSING
 
 
-def _match_mask(value: SpecValue) -> SpecValue | Absent:
+def _match_mask(value: SpecValue) -> SpecValue | Missing:
     """Match masks: definitions, the bools of `all` and `none`, and boolean tensors, but not
     scores.
     """
     if isinstance(value, DefinitionFunction):
-        return value if value.kind == "mask" else ABSENT
-    return value if isinstance(value, CombinedMask | bool | Tensor) else ABSENT
+        return value if value.kind == "mask" else MISSING
+    return value if isinstance(value, CombinedMask | bool | Tensor) else MISSING
 
 
-def _match_score(value: SpecValue) -> SpecValue | Absent:
+def _match_score(value: SpecValue) -> SpecValue | Missing:
     """Match a score definition, or a built-in function of two tensors such as `dot`."""
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
         case BuiltinFunction() if value.builtin.is_pairwise():
             return value
-    return ABSENT
+    return MISSING
 
 
 NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
 """The built-in normalizers; see `attend_by`."""
 
 
-def _match_normalizer(value: SpecValue) -> SpecValue | Absent:
+def _match_normalizer(value: SpecValue) -> SpecValue | Missing:
     """Match a normalizer definition, or the name of a built-in normalizer."""
     if isinstance(value, DefinitionFunction):
-        return value if value.kind == "normalizer" else ABSENT
+        return value if value.kind == "normalizer" else MISSING
     word = value.value if isinstance(value, ChoiceValue) else value
     if isinstance(word, str) and word in NORMALIZER_NAMES:
         return ChoiceValue(word, NORMALIZER_NAMES)
-    return ABSENT
+    return MISSING
 
 
 TENSOR_KIND = _make_class_kind("a tensor", Tensor)
@@ -222,7 +222,7 @@ def convert_to_kind(
     first = take_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)
-        if not isinstance(converted, Absent):
+        if not isinstance(converted, Missing):
             return converted
     words = list_choice_values(kinds)
     if words and isinstance(first, str | ChoiceValue):

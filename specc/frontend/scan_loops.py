@@ -216,8 +216,8 @@ def _build_scan_body(
     collected = {n: _get_scan_output(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
         before_carries = [*carries.values()]
-        after = early_exit.freeze_finished(context, before_carries, after)
-        collected = early_exit.zero_finished(context, before_carries, collected)
+        after = early_exit.freeze_finished_carries(context, before_carries, after)
+        collected = early_exit.zero_finished_outputs(context, before_carries, collected)
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
     return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start)

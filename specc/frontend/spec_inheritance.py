@@ -31,7 +31,7 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
             yield from ((e.name, e.span) for e in item.entries if isinstance(e, ast.Field))
 
 
-def check_instance_items(module: SpecModule) -> None:
+def check_derived_spec_items(module: SpecModule) -> None:
     """Raise E0209 if an item would change the graph of the base spec."""
     for item in module.file.items:
         match item:
@@ -57,7 +57,7 @@ def check_instance_items(module: SpecModule) -> None:
         )
 
 
-def check_instance_names(module: SpecModule, base: SpecModule) -> None:
+def check_derived_spec_names(module: SpecModule, base: SpecModule) -> None:
     """Raise E0225 if the base spec already defines a name, because it would have different meanings
     in the config values and in the graph.
     """

@@ -11,8 +11,8 @@ from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import ErrorScope, Library, SpecModule
 from specc.frontend.spec_inheritance import (
-    check_instance_items,
-    check_instance_names,
+    check_derived_spec_items,
+    check_derived_spec_names,
     iterate_config_entries,
     iterate_item_names,
     reject_untyped_assignments,
@@ -82,7 +82,7 @@ class Program:
         """
         fields: dict[str, ast.Field] = {}
         for used_spec in self.used_specs:
-            if used_spec.is_undecided or (include_alternatives and len(used_spec.programs) > 1):
+            if used_spec.is_unresolved or (include_alternatives and len(used_spec.programs) > 1):
                 fields[used_spec.name] = used_spec.field
             for program in used_spec.programs if include_alternatives else (used_spec.program,):
                 inner_fields = program.map_fields_by_path(include_alternatives=include_alternatives)
@@ -129,7 +129,7 @@ class UsedSpec:
         return self.use.paths[self.selected or 0]
 
     @property
-    def is_undecided(self) -> bool:
+    def is_unresolved(self) -> bool:
         """True if there are several alternatives and none of them is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
@@ -195,14 +195,14 @@ def build_program(
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
     # the base comes first, so that the nearest file takes precedence
     for instance, base in reversed(list(pairwise(chain))):
-        check_instance_items(instance)
-        check_instance_names(instance, base)
+        check_derived_spec_items(instance)
+        check_derived_spec_names(instance, base)
         instance.extended = base
         instance_values: dict[str, ConfigAssignment] = {}
         for entry in iterate_config_entries(instance.file, ast.Assign):
             flatten_assignments(entry.name, entry.value, entry.span, instance_values, instance)
         assigned |= _expand_used_spec_values(
-            instance_values, {*_iterate_undecided_paths(used_specs)}
+            instance_values, {*_iterate_unresolved_paths(used_specs)}
         )
     program = Program(
         module=chain[-1],
@@ -273,14 +273,14 @@ def _select_used_specs(program: Program) -> Program:
     return replace(program, used_specs=tuple(used_specs), assignments=assigned)
 
 
-def _iterate_undecided_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
+def _iterate_unresolved_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
     """Yield the paths of used specs with several alternatives."""
     for used_spec in used_specs:
         path = f"{prefix}{used_spec.name}"
         if len(used_spec.programs) > 1:
             yield path
         for program in used_spec.programs:
-            yield from _iterate_undecided_paths(program.used_specs, f"{path}.")
+            yield from _iterate_unresolved_paths(program.used_specs, f"{path}.")
 
 
 def _expand_used_spec_values(
@@ -374,7 +374,9 @@ def _reads_config_key(field: ast.Field, key: str) -> bool:
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
     """Return the program with additional config values, which take precedence."""
-    new_values = _expand_used_spec_values(assigned, {*_iterate_undecided_paths(program.used_specs)})
+    new_values = _expand_used_spec_values(
+        assigned, {*_iterate_unresolved_paths(program.used_specs)}
+    )
     updated = replace(program, assignments={**program.assignments, **new_values})
     _check_assigned_names(updated)
     return _select_used_specs(updated)

@@ -23,7 +23,7 @@ from specc.frontend.elaboration_context import (
     Evaluator,
     Library,
     SpecModule,
-    raise_undecided_structure,
+    raise_unresolved_structure,
 )
 from specc.frontend.elaboration_state import (
     LengthSymbols,
@@ -32,17 +32,17 @@ from specc.frontend.elaboration_state import (
     record_elaboration,
 )
 from specc.frontend.expressions import evaluate_expression
-from specc.frontend.generate_stream_reading_sections import (
-    evaluate_generation,
-    evaluate_readings,
-    evaluate_streaming,
-    list_graphs,
-    value_to_data,
-)
-from specc.frontend.length_requirements_and_equations import (
+from specc.frontend.length_assumptions import (
     apply_requirement,
     evaluate_equations,
     reject_unknown_lengths,
+)
+from specc.frontend.section_evaluation import (
+    evaluate_generate_section,
+    evaluate_reading_section,
+    evaluate_stream_section,
+    list_graphs,
+    value_to_plain_data,
 )
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
@@ -52,16 +52,16 @@ from specc.frontend.spec_values import (
     Results,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     UsedSpecConfig,
     take_first_result,
 )
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_estimate import StepEstimator
 from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
-from specc.frontend.weight_paths_and_sharing import register_share_rules
+from specc.frontend.weight_sharing import register_share_rules
 from specc.ir.dim import DimLimitError
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition, find_circular_default
 from specc.syntax import ast
 
@@ -105,7 +105,7 @@ def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
     """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration,
-    raise UndecidedValueError if the structure depends on symbols.
+    raise UnresolvedValueError if the structure depends on symbols.
     """
     try:
         with (
@@ -113,10 +113,10 @@ def elaborate_model(
             record_elaboration(symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
-    except UndecidedValueError as need:
+    except UnresolvedValueError as need:
         if reader.is_symbolic:
             raise
-        raise_undecided_structure(need)
+        raise_unresolved_structure(need)
     except DimLimitError as error:
         raise_error("E0309", str(error), program.module.file.span)
 
@@ -139,14 +139,14 @@ def _elaborate_graph(
     context.raise_reported_errors()
     env = Env(module=program.module, config=config)
     defaults = _build_defaults_graph(library, program, block, config, reader)
-    generation, warnings = evaluate_generation(context, program, block, env, main_graph)
+    generation, warnings = evaluate_generate_section(context, program, block, env, main_graph)
     model = ModelDefinition(
         name=program.name,
         doc=program.doc,
         graph=main_graph,
         defaults=defaults,
         generation=generation,
-        streaming=evaluate_streaming(program, block, generation),
+        streaming=evaluate_stream_section(program, block, generation),
         shared_scopes=context.weights.sharing.needed_paths,
         warnings=warnings,
     )
@@ -154,9 +154,13 @@ def _elaborate_graph(
         return model
     return replace(
         model,
-        input_readings=evaluate_readings(context, program, block, env, ast.InputReading),
-        result_displays=evaluate_readings(context, program, block, env, ast.ResultDisplay),
-        config={k: value_to_data(v) for k, v in config.items()},
+        input_configs=evaluate_reading_section(
+            context, program, block, env, ast.InputPreprocessing
+        ),
+        output_formats=evaluate_reading_section(
+            context, program, block, env, ast.OutputPostprocessing
+        ),
+        config={k: value_to_plain_data(v) for k, v in config.items()},
     )
 
 
@@ -175,7 +179,7 @@ def evaluate_and_check_config(
             with context.collect_errors():
                 check_requirement(context, item, env, assignment_spans)
         # a requirement that depends on symbols is assumed to hold
-        except UndecidedValueError:
+        except UnresolvedValueError:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
         # report only violated requirements, because other errors may be their consequences
@@ -305,7 +309,9 @@ def _build_defaults_graph(
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
     # rebuild the graph with only the inputs that the defaults need
-    pruned = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
+    pruned = GraphBuilder(
+        inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins)
+    )
     pruned.input_facts = {k: graph.input_facts[k] for k in pruned.inputs}
     return pruned.build_graph(DEFAULTS_GRAPH_NAME, outputs)
 

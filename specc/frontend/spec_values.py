@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from specc.frontend.elaboration_context import Env, SpecModule
 
 
-class Absent:
+class Missing:
     """The marker of a missing value, default or name where `none` is a valid value."""
 
 
-ABSENT = Absent()
+MISSING = Missing()
 
 
-class UndecidedValueError(Exception):
+class UnresolvedValueError(Exception):
     """Raised if the structure of the graph depends on symbols of config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
@@ -63,11 +63,11 @@ class RuntimeNumber:
     text: str = field(compare=False)
     is_integer: bool = field(default=False, compare=False)
 
-    def _raise_undecided_value(self, *other: object) -> NoReturn:
-        raise UndecidedValueError(self.symbols, None)
+    def _raise_unresolved_value(self, *other: object) -> NoReturn:
+        raise UnresolvedValueError(self.symbols, None)
 
     __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = (
-        _raise_undecided_value
+        _raise_unresolved_value
     )
 
 

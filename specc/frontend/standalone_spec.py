@@ -38,7 +38,7 @@ def build_renamed_standalone_spec(
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
-    known = {*BUILTINS, *library.list_standard_names()}
+    known = {*BUILTINS, *library.list_std_names()}
     shadowing = {f.name for f in program.iterate_fields()} & known & _collect_free_names(items)
     renamed_fields = {name: f"{name}_" for name in sorted(shadowing)}
     kept_names = _collect_defined_names(file.items) - shadowing
@@ -93,14 +93,14 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
     """Return the std items that a file uses, directly or through other items, even if the file
     defines the same names.
     """
-    standard = {*library.list_standard_names()} - BUILTINS.keys()
+    standard = {*library.list_std_names()} - BUILTINS.keys()
     worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}
     while worklist:
         name = worklist.pop(0)
         if name in items or name not in standard:
             continue
-        item_and_module = library.find_standard_item(name)
+        item_and_module = library.find_std_item(name)
         assert item_and_module is not None, name
         items[name] = item_and_module[0]
         worklist += _iterate_used_names(item_and_module[0])
@@ -175,7 +175,7 @@ def _assign_field(
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
     # a std item that has the name of a built-in function cannot be inlined
-    standard = {*library.list_standard_names()} - BUILTINS.keys()
+    standard = {*library.list_std_names()} - BUILTINS.keys()
     defined = {name for item in file.items for name, _ in iterate_item_names(item)}
     # names that this file declares and that std blocks may use for local lengths
     clashing = {name for name in defined if name not in standard}
@@ -185,7 +185,7 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
             if name in defined or name not in standard:
                 continue
             defined.add(name)
-            item_and_module = library.find_standard_item(name)
+            item_and_module = library.find_std_item(name)
             assert item_and_module is not None, name
             worklist.append(item_and_module[0])
             yield _rename_lengths(item_and_module[0], clashing)

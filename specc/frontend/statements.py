@@ -30,7 +30,7 @@ from specc.frontend.spec_values import (
     describe_value,
     take_first_result,
 )
-from specc.frontend.weight_paths_and_sharing import resolve_weight_path
+from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir.dim import Dim
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
@@ -121,7 +121,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
         scope = env.scope
         if statement.under:
             env.scope = env.append_scope(resolve_weight_path(context, statement.under, env)).scope
-        with context.weights.sharing.enter_step(statement, env.scope if statement.under else ""):
+        with context.weights.sharing.push_call(statement, env.scope if statement.under else ""):
             returned = run_statements(context, statement.body, env)
         env.scope = scope
         if returned is not None:

@@ -93,7 +93,7 @@ class _ItemStepEstimator:
         """
         if name in self._bound_names or name in self.config or "." in name:
             return None
-        return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
+        return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
     def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecModule]) -> int:
         """Return the steps of a block or definition that this item uses."""

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
-from specc.frontend.elaboration_context import Library, raise_undecided_structure
+from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -19,7 +19,7 @@ from specc.frontend.spec_values import (
     ChoiceValue,
     Record,
     SpecValue,
-    UndecidedValueError,
+    UnresolvedValueError,
     format_value,
 )
 from specc.frontend.used_specs import apply_trial_specs
@@ -154,7 +154,7 @@ def _has_same_values(
             evaluate_and_check_config(create_context(library), p, ConfigReader())
             for p in (program, other)
         )
-    except (Failed, UndecidedValueError):
+    except (Failed, UnresolvedValueError):
         return False
     return all(_get_value(values, path) == _get_value(other_values, path) for path in paths)
 
@@ -283,7 +283,7 @@ class _TrialRunner:
         while True:
             try:
                 return self._elaborate_trial(fixed_values)
-            except UndecidedValueError as need:
+            except UnresolvedValueError as need:
                 free |= _find_free_fields(need, fields, fixed_values)
                 sizes = _iterate_trial_sizes(free)
                 fixed_values.update(next(sizes))
@@ -300,7 +300,7 @@ class _TrialRunner:
 
 
 def _find_free_fields(
-    need: UndecidedValueError,
+    need: UnresolvedValueError,
     fields: Mapping[str, ast.Field],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
@@ -311,7 +311,7 @@ def _find_free_fields(
     paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
     free = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free:
-        raise_undecided_structure(need)
+        raise_unresolved_structure(need)
     return free
 
 

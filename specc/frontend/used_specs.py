@@ -24,7 +24,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
         yield
     except Failed as failed:
         text = f"`{use.name}` is used here"
-        labeled = [add_origin_label(d, use.span, text) for d in failed.diagnostics]
+        labeled = [add_related_label(d, use.span, text) for d in failed.diagnostics]
         raise Failed(*labeled) from None
 
 
@@ -35,13 +35,13 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
     try:
         yield
     except Failed as failed:
-        raise Failed(*[add_origin_label(d, span, text) for d in failed.diagnostics]) from None
+        raise Failed(*[add_related_label(d, span, text) for d in failed.diagnostics]) from None
     finally:
         reported = context.errors.diagnostics[count:]
-        context.errors.diagnostics[count:] = [add_origin_label(d, span, text) for d in reported]
+        context.errors.diagnostics[count:] = [add_related_label(d, span, text) for d in reported]
 
 
-def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
+def add_related_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
     """Add a label to an error, unless the error is in the file of the label or already has this
     label.
     """
@@ -99,7 +99,7 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
         chosen = used_spec
-        if section and used_spec.is_undecided:
+        if section and used_spec.is_unresolved:
             chosen = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
         if section is not None:
             programs = list(chosen.programs)
@@ -151,7 +151,7 @@ def apply_trial_specs(
         spec_path = f"{path}{used_spec.name}"
         choice = fixed_values.get(spec_path)
         selected = used_spec
-        if used_spec.is_undecided and isinstance(choice, ChoiceValue):
+        if used_spec.is_unresolved and isinstance(choice, ChoiceValue):
             selected = used_spec.select_spec(choice.value) or used_spec
         programs = list(selected.programs)
         programs[selected.selected or 0] = apply_trial_specs(

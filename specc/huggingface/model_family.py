@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, JsonScalar
-from specc.frontend.generate_stream_reading_sections import list_graphs
+from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
 from specc.io.file_signatures import is_gguf_path

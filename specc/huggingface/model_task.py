@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json import JsonObject
-from specc.frontend.generate_stream_reading_sections import list_graphs
+from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.huggingface.processor_files import (
     ENCODER_PART,
@@ -31,9 +31,9 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
     Task,
     find_task,
 )
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig, TextReading
 from specc.preprocessing.text_batches import TOKEN_TYPES
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 
 Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
@@ -96,10 +96,10 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
     """Return True if the model has the preprocessing that the task needs."""
-    if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
+    if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
-    return not takes_image or any(isinstance(r, ImageRecord) for _, r in reading.inputs)
+    return not takes_image or any(isinstance(r, ImageConfig) for _, r in reading.inputs)
 
 
 def _find_task(
@@ -120,7 +120,7 @@ def _find_task(
         found |= _read_sentence_task(config, tokenizer_config, directories)
     if kind == "zero-shot-image-classification":
         found |= _read_image_text_settings(config)
-    if isinstance(record, TextTokenizer):
+    if isinstance(record, JsonTokenizer):
         # use the padding token in config.json if no tokenizer file has one
         found |= _find_special_ids(
             map_token_ids(json.loads(record.file.json_text)), tokenizer_config

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specc.decode.settings_errors import VocabularySizes
-from specc.frontend.generate_stream_reading_sections import get_vocabulary_sizes
+from specc.frontend.section_evaluation import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
-from specc.analysis.time_dataflow_facts import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.incremental.graph_boundary import (
     add_graph_input,
     collect_value_symbols,
@@ -41,32 +41,32 @@ from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim, min_dims
 from specc.ir.graph import (
-    Builder,
     Graph,
+    GraphBuilder,
     Node,
     NodeResults,
     Value,
-    collect_needed_nodes,
+    collect_required_nodes,
     substitute_op,
 )
 from specc.ir.types import Type
 
 
-def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
+def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
     """Append masked keys so that there are at least k keys."""
     hidden = -inf if op.largest else inf
     return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=hidden), keys)
 
 
 def _add_node_with_enough_keys(
-    b: Builder, node: Node, args: list[Value | None], symbol: str
+    b: GraphBuilder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
     """Add a node whose operands `args` have an empty time axis. The operand of `topk` is padded to
     at least k positions.
     """
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
-        args = [pad_topk_keys(b, op, args[0])]
+        args = [pad_top_k_keys(b, op, args[0])]
     return b.add_node(op, *args)
 
 
@@ -74,20 +74,20 @@ LastPosition: TypeAlias = tuple[Value, int]
 """The last position of a value along an axis."""
 
 
-def has_first_result(graph: Graph, flow: TimeFlow, output_name: str) -> bool:
+def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
     """Return True if an output has a last position even if the time axis is empty."""
     value, clock = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # in addition, each position that is read as the last position must precede the first token
-    newest = _iterate_newest_reads(graph, collect_step_nodes([value], flow))
+    newest = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
     )
 
 
-def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
+def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
     """Yield the operands of which a live node reads the last position, each with its axis."""
     for node, results in graph.nodes:
         if node in live:
@@ -172,7 +172,7 @@ class LastPositionBuilder:
                         return operand_index, (a, axis)
         return None
 
-    def build_position(self, builder: Builder, new_values: Mapping[Value, Value]) -> Value:
+    def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
         """Build the last position in another graph. `new_values` maps values of the full-forward
         graph to values of that graph.
         """
@@ -262,7 +262,7 @@ class EncoderBuilder:
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
-        self.b = Builder()
+        self.b = GraphBuilder()
         self.new_values: dict[Value, Value] = {}
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
@@ -272,7 +272,7 @@ class EncoderBuilder:
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
-        live = collect_needed_nodes(values, self._list_read_operands)
+        live = collect_required_nodes(values, self._list_read_operands)
         self._declare_inputs({a for node in live for a in node.operands})
         for node, results in graph.nodes:
             if node in live:
@@ -300,7 +300,7 @@ class EncoderBuilder:
     def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
         """Return the values of which more than the last position is needed."""
         values = [first.value for first in targets if not first.is_last_position]
-        computed_nodes = collect_needed_nodes(values, self._list_read_operands)
+        computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
             if target.is_last_position and target.axis is not None:
                 last_position = LastPositionBuilder(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
-from specc.ir.graph import Builder, Graph, Input, Value, select_entries
+from specc.ir.graph import Graph, GraphBuilder, Input, Value, select_entries
 from specc.ir.types import Type
 
 
@@ -151,7 +151,7 @@ class FoldedBatchAxis:
         """Return the index of another axis after the folded axis has been split."""
         return axis + (axis > self.axis)
 
-    def merge_batch_axes(self, b: Builder, value: Value) -> Value:
+    def merge_batch_axes(self, b: GraphBuilder, value: Value) -> Value:
         """Fold the batch axes of a graph input into one axis."""
         return b.add_op(ops.Merge(self.axis, 2), value)
 
@@ -176,7 +176,7 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
     return None
 
 
-def split_folded_batch_axis(b: Builder, value: Value, batch_size: Dim | None) -> Value:
+def split_folded_batch_axis(b: GraphBuilder, value: Value, batch_size: Dim | None) -> Value:
     """Split the folded axis of a value into a batch axis and an element axis."""
     blocks = find_folded_batch_axis(value.type, batch_size)
     if blocks is None:

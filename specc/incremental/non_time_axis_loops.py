@@ -22,7 +22,7 @@ from specc.incremental.graph_boundary import find_folded_batch_axis
 from specc.incremental.position_demand_types import Demand, NonTimeAxisLoop
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_required_nodes
 from specc.ir.model import DecodeState
 from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
@@ -110,7 +110,7 @@ class _BodyDependencies:
         # The next value of a carry may depend on other carries, so iterate to a fixpoint.
         while True:
             ends = [*values, *(after[c] for c in carried)]
-            live = collect_needed_nodes(ends)
+            live = collect_required_nodes(ends)
             read = {a for node in live for a in node.args} | set(ends)
             more = frozenset(s for s in starts if s in read)
             if more <= carried:

@@ -1,7 +1,7 @@
 """Compute the number of earlier positions of each value that the next step needs.
 
-The input is a graph that is causal along a symbol, and its `TimeFlow`, which determines the time
-axes of each value (axes indexed by that symbol). This module does not build graphs.
+The input is a graph that is causal along a symbol, and its `TimeDataflow`, which determines the
+time axes of each value (axes indexed by that symbol). This module does not build graphs.
 
 A need is a number of earlier positions: 0 means only the new positions, `inf` means all positions
 so far, and `NEWEST_ONLY` means only the last position. Needs are propagated backward from the
@@ -42,7 +42,7 @@ from specc.analysis.time_axis import (
     is_prefix_slice,
 )
 from specc.analysis.time_dataflow import resolve_dependence
-from specc.analysis.time_dataflow_facts import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
@@ -57,7 +57,7 @@ from specc.incremental.position_demand_types import (
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collect_required_nodes
 
 
 def compute_position_demand(
@@ -86,7 +86,7 @@ def _propagate_demand(
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, context.flow):
             continue
-        if node in context.flow.loop_bodies:
+        if node in context.flow.loop_body_dataflows:
             _propagate_into_body(context, node, results, needs)
         requested_positions = compute_node_demand(context, node, results, needs)
         for operand, axes in zip(node.args, requested_positions.operand_axes, strict=True):
@@ -117,7 +117,7 @@ def _propagate_into_body(
         _propagate_demand(context, loop.body, live, needs)
 
 
-def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
+def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
     """Return every node that `values` need in a decode step, except nodes that compute only
     operands of an `extent` or constant prefix positions.
     """
@@ -126,10 +126,10 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
         free = isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
         return () if free else node.operands
 
-    return collect_needed_nodes(values, get_read_operands)
+    return collect_required_nodes(values, get_read_operands)
 
 
-def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
+def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
     """Return True if a node selects only positions before the first token, which are constant
     during generation.
     """
@@ -143,7 +143,7 @@ def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
     """Return the positions that a node processes, by axis name, given the needs of its results."""
-    if node in context.flow.loop_bodies:
+    if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):

@@ -15,7 +15,7 @@ from math import ceil, inf
 from typing import TypeAlias
 
 from specc.analysis.time_axis import TimeAxisLayout, is_first_position_slice
-from specc.analysis.time_dataflow_facts import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeResults, Value
@@ -59,9 +59,9 @@ class DemandContext:
     """
 
     graph: Graph
-    flow: TimeFlow
+    flow: TimeDataflow
     cached_values: Collection[Value] = ()
-    free_values: Collection[Value] = ()
+    recomputable_values: Collection[Value] = ()
     evicts_positions: bool = True
 
     def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class DemandContext:
         """Return True if the node resumes from a state; other nodes are recomputed from the first
         position.
         """
-        if any(r in self.free_values for r in results):
+        if any(r in self.recomputable_values for r in results):
             return False
         if is_first_position_slice(node, self.flow.time_axis):
             return self._depends_on_time(node)
@@ -212,7 +212,7 @@ class NonTimeAxisLoop:
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
         """Create the loop of `node`."""
-        body, op = context.flow.loop_bodies[node], node.op
+        body, op = context.flow.loop_body_dataflows[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
         return cls(

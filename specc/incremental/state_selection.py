@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Generic, TypeVar
 
-from specc.analysis.time_dataflow_facts import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.incremental.position_demand import (
     collect_step_nodes,
     compute_position_demand,
@@ -61,7 +61,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class CutChoice(Generic[T]):
+class CacheCandidate(Generic[T]):
     """The costs of caching and of recomputing a value, and the values from which it is recomputed.
 
     `recompute_cost = inf` means that the value must be cached if it is needed.
@@ -72,7 +72,7 @@ class CutChoice(Generic[T]):
     operands: Sequence[T] = ()
 
 
-def find_minimum_cut(choices: Mapping[T, CutChoice[T]], sinks: Sequence[T]) -> list[T]:
+def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
     """Return the values to cache so that every sink is available, in the order of `choices`."""
     net = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
@@ -162,7 +162,7 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
     return 0.0 if node.op.is_view else estimate_value_bytes(value)
 
 
-def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[Value]:
+def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: str) -> set[Value]:
     """Return the time-dependent values that are free to recompute: position ids, inputs, and
     results of cheap ops.
     """
@@ -172,7 +172,7 @@ def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[
         if n != time_axis_input and flow.get_state(v).is_time_dependent
     }
     for node, results in iterate_nodes_and_loop_bodies(graph, flow):
-        if node in flow.loop_bodies:
+        if node in flow.loop_body_dataflows:
             free.update(v for v, x in _list_scanned_operands(node) if x in free)
         if _is_free_node(node, results, flow, free):
             free.update(results)
@@ -180,16 +180,18 @@ def find_free_values(graph: Graph, flow: TimeFlow, time_axis_input: str) -> set[
 
 
 def _is_free_node(
-    node: Node, results: Sequence[Value], flow: TimeFlow, free_values: set[Value]
+    node: Node, results: Sequence[Value], flow: TimeDataflow, recomputable_values: set[Value]
 ) -> bool:
     """Return True if a node is a cheap op that depends on the time axis and reads only free
     values.
     """
     moves = flow.get_state(results[0]).is_time_dependent
-    return moves and not node.op.is_heavy and _find_moving_operands(node, flow) <= free_values
+    return (
+        moves and not node.op.is_heavy and _find_moving_operands(node, flow) <= recomputable_values
+    )
 
 
-def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
+def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
     """Return the operands of a node that depend on the time axis."""
     if isinstance(node.op, ops.Extent):
         return set()
@@ -205,27 +207,29 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
         return []
     sure = replace(context, cached_values=frozenset(candidates))
     sinks = _find_history_values(sure, compute_position_demand(sure, outputs))
-    choices: dict[Value, CutChoice[Value]] = {}
+    choices: dict[Value, CacheCandidate[Value]] = {}
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
         # Graph inputs and carries of a loop cannot be recomputed; slices of scanned operands are
         # free, because the whole operand is available.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
-        choices[value] = CutChoice(estimate_value_bytes(value), again, sources.find_sources(value))
+        choices[value] = CacheCandidate(
+            estimate_value_bytes(value), again, sources.find_sources(value)
+        )
     return find_minimum_cut(choices, sinks)
 
 
 def iterate_nodes_and_loop_bodies(
-    graph: Graph, flow: TimeFlow
+    graph: Graph, flow: TimeDataflow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
     """Yield the nodes of a graph, and the nodes of the bodies of loops over other axes than the
     time axis, after the loop.
     """
     for node, results in graph.nodes:
         yield node, results
-        if node in flow.loop_bodies:
-            yield from iterate_nodes_and_loop_bodies(flow.loop_bodies[node], flow)
+        if node in flow.loop_body_dataflows:
+            yield from iterate_nodes_and_loop_bodies(flow.loop_body_dataflows[node], flow)
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
@@ -241,12 +245,12 @@ def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[V
     every = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
         every += results
-        if node in context.flow.loop_bodies:
-            every += context.flow.loop_bodies[node].inputs.values()
+        if node in context.flow.loop_body_dataflows:
+            every += context.flow.loop_body_dataflows[node].inputs.values()
     return [
         v
         for v in every
-        if v not in context.free_values
+        if v not in context.recomputable_values
         and len(context.find_time_axes(v)) == 1
         and max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
     ]
@@ -257,7 +261,7 @@ class _RecomputeSources:
 
     def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
         self.setting, self.known = context, cacheable_values
-        loops = context.flow.loop_bodies
+        loops = context.flow.loop_body_dataflows
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
     def find_sources(self, value: Value) -> list[Value]:
@@ -268,7 +272,9 @@ class _RecomputeSources:
             value = todo.pop()
             if value in self.known:
                 found[value] = None
-            elif value not in self.setting.free_values and self.setting.find_time_axes(value):
+            elif value not in self.setting.recomputable_values and self.setting.find_time_axes(
+                value
+            ):
                 todo += self._list_read_values(value)
         return list(found)
 
@@ -279,7 +285,7 @@ class _RecomputeSources:
 
 
 def select_encoder_values(
-    graph: Graph, flow: TimeFlow, used_values: Iterable[Value]
+    graph: Graph, flow: TimeDataflow, used_values: Iterable[Value]
 ) -> list[Value]:
     """Return the time-independent values that `encode` passes to the step, so that the step can
     compute all `used_values`. Weights, constants and values computed only from them are not passed.
@@ -287,7 +293,7 @@ def select_encoder_values(
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
     # at equal cost, the input itself is passed
-    choices = {v: CutChoice[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
+    choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
     live = collect_step_nodes(sinks, flow)
     for node, results in graph.nodes:
@@ -298,14 +304,14 @@ def select_encoder_values(
 
 
 def _make_choices(
-    node: Node, results: Iterable[Value], flow: TimeFlow, reachable_values: set[Value]
-) -> dict[Value, CutChoice[Value]]:
+    node: Node, results: Iterable[Value], flow: TimeDataflow, reachable_values: set[Value]
+) -> dict[Value, CacheCandidate[Value]]:
     """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
         # Only the encoder graph can compute slices of the positions before the first token.
-        return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}
+        return {r: CacheCandidate(estimate_value_bytes(r), inf) for r in results}
     operands = [a for a in node.args if a in reachable_values and a is not None]
     return {
-        r: CutChoice(estimate_value_bytes(r), estimate_recompute_cost(node, r), operands)
+        r: CacheCandidate(estimate_value_bytes(r), estimate_recompute_cost(node, r), operands)
         for r in results
     }

@@ -51,7 +51,7 @@ from specc.incremental.encoder_graph import (
     InitialValue,
     build_encoder_graph,
     has_first_result,
-    pad_topk_keys,
+    pad_top_k_keys,
 )
 from specc.incremental.graph_boundary import (
     add_length_inputs,
@@ -126,7 +126,7 @@ class StepGraphBuilder:
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
         self.plan = plan
-        self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_bodies)
+        self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_body_dataflows)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.static_inputs: dict[str, Value] = {}
@@ -233,7 +233,7 @@ class StepGraphBuilder:
         counted = _build_counted_op(self.states, node, results, demand)
         if counted is not None:
             return counted
-        if node in self.plan.flow.loop_bodies:
+        if node in self.plan.flow.loop_body_dataflows:
             loop = NonTimeAxisLoop.from_node(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, demand, results)
@@ -275,7 +275,7 @@ def _build_counted_op(
             return (build_spliced_positions(states.draft, node, results[0], demand),)
         case ops.TopK(n) as op if n in demand.operand_axes[0]:
             (keys,) = (x for x in states.draft.slice_operands(node, demand) if x)
-            return states.draft.add_node(node, op, pad_topk_keys(states.draft.builder, op, keys))
+            return states.draft.add_node(node, op, pad_top_k_keys(states.draft.builder, op, keys))
     return None
 
 
@@ -317,11 +317,11 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
 
 
 @dataclass(frozen=True, kw_only=True)
-class DerivedStep:
+class DecodeGraph:
     """A decode step, without the encoder graph that computes its static inputs and initial states.
 
     `static_inputs` maps inputs of the step to values of the full graph that are the same in every
-    step; `initial_values` are the initial values of states. `first_token_output` is the output from
+    step; `initial_values` are the initial values of states. `first_token_logits` is the output from
     which the first token can be sampled if the prompt is empty, or "".
     """
 
@@ -330,7 +330,7 @@ class DerivedStep:
     states: tuple[DecodeState, ...]
     static_inputs: Mapping[str, Value]
     initial_values: Mapping[str, InitialValue]
-    first_token_output: str = ""
+    first_token_logits: str = ""
 
 
 def derive_step_graph(
@@ -339,14 +339,14 @@ def derive_step_graph(
     outputs: Mapping[str, OutputPositions],
     *,
     evicts_positions: bool = True,
-    first_token_output: str = "",
+    first_token_logits: str = "",
     chunk_length: int = 1,
-) -> DerivedStep:
+) -> DecodeGraph:
     """Derive the decode step of `graph` for these outputs. `time_axis_input` is generated.
 
     A step returns all new positions of each output, or only the last position. Unless
     `evicts_positions`, sliding-window attention keeps positions outside the window. For the output
-    named by `first_token_output`, `encode` returns the last position before the first token, if
+    named by `first_token_logits`, `encode` returns the last position before the first token, if
     there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been proved
     causal for the outputs (`specc.analysis.causality.check_causality`).
     """
@@ -355,13 +355,13 @@ def derive_step_graph(
     options = (evicts_positions, chunk_length)
     plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
     built = StepGraphBuilder(plan)
-    if first_token_output and not has_first_result(graph, plan.flow, first_token_output):
-        first_token_output = ""
+    if first_token_logits and not has_first_result(graph, plan.flow, first_token_logits):
+        first_token_logits = ""
     # A state remains an input even if no node reads it, because the runtime always passes it.
     step = remove_unused_inputs(built.build_graph(), frozenset(s.name for s in built.states.states))
     fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
     step = add_length_inputs(step, graph, fixed)
-    return DerivedStep(
+    return DecodeGraph(
         plan=plan,
         graph=step,
         states=tuple(built.states.states),
@@ -369,11 +369,11 @@ def derive_step_graph(
             n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
         },
         initial_values=built.states.initial_values,
-        first_token_output=first_token_output,
+        first_token_logits=first_token_logits,
     )
 
 
-def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
+def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns the others.
@@ -390,11 +390,11 @@ def add_encoder_graph(step: DerivedStep) -> DerivedGraphs:
     )
 
 
-def _make_first_result(step: DerivedStep, taken_names: Collection[str]) -> dict[str, InitialValue]:
+def _make_first_result(step: DecodeGraph, taken_names: Collection[str]) -> dict[str, InitialValue]:
     """Return the position from which the first token is sampled, by output name."""
-    if not step.first_token_output:
+    if not step.first_token_logits:
         return {}
-    name = make_unused_name(f"first.{step.first_token_output}", taken_names)
-    value = step.plan.graph.outputs[step.first_token_output]
+    name = make_unused_name(f"first.{step.first_token_logits}", taken_names)
+    value = step.plan.graph.outputs[step.first_token_logits]
     axis = next(iter(step.plan.find_time_axes(value)), None)
     return {name: InitialValue(value, axis, is_last_position=axis is not None)}

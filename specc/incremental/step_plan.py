@@ -36,13 +36,13 @@ from specc.incremental.position_demand_types import (
     PositionNeeds,
 )
 from specc.incremental.state_selection import (
-    find_free_values,
+    find_recomputable_values,
     iterate_nodes_and_loop_bodies,
     select_cached_values,
 )
 from specc.ir import ops
 from specc.ir.dim import Dim, min_dims
-from specc.ir.graph import Builder, Graph, Node, NodeOrigin, NodeResults, Value
+from specc.ir.graph import Graph, GraphBuilder, Node, NodeOrigin, NodeResults, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
 
@@ -87,7 +87,7 @@ class StepPlan(DemandContext):
             graph.outputs[n]: NEWEST_ONLY if rows == "newest" else 0.0
             for n, rows in outputs.items()
         }
-        free = frozenset(find_free_values(graph, found, time_axis_input))
+        free = frozenset(find_recomputable_values(graph, found, time_axis_input))
         uncached = DemandContext(graph, found, (), free, evicts_positions)
         cached = frozenset(select_cached_values(uncached, requested))
         context, needs, full_inputs = _count_needs(uncached, cached, requested, time_axis_input)
@@ -294,7 +294,7 @@ class StepDraft:
     """
 
     plan: StepPlan
-    builder: Builder = field(default_factory=Builder)
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
     new_values: dict[Value, Value] = field(default_factory=dict)
 
     def add_node(self, node: Node, op: Op, *args: Value | None) -> NodeResults:

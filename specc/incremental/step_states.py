@@ -21,7 +21,7 @@ from specc.incremental.position_demand_types import get_stateful_operand
 from specc.incremental.step_plan import StepDraft, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, NodeResults, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, NodeResults, Value
 from specc.ir.model import DecodeState, StateRole
 from specc.ir.ops.recurrent import remove_axis
 from specc.ir.types import Type
@@ -40,15 +40,17 @@ class StateNames:
     cache_count: int = 0
 
     @classmethod
-    def from_graph(cls, graph: Graph, loop_bodies: Mapping[Node, Graph]) -> "StateNames":
+    def from_graph(cls, graph: Graph, loop_body_dataflows: Mapping[Node, Graph]) -> "StateNames":
         """Create the state names of a graph and of its loop bodies. Attention layers and loops are
         numbered in graph order.
         """
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        made = {n: m for g in (graph, *loop_bodies.values()) for n, m in g.node_origins.items()}
-        nodes = [n for g in (graph, *loop_bodies.values()) for n, _ in g.nodes]
+        made = {
+            n: m for g in (graph, *loop_body_dataflows.values()) for n, m in g.node_origins.items()
+        }
+        nodes = [n for g in (graph, *loop_body_dataflows.values()) for n, _ in g.nodes]
         for node in nodes:
             if isinstance(node.op, ops.Attend):
                 scope = _get_last_scope(made, node) or f"attention.{attentions}"
@@ -64,7 +66,7 @@ class StateNames:
         return cls(
             graph=graph,
             node_origins=made,
-            body_input_names=_name_body_inputs(loop_bodies, loops),
+            body_input_names=_name_body_inputs(loop_body_dataflows, loops),
             value_users=users,
             loop_numbers=loops,
             taken_names={*graph.inputs, *graph.outputs},
@@ -119,12 +121,12 @@ class StateNames:
 
 
 def _name_body_inputs(
-    loop_bodies: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
+    loop_body_dataflows: Mapping[Node, Graph], loop_numbers: Mapping[Node, int]
 ) -> dict[Value, str]:
     """Return the names of the inputs of loop bodies."""
     return {
         value: f"scan.{loop_numbers[node]}.{name.replace(' ', '_')}"
-        for node, body in loop_bodies.items()
+        for node, body in loop_body_dataflows.items()
         for name, value in body.inputs.items()
     }
 
@@ -286,14 +288,14 @@ class StepStates:
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
-def multiply_count(b: Builder, count: Value, factor: int) -> Value:
+def multiply_count(b: GraphBuilder, count: Value, factor: int) -> Value:
     """Multiply a count by a constant factor."""
     if factor == 1:
         return count
     return b.add_op(ops.Arith("mul"), count, b.add_op(ops.Constant(factor, "i64")))
 
 
-def add_length(b: Builder, count: Value, length: Dim) -> Value:
+def add_length(b: GraphBuilder, count: Value, length: Dim) -> Value:
     """Add a length to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 

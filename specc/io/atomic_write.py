@@ -94,10 +94,10 @@ class FileDigest:
 class OutputDirectory:
     """A set of files that are published in a directory together.
 
-    This is a context manager: `write_hashed` and `write_entry` write temporary files, and leaving
-    the context without an exception renames them, with the entries last and in call order. An entry
-    keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of the
-    files written so far. Missing directories are created, and removed after a failure; files in
+    This is a context manager: `write_hash_named_file` and `write_entry` write temporary files, and
+    leaving the context without an exception renames them, with the entries last and in call order.
+    An entry keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of
+    the files written so far. Missing directories are created, and removed after a failure; files in
     `superseded` are removed at the end.
     """
 
@@ -144,7 +144,7 @@ class OutputDirectory:
                 os.mkdir(directory)
                 self._new_folders.append(directory)
 
-    def write_hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+    def write_hash_named_file(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Write a file, and return its name, which contains 16 hex digits of its SHA-256."""
         temporary, facts = self._write_temporary_file(f"{stem}{suffix}", chunks)
         name = f"{stem}-{facts.sha256[:16]}{suffix}"

@@ -80,7 +80,7 @@ def format_conversion_command(*names: str) -> str:
 
 
 PRODUCER_NAME = "specc"
-SIDE_FILE_SUFFIXES = (".data", ".tokenizer.json")
+SIDECAR_FILE_SUFFIXES = (".data", ".tokenizer.json")
 """Suffixes of files next to a model; they follow its name and their content hash."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -147,13 +147,13 @@ def is_specc_drawing(path: Path) -> bool:
 
 
 @_make_content_test
-def is_specc_arrays(data: mmap.mmap) -> bool:
+def is_specc_npz(data: mmap.mmap) -> bool:
     """Return True if a file contains arrays written by `run -o`."""
     return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 
 @_make_content_test
-def is_specc_weights(data: mmap.mmap) -> bool:
+def is_specc_safetensors(data: mmap.mmap) -> bool:
     """Return True if a file is a safetensors file written by specc."""
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
@@ -168,12 +168,12 @@ def is_package_index(data: mmap.mmap) -> bool:
     return data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
 
 
-def find_unused_side_files(path: Path) -> list[str]:
+def find_unused_sidecar_files(path: Path) -> list[str]:
     """Return the side files of the model `path` that are used by no other model in the
     directory.
     """
     shape = re.compile(
-        rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDE_FILE_SUFFIXES))})", re.DOTALL
+        rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDECAR_FILE_SUFFIXES))})", re.DOTALL
     )
     try:
         names = os.listdir(path.parent)

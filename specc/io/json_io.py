@@ -52,11 +52,11 @@ class JsonLimits:
     """The maximum nesting depth and the maximum magnitude of integers; None means unlimited."""
 
     depth: int | None = MAX_DEPTH
-    integer_bound: int | None = INTEGER_BOUND
+    max_integer: int | None = INTEGER_BOUND
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, integer_bound=None)  # for callers that check the limits
+NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check the limits
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
@@ -67,7 +67,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
         raise NestingTooDeepError("the nesting is too deep") from None
-    if limits.depth is not None or limits.integer_bound is not None:
+    if limits.depth is not None or limits.max_integer is not None:
         _check_limits(value, limits)
     return value
 
@@ -143,7 +143,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := as_exact_integer(item)) is not None]
-        bound = limits.integer_bound
+        bound = limits.max_integer
         if bound is not None and max(map(abs, integers), default=0) >= bound:
             raise InvalidJsonError("the text contains a number with too many digits")
         inner = [value for item in level for value in _iterate_items(item)]
@@ -299,7 +299,7 @@ class JsonFields:
             self.raise_invalid(key, "is unknown")
 
 
-def open_record(
+def parse_versioned_record(
     text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
     """Parse a JSON record of this `format` version; `artifact` names its kind in messages."""

@@ -68,7 +68,7 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
         f"{format_gigabytes(free)} are free",
         notes=[describe_weight_memory(needed_bytes, stored_bytes, weight_count)],
         helps=[
-            describe_fitting_model(weight_count, free),
+            describe_largest_model(weight_count, free),
             f"or run it on a machine with {format_gigabytes(needed_bytes)} free",
         ],
     )
@@ -83,7 +83,7 @@ def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: i
     )
 
 
-def describe_fitting_model(weight_count: int, free_bytes: int) -> str:
+def describe_largest_model(weight_count: int, free_bytes: int) -> str:
     """Describe the largest model that fits into `free_bytes` bytes."""
     narrow = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
     most = f"{free_bytes / 4e9:.2f} billion parameters in float32"

@@ -44,11 +44,13 @@ ATTENTION_PLOT_OUTPUT = OutputKind(
 )
 DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_signatures.is_specc_drawing)
 HTML_OUTPUT = OutputKind("a page", (".html",), file_signatures.is_specc_drawing)
-ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_signatures.is_specc_arrays)
-WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
+ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_signatures.is_specc_npz)
+WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_safetensors)
 SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
 NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
-TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
+TRAINED_WEIGHTS_OUTPUT = OutputKind(
+    "weights", (".safetensors",), file_signatures.is_specc_safetensors
+)
 """Outputs that are positional arguments: a new spec on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputKind("a vocabulary", (".vocab",))
 _WITHOUT_OPTION = (

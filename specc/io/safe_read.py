@@ -192,7 +192,7 @@ _MAX_BYTES = 200
 """Maximum size of a file that contains a revision."""
 
 
-def suggest_for_cache_directory(directory: Path) -> str:
+def suggest_cached_snapshot(directory: Path) -> str:
     """Suggest a snapshot if a directory is in the hub cache; otherwise return ""."""
     found = next(_iterate_cached_models(directory), None)
     if found is None:
@@ -201,7 +201,7 @@ def suggest_for_cache_directory(directory: Path) -> str:
     return f"this is the hub cache: pass the directory of {which}, {escape_text(found)}"
 
 
-def suggest_for_hub_name(name: str) -> str:
+def suggest_local_model_path(name: str) -> str:
     """Suggest a path if `name` is the name of a hub model; otherwise return ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""

@@ -14,10 +14,10 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
 from specc.ir.op_dependence import (
-    GATE_OPERANDS,
+    MASK_OPERANDS,
     Dependence,
-    DependenceGate,
     DependenceKind,
+    DependenceMask,
     iterate_op_dependences,
     make_dependence,
 )
@@ -32,11 +32,11 @@ from specc.ir.types import (
 )
 
 __all__ = [
-    "GATE_OPERANDS",
+    "MASK_OPERANDS",
     "AxisTrace",
     "Dependence",
-    "DependenceGate",
     "DependenceKind",
+    "DependenceMask",
     "find_dependences",
     "find_op_dependences",
     "get_read_length",

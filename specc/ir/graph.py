@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
-from specc.diagnostics.render import format_port_types, format_repr
+from specc.diagnostics.render import format_io_types, format_repr
 from specc.diagnostics.source import Span
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -155,7 +155,7 @@ class Graph:
         """
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
-        return f"{self.name}: {format_port_types(inputs)} -> {format_port_types(outputs)}"
+        return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
 
     def get_origin(self, node: Node | None) -> NodeOrigin:
         """Return the origin of a node, or an empty origin if it has none."""
@@ -176,7 +176,7 @@ class Graph:
 
 
 @dataclass(kw_only=True)
-class Builder:
+class GraphBuilder:
     """Builds a graph with common subexpression elimination: equal nodes are added once."""
 
     inputs: dict[str, Value] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Builder:
     nodes: dict[Node, NodeResults] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
     node_origins: dict[Node, NodeOrigin] = field(default_factory=dict)
-    origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
+    origin_scopes_and_spans: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
         default_factory=dict
     )
     """The scopes and spans of each node. They are sets, because a node may have thousands of
@@ -234,14 +234,14 @@ class Builder:
 
     def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
         old = self.node_origins.get(node, NodeOrigin())
-        made, seen = self.origin_parts.get(node, (None, set()))
+        made, seen = self.origin_scopes_and_spans.get(node, (None, set()))
         if made is not old:
             seen = {*old.scopes, *old.spans}
         scopes = old.scopes if not scope or scope in seen else (*old.scopes, scope)
         spans = old.spans if not span or span in seen else (*old.spans, span)
         now = self.node_origins[node] = NodeOrigin(scopes, spans)
         seen.update((scope, span))
-        self.origin_parts[node] = now, seen
+        self.origin_scopes_and_spans[node] = now, seen
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
         """Add the inputs and parameters of `graph`. Return the new values by old value."""
@@ -306,7 +306,7 @@ class Builder:
     ) -> Graph:
         """Build the graph that computes `outputs`, without dead nodes or unused parameters."""
         # dead nodes are dropped, so that a checkpoint does not need their weights
-        live = collect_needed_nodes(outputs.values())
+        live = collect_required_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
         # names of unused results of live nodes are kept
@@ -336,7 +336,7 @@ def select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
     return {key: value for key, value in entries.items() if key in keys}
 
 
-def collect_needed_nodes(
+def collect_required_nodes(
     values: Iterable[Value],
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
@@ -367,7 +367,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
         min_lengths={n: least for n, least in graph.min_lengths.items() if n not in lengths},
         length_equations={n: d.substitute(lengths) for n, d in equations if n not in lengths},
     )
-    b = Builder()
+    b = GraphBuilder()
     new_values = b.copy_inputs_and_parameters(graph)
     for node, results in graph.nodes:
         results_now = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))

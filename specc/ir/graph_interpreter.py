@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol, TypeVar
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError
-from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Node, Value, collect_required_nodes
 from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS
 
@@ -38,7 +38,7 @@ def evaluate_live_nodes(
     may replace each used result of a node. A value is dropped after its last use.
     """
     known, requested = dict(known_values), list(requested)
-    live = collect_needed_nodes(requested)
+    live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last = _map_last_uses([node for node, _ in nodes], requested)
     for n, (node, results) in enumerate(nodes):
@@ -272,7 +272,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Count the windows along each axis. Raise E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
-        if (op.compute_spare_length(Dim.from_value(size), n).number or 0) < 0:
+        if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
             raise_axis_too_short(
                 size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
             )

@@ -14,7 +14,7 @@ import specc.ir.ops  # noqa: F401  (fills the table of ops)
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimError
-from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Parameter, Value
 from specc.ir.ir_text import (
     DIM_PATTERN,
     IR_HEADER,
@@ -73,7 +73,7 @@ class _GraphParser:
     depth: int
 
     def __post_init__(self) -> None:
-        self.b = Builder()
+        self.b = GraphBuilder()
         self.values: list[Value] = []
         self.outputs: dict[str, Value] = {}
         self.least: dict[str, int] = {}
@@ -98,13 +98,13 @@ class _GraphParser:
             while lines.skip_word(word):
                 reader()
                 lines.advance_line()
-        while lines.is_at_word("%"):
+        while lines.is_next_word("%"):
             self.read_node()
         for word, table in (("name ", self.b.names), ("output ", self.outputs)):
             while lines.skip_word(word):
                 made = self.read_unique_name(table)
                 lines.expect_word(" ")
-                table[made] = self.read_known_value()
+                table[made] = self.read_defined_value()
                 lines.advance_line()
         lines.expect_word("end")
         lines.advance_line()
@@ -242,7 +242,7 @@ class _GraphParser:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
-    def read_known_value(self) -> Value:
+    def read_defined_value(self) -> Value:
         """Parse a reference to a value defined above."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
@@ -256,7 +256,7 @@ class _GraphParser:
         while not self.lines.skip_word(")"):
             if args:
                 self.lines.expect_word(", ")
-            args.append(None if self.lines.skip_word("_") else self.read_known_value())
+            args.append(None if self.lines.skip_word("_") else self.read_defined_value())
         return tuple(args)
 
     def parse_attributes(self) -> dict[str, object]:
@@ -279,9 +279,9 @@ class _GraphParser:
             return True
         if lines.skip_word("false"):
             return False
-        if lines.is_at_word('"'):
+        if lines.is_next_word('"'):
             return lines.read_string()
-        if lines.is_at_word("<"):
+        if lines.is_next_word("<"):
             return lines.parse_dim(lines.match_pattern(DIM_PATTERN, "a length").group(1))
         if depth or not lines.skip_word("("):
             return lines.read_number()

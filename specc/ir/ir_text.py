@@ -285,13 +285,13 @@ class IrLineReader:
             "E0928", f"invalid graph text: {expected}", span, helps=["compile the model again"]
         )
 
-    def is_at_word(self, word: str) -> bool:
+    def is_next_word(self, word: str) -> bool:
         """Return True if `word` is next."""
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:
         """Consume `word` if it is next; return True if it was."""
-        if not self.is_at_word(word):
+        if not self.is_next_word(word):
             return False
         self.column += len(word)
         return True

@@ -247,21 +247,21 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.GridSample():
             return tuple(d - 1 for d in shape[2:])
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
-            return _list_spare_lengths(op, shape)
+            return _list_length_slacks(op, shape)
         case ops.DownsamplePaddingMask() as op:
             length = shape[1]
             return (op.compute_length(length) - min_dims(length, 1),)
     return ()
 
 
-def _list_spare_lengths(
+def _list_length_slacks(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
     """Return the length of each axis minus the kernel extent. The axes are axis 1 for a sequence,
     and axes 2 and 3 for an image.
     """
     moved = shape[len(op.kernel) :]
-    return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
+    return tuple(op.compute_length_slack(moved[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.render import format_repr
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Value, collect_needed_nodes
+from specc.ir.graph import Graph, GraphBuilder, Value, collect_required_nodes
 from specc.ir.types import Type
 
 DEFAULTS_GRAPH_NAME = "input defaults"
@@ -53,7 +53,7 @@ class StreamSection:
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
     """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
-    inputs. `input_readings` (preprocessing), `result_displays` (postprocessing) and `config` are
+    inputs. `input_configs` (preprocessing), `output_formats` (postprocessing) and `config` are
     plain data for the manifest. `shared_scopes` maps each scope that a `share` rule matches to True
     if several calls share its weights.
     """
@@ -64,8 +64,8 @@ class ModelDefinition:
     defaults: Graph | None = None
     generation: GenerateSection | None = None
     streaming: StreamSection | None = None
-    input_readings: Mapping[str, object] = field(default_factory=dict)
-    result_displays: Mapping[str, object] = field(default_factory=dict)
+    input_configs: Mapping[str, object] = field(default_factory=dict)
+    output_formats: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
     shared_scopes: Mapping[str, bool] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
@@ -130,8 +130,8 @@ class KVCache:
 
     key: str
     value: str
-    next_key: str
-    next_value: str
+    present_key: str
+    present_value: str
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class DecodingConfig:
 
 
 @dataclass(frozen=True)
-class SelfDecodingGraph:
+class StandaloneGeneratorGraph:
     """The source of a standalone generator: the graph of the spec, the derived graphs, and the
     generation settings. `defaults` computes inputs that the generator does not have.
     """
@@ -206,17 +206,17 @@ class SelfDecodingGraph:
     defaults: Graph | None = None
 
 
-ModelSource: TypeAlias = Graph | KVBufferGraph | SelfDecodingGraph
+ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorGraph
 """The source of a model file: a plain graph, a decode step with in-place KV caches, or a standalone
 generator."""
 
 
-def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
-    """Return a graph that computes the `absent` inputs from all other inputs. Absent inputs on
+def resolve_missing_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
+    """Return a graph that computes the `absent` inputs from all other inputs. Missing inputs on
     which defaults depend are replaced by their defaults, unless the dependence is circular; then
     they remain inputs.
     """
-    builder, new_values = Builder(), dict[Value, Value]()
+    builder, new_values = GraphBuilder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
         if name not in absent:
             new_values[defaults.inputs[name]] = builder.add_input(name, facts)
@@ -230,7 +230,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
                 other, defaults.input_facts[other]
             )
         value = defaults.outputs[name]
-        builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
+        builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
         # later defaults use this default, unless its input was added before
         if name in defaults.inputs:
@@ -250,7 +250,7 @@ def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
     """Return the inputs on which the default of `name` depends."""
     value = defaults.outputs[name]
-    used = {value, *(a for node in collect_needed_nodes([value]) for a in node.args)}
+    used = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
     return {n for n, v in defaults.inputs.items() if v in used}
 
 
@@ -270,9 +270,9 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
         return None
     if value.shape != defaults.inputs[sequence_input].shape:
         return None
-    if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_needed_nodes([value])):
+    if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_required_nodes([value])):
         return None
-    return resolve_absent_inputs(defaults, (name,))
+    return resolve_missing_inputs(defaults, (name,))
 
 
 def find_circular_default(defaults: Graph) -> str:
@@ -285,8 +285,8 @@ def find_circular_default(defaults: Graph) -> str:
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     """Replace inputs of `graph` by the outputs of `defaults` with the same names."""
-    defaults = resolve_absent_inputs(defaults, defaults.outputs)
-    builder = Builder()
+    defaults = resolve_missing_inputs(defaults, defaults.outputs)
+    builder = GraphBuilder()
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:
             builder.add_input(name, facts)
@@ -307,7 +307,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 
 
 def _zero_padding_ids(
-    builder: Builder, graph: Graph, new_values: dict[Value, Value], keep: Value
+    builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], keep: Value
 ) -> None:
     """Replace negative token ids at padding positions by 0."""
     for name, facts in graph.input_facts.items():
@@ -320,5 +320,5 @@ def _zero_padding_ids(
         new_values[ids] = builder.add_op(ops.Where(), unread, zero, new_values[ids])
 
 
-def _copy_remaining_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
+def _copy_remaining_inputs(graph: Graph, builder: GraphBuilder) -> dict[Value, Value]:
     return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

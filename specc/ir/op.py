@@ -69,10 +69,10 @@ class Op:
         """Infer the result types. The builder and the verifier call this method for every node."""
         rule = self.get_signature()
         axes = rule.bind_axes(args, self.get_first_variadic_rank())
-        self.bind_result_axes(axes)
+        self.infer_result_axes(axes)
         return rule.build_results(axes)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         """Infer the lengths of result axes that the signature does not determine, and check
         constraints that it cannot express.
         """

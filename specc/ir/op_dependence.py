@@ -34,7 +34,7 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 
 @dataclass(frozen=True, slots=True)
-class DependenceGate:
+class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
     Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the positions that are
     read.
@@ -63,7 +63,7 @@ class Dependence:
     result_axis: int | None
     kind: DependenceKind
     offsets: Interval = FULL_INTERVAL
-    gates: tuple[DependenceGate, ...] = ()
+    gates: tuple[DependenceMask, ...] = ()
     stride: int = 1
 
     @property
@@ -96,7 +96,7 @@ def make_dependence(
     )
 
 
-GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
+MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     Attend: Attend.mask,
     MaskedSoftmax: MaskedSoftmax.mask,
     MaskedHardmax: MaskedHardmax.mask,
@@ -200,7 +200,7 @@ class _OperandAxis:
         result_axis: int | None,
         kind: DependenceKind,
         offsets: Interval = FULL_INTERVAL,
-        gates: tuple[DependenceGate, ...] = (),
+        gates: tuple[DependenceMask, ...] = (),
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `result_axis`."""
         made = make_dependence(self.operand, self.axis, self.result, result_axis, kind, offsets)
@@ -221,7 +221,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
     # if the result has no such axis, all positions are read, or in a contraction only the positions
     # where no factor is zero
     if isinstance(operand_axis.op, Einsum):
-        gates = _find_contraction_gates(
+        gates = _find_contraction_masks(
             operand_axis.operand_marks, mark.name, operand_axis.result_axes
         )
         if gates:
@@ -249,7 +249,7 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
             return _interpret_window_mark(operand_axis, result_axis)
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
-    gates = _find_gates(
+    gates = _find_masks(
         operand_axis.op,
         operand_axis.operand_marks,
         operand_axis.mark.name,
@@ -283,10 +283,10 @@ def _evaluate_bound(op: Op, text: str) -> int:
     return value
 
 
-def _find_gates(
+def _find_masks(
     op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, target: ResultAxes
-) -> tuple[DependenceGate, ...]:
-    gate = GATE_OPERANDS[type(op)].index
+) -> tuple[DependenceMask, ...]:
+    gate = MASK_OPERANDS[type(op)].index
     to = _find_axis(target, query)
     # without a mask, or if the result has no query axis, all keys are read
     if gate >= len(operand_marks) or to is None:
@@ -294,12 +294,12 @@ def _find_gates(
     at = {m.name: d for m, d in operand_marks[gate]}
     if key not in at or query not in at:
         return ()
-    return (DependenceGate(gate, at[query].start, at[key].start, to),)
+    return (DependenceMask(gate, at[query].start, at[key].start, to),)
 
 
-def _find_contraction_gates(
+def _find_contraction_masks(
     operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
-) -> tuple[DependenceGate, ...]:
+) -> tuple[DependenceMask, ...]:
     """Return the masks of a contraction: operands that have both axes and may be zero outside a
     band.
     """
@@ -309,6 +309,6 @@ def _find_contraction_gates(
         if key in at:
             stay = [(name, axis) for name, axis in at.items() if name in target]
             gates += [
-                DependenceGate(operand, axis, at[key], target[name].start) for name, axis in stay
+                DependenceMask(operand, axis, at[key], target[name].start) for name, axis in stay
             ]
     return tuple(gates)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.graph import Builder, Graph, Input, NodeOperands, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, NodeOperands, Value
 from specc.ir.ops.recurrent import remove_axis
 
 RecurrentOp = ops.Rnn | ops.Gru | ops.Lstm
@@ -16,7 +16,7 @@ CellCaptures = Mapping[str, Value]
 
 
 def expand_to_scan(
-    b: Builder, op: RecurrentOp, args: NodeOperands, scope: str = ""
+    b: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.input_weights.select(args), op.input_bias.select(args)
@@ -37,7 +37,7 @@ def expand_to_scan(
     return (made[-1], *made[:-1])
 
 
-def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
+def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
     """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional
     weights of an LSTM. `width` is the size of the state.
     """
@@ -54,7 +54,7 @@ def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -
 class CellBuilder:
     """Builds the nodes of a recurrent cell."""
 
-    b: Builder
+    b: GraphBuilder
 
     def add_op(self, fn: str, *args: Value) -> Value:
         """Add `add`, `mul` or `sub` of two values, or a unary function."""
@@ -76,7 +76,7 @@ class CellBuilder:
 def _build_body(
     op: RecurrentOp, sequence: Value, initial_states: Sequence[Value], captures: CellCaptures
 ) -> Graph:
-    inner = Builder()
+    inner = GraphBuilder()
     row = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
     carries = [inner.add_input(f"state {n}", Input(s.type)) for n, s in enumerate(initial_states)]
     outer = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
@@ -103,7 +103,7 @@ def compute_cell(
 
 
 def _split_gru_weights(
-    b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
+    b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
     """Split the weights into those of the gates and of the new state if the reset gate is applied
     before the recurrent projection.
@@ -157,7 +157,7 @@ def _compute_lstm_cell(
     return [f.add_linear(out, w["map"]) if "map" in w else out, c]
 
 
-def _add_zeros(b: Builder, shape: Sequence[Dim], dtype: str) -> Value:
+def _add_zeros(b: GraphBuilder, shape: Sequence[Dim], dtype: str) -> Value:
     made = b.add_op(ops.Constant(0.0, dtype))
     for axis, length in enumerate(shape):
         made = b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), made))

@@ -90,7 +90,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of a length that `Op.bind_result_axes` has determined."""
+"""The operand index of a length that `Op.infer_result_axes` has determined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def find_shadowed_path(spec: str) -> str:
     return ""
 
 
-def format_shadow_note(spec: str) -> str:
+def format_shadowing_note(spec: str) -> str:
     """Return a note on a file or directory that has the name of the built-in spec, or ""."""
     path = find_shadowed_path(spec)
     return path and (
@@ -108,7 +108,7 @@ def format_shadow_note(spec: str) -> str:
 
 def _raise_missing_config(directory: str) -> NoReturn:
     """Raise E0222 because a directory has no config.json."""
-    cache_help = safe_read.suggest_for_cache_directory(Path(directory))
+    cache_help = safe_read.suggest_cached_snapshot(Path(directory))
     raise_error(
         "E0222",
         f"the directory `{directory}` has no config.json",
@@ -143,7 +143,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     if len(Path(spec).parts) > 1:
         # no built-in spec has such a name, so it is a path
         helps = ["check the path, which is relative to the working directory"]
-    if hub_help := safe_read.suggest_for_hub_name(spec):
+    if hub_help := safe_read.suggest_local_model_path(spec):
         helps.append(hub_help)
     raise_error("E0222", f"no spec file and no built-in spec is named `{spec}`", helps=helps)
 
@@ -188,11 +188,11 @@ class SpecLibrary:
     def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecModule]]:
         return _load_std()
 
-    def find_standard_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+    def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
         """Return the std block or definition with this name."""
         return self._std.get(name)
 
-    def list_standard_names(self) -> tuple[str, ...]:
+    def list_std_names(self) -> tuple[str, ...]:
         """Return the names of all std blocks and definitions."""
         return tuple(self._std)
 
@@ -267,7 +267,7 @@ class SpecLibrary:
         return read_hf_config_field(context, entry, env)
 
 
-def find_error_pages() -> dict[str, Path]:
+def map_error_pages() -> dict[str, Path]:
     """Return the documentation page of every diagnostic code."""
     packaged = Path(__file__).parents[1] / "_errors"
     directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"

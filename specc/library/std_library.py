@@ -24,7 +24,7 @@ from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.parse import decode_spec, parse_spec
 
-StandardItem = ast.Block | ast.Definition
+StdItem = ast.Block | ast.Definition
 
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
@@ -60,7 +60,7 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 
 @dataclass(eq=False)
-class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
+class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
     """The blocks and definitions of std by name, with their modules. A file is parsed on first
     access.
     """
@@ -69,7 +69,7 @@ class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
     table_path: Path
     modules: dict[str, SpecModule] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> tuple[StandardItem, SpecModule]:
+    def __getitem__(self, name: str) -> tuple[StdItem, SpecModule]:
         module = self._load_module(self._files[name])
         return module.items[name], module
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Diagnostic, Failed, merge_duplicate_diagnostics
 from specc.diagnostics.source import Source, Span
-from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, ElaborationRecords
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
@@ -39,7 +39,7 @@ class DocumentAnalysis:
     library: SpecLibrary
     file: ast.File | None = None
     module: SpecModule | None = None
-    spec: OpenedSpec | None = None
+    spec: LoadedSpec | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     elaborations: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
 
@@ -62,7 +62,7 @@ class DocumentAnalysis:
         """Return the block or definition with this name from the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
-        ) or self.library.find_standard_item(name)
+        ) or self.library.find_std_item(name)
 
     def find_used_module(self, alias: str) -> SpecModule | None:
         """Return the module that `use … as alias` names, or None if it cannot be read."""
@@ -142,14 +142,14 @@ def analyze_incrementally(
         yield analysis
 
 
-def _iterate_graph_names(spec: OpenedSpec) -> Iterator[str]:
+def _iterate_graph_names(spec: LoadedSpec) -> Iterator[str]:
     """Yield the names of the graphs of a spec, the default graph of `specc check` first."""
     yield ""
     graphs = [b for b, _ in spec.program.iterate_items(ast.Block) if b.kind == "graph"]
     yield from (block.name for block in graphs[1:])
 
 
-def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
+def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> DocumentAnalysis:
     """Check one more graph; return the extended analysis."""
     recorded = ElaborationRecords()
     before = RECORDED_VALUES.set(recorded)
@@ -175,7 +175,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
     )
 
 
-def _iterate_graph_diagnostics(checked_spec: CheckedSpec) -> Iterator[Diagnostic]:
+def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagnostic]:
     """Yield the warnings of a valid graph, and the errors of the analyses."""
     model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
@@ -227,7 +227,7 @@ def find_node_span(node: ast.Node) -> Span | None:
     return node.span
 
 
-def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
+def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
     """Return the nodes that contain an offset, innermost last. The offset after a word counts as
     part of the word.
     """

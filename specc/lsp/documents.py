@@ -136,14 +136,14 @@ class OpenDocuments:
         for diagnostic in analysis.diagnostics[:MAX_FIXED_MESSAGES] if analysis else ():
             edits = tuple(find_quick_fixes(analysis, diagnostic, unsaved_texts)) if analysis else ()
             with self._condition:
-                if not self._is_newest(document):
+                if not self._is_latest(document):
                     return
                 document.quick_fixes.append((diagnostic, edits))
 
     def _store_analysis(self, document: OpenDocument, analysis: DocumentAnalysis) -> bool:
         """Store an analysis. Return False if a newer version is queued."""
         with self._condition:
-            newest = self._is_newest(document)
+            newest = self._is_latest(document)
             if newest:
                 document.analysis = analysis
                 document.quick_fixes = []
@@ -154,7 +154,7 @@ class OpenDocuments:
             self.on_results(document.uri, document.version)
         return newest
 
-    def _is_newest(self, document: OpenDocument) -> bool:
+    def _is_latest(self, document: OpenDocument) -> bool:
         current = self._documents.get(document.uri)
         return current is document and document.uri not in self._queue
 

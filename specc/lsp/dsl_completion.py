@@ -297,8 +297,8 @@ def _complete_standard_names(analysis: DocumentAnalysis) -> Iterator[CompletionI
         yield CompletionItem(
             name, "function", word.format_signature(), extract_docstring_summary(word.doc)
         )
-    for name in analysis.library.list_standard_names():
-        found = analysis.library.find_standard_item(name)
+    for name in analysis.library.list_std_names():
+        found = analysis.library.find_std_item(name)
         if found is None:
             continue
         kind = found[0].kind

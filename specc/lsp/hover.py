@@ -14,13 +14,13 @@ from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
     find_enclosing_item,
-    find_nodes_at,
+    find_nodes_at_offset,
     iterate_config_fields,
     iterate_visible_bindings,
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import format_header, format_leaf, format_statement
+from specc.syntax.dsl.dsl_printer import format_header, format_simple_node, format_statement
 from specc.syntax.dsl.expression_printer import format_type_name, join_pieces
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,7 +68,7 @@ class HoverInfo:
 
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
     """Return the hover of the name at a character, or None if it is unknown."""
-    nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
+    nodes = find_nodes_at_offset(analysis.file, offset) if analysis.file else []
     # the innermost node that has documentation
     for depth in range(len(nodes), 0, -1):
         found = _find_node_hover(analysis, nodes[:depth], offset)
@@ -268,7 +268,7 @@ def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo
 
 def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
     """Return the hover of a block or a definition."""
-    pieces = format_header(item) if isinstance(item, ast.Block) else format_leaf(item)
+    pieces = format_header(item) if isinstance(item, ast.Block) else format_simple_node(item)
     place = item.name_span or item.span
     return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=place)
 

@@ -15,7 +15,7 @@ from specc.lsp.document_analysis import (
     FixEdit,
     FixTrial,
     find_enclosing_item,
-    find_nodes_at,
+    find_nodes_at_offset,
 )
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
@@ -35,7 +35,7 @@ def replace_span(span: Span, text: str) -> FixEdit:
     return FixEdit(f"write `{text}`", span.start, span.end, text)
 
 
-def propose_placements(
+def propose_insertions(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
     """Yield possible edits that insert suggested code, the most likely first. `spans[0]` is the
@@ -115,7 +115,7 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
     """Return the nodes that contain an offset, innermost first, then the nodes inside them."""
-    nodes = find_nodes_at(file, offset)
+    nodes = find_nodes_at_offset(file, offset)
     # the offset may be the start of a statement or of the call in it
     inside = [n for node in nodes[-2:] for n in walk_tree(node)]
     return [*reversed(nodes), *inside]
@@ -363,9 +363,9 @@ def _follow_advice(
         yield from propose_removals(spans)
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
-            yield from propose_placements(analysis, spans[:1], word, is_addition=False)
+            yield from propose_insertions(analysis, spans[:1], word, is_addition=False)
     for piece, added in _iterate_advice_parts(advice, is_parsed=analysis.spec is not None):
-        yield from propose_placements(analysis, spans, piece, is_addition=added)
+        yield from propose_insertions(analysis, spans, piece, is_addition=added)
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:

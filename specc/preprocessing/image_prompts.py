@@ -11,11 +11,15 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.image_tiles_and_patches import PreparedImage, is_tiled, read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import (
+    PreprocessedImage,
+    is_tiled,
+    preprocess_image,
+)
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import ImageRecord
-from specc.preprocessing.python_values import is_image
-from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer
+from specc.preprocessing.preprocessing_records import ImageConfig
+from specc.preprocessing.python_inputs import is_image
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer
 from specc.preprocessing.tokenizer_library import get_token_strings
 
 BATCHED_RANK = 5
@@ -35,13 +39,13 @@ def prepare_images(
     """
     found = dict(inputs)
     for name, record in reading.inputs:
-        if not isinstance(record, ImageRecord) or name not in graph.inputs or name not in inputs:
+        if not isinstance(record, ImageConfig) or name not in graph.inputs or name not in inputs:
             continue
         groups = _group_images(graph, record, name, inputs)
         if not groups or not any(groups):
             continue
         prepared = [
-            [read_prepared_image(image, record, name, len(group)) for image in group]
+            [preprocess_image(image, record, name, len(group)) for image in group]
             for group in groups
         ]
         arrays = batch_images(graph, name, record, prepared)
@@ -51,7 +55,7 @@ def prepare_images(
     return found
 
 
-def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
+def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
     """Return True if an input takes several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].type.rank - values_rank
@@ -59,7 +63,7 @@ def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
 
 
 def _group_images(
-    graph: Graph, record: ImageRecord, name: str, inputs: Mapping[str, object]
+    graph: Graph, record: ImageConfig, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
     """Return the images of each text or batch element, or [] if the value contains no images."""
     value = inputs[name]
@@ -79,7 +83,7 @@ def _group_images(
 
 
 def batch_images(
-    graph: Graph, name: str, record: ImageRecord, groups: Sequence[Sequence[PreparedImage]]
+    graph: Graph, name: str, record: ImageConfig, groups: Sequence[Sequence[PreprocessedImage]]
 ) -> dict[str, Array]:
     """Return the image input and the shape input for the images of each text or batch element.
     Smaller images are zero-padded; missing images are filled with zeros.
@@ -138,7 +142,7 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
     """Return True if an input takes arrays of several images per text."""
-    images = isinstance(reading.get_input_reading(name), ImageRecord)
+    images = isinstance(reading.get_input_config(name), ImageConfig)
     return images and graph.inputs[name].type.rank == BATCHED_RANK
 
 
@@ -188,7 +192,7 @@ def _replace_placeholders(
     reading: PreprocessingConfig,
     name: str,
     inputs: Mapping[str, object],
-    groups: Sequence[Sequence[PreparedImage]],
+    groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
     """Replace the placeholders of the images `name` in the texts. Raise E0991 if placeholders and
     images do not match.
@@ -210,10 +214,10 @@ def _replace_placeholders(
 
 def find_prompt_inputs(
     graph: Graph, reading: PreprocessingConfig
-) -> list[tuple[str, TextTokenizer]]:
+) -> list[tuple[str, JsonTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
     texts = [
-        (n, r) for n, r in reading.inputs if isinstance(r, TextTokenizer) and n in graph.inputs
+        (n, r) for n, r in reading.inputs if isinstance(r, JsonTokenizer) and n in graph.inputs
     ]
     return [
         (name, record)
@@ -225,13 +229,13 @@ def find_prompt_inputs(
 def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
     """Return the input that takes images. Raise E0910 if there is none."""
     for name, record in reading.inputs:
-        if isinstance(record, ImageRecord) and name in graph.inputs:
+        if isinstance(record, ImageConfig) and name in graph.inputs:
             return name
     helps = [f"the inputs are {', '.join(graph.inputs)}"]
     raise_error("E0910", "the model takes no images", helps=helps)
 
 
-def find_placeholder(record: TextTokenizer) -> str:
+def find_placeholder(record: JsonTokenizer) -> str:
     """Return the image placeholder text of prompts."""
     if record.placeholder_replacement:
         return record.placeholder_replacement[0]
@@ -239,7 +243,7 @@ def find_placeholder(record: TextTokenizer) -> str:
     return get_token_strings(record.image_token_repetition[:1], record)[0]
 
 
-def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple[int, int]]) -> str:
+def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]) -> str:
     """Replace the placeholder of each image in a text, if the replacement depends on the token grid
     of the image. Raise E0991 unless there are as many placeholders as images.
     """

@@ -21,7 +21,7 @@ from specc.preprocessing.images import (
     pad_with_black,
     resize_pixels,
 )
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 MAX_ASPECT_RATIO = 200
 MAX_LONGEST_SIDE = 4096
@@ -31,7 +31,7 @@ MIN_SHRINK_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedImage:
+class PreprocessedImage:
     """A preprocessed image: its `values`, its `shape` for the shape input, and the `grid` of its
     tokens or tiles in a prompt, or (0, 0) if the prompt does not depend on the image size.
     """
@@ -45,25 +45,25 @@ Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
 """Resized images or tiles `[height, width, channels]`, the shape, and the grid in a prompt."""
 
 
-def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
+def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
     """Preprocess one image, given as pixels [height, width, 1 or 3], to
     float32 [channels, height, width], [tiles, channels, height, width] or [patches, features].
     Raise E0990 if the size is not supported.
     """
     if not record.sizing:
-        return PreparedImage(normalize_image(pixels, record)[0])
+        return PreprocessedImage(normalize_image(pixels, record)[0])
     parts, shape, grid = SIZINGS[record.sizing](pixels, record)
     values = np.stack([normalize_pixels(part, record) for part in parts])
     if record.patch_lengths:
         values = flatten_patches(values[0], *record.patch_lengths)
     elif not is_tiled(record):
         values = values[0]
-    return PreparedImage(np.ascontiguousarray(values, np.float32), shape, grid)
+    return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, grid)
 
 
-def read_prepared_image(
-    image: object, record: ImageRecord, name: str, count: int = 1
-) -> PreparedImage:
+def preprocess_image(
+    image: object, record: ImageConfig, name: str, count: int = 1
+) -> PreprocessedImage:
     """Preprocess an image file or Pillow image for the input `name`; the prompt has `count` images.
     Raise E0802, E0902 to E0904 or E0990 if the image is invalid.
     """
@@ -73,10 +73,10 @@ def read_prepared_image(
         pixels = decode_pil_image(image, name)
     if count > 1 and record.max_side:
         return _prepare_square_overview(pixels, record)
-    return prepare_image(pixels, record)
+    return preprocess_pixels(pixels, record)
 
 
-def _prepare_square_overview(pixels: Array, record: ImageRecord) -> PreparedImage:
+def _prepare_square_overview(pixels: Array, record: ImageConfig) -> PreprocessedImage:
     """Return an image padded to a centered square with the mean color, with one newline token.
     LLaVA-OneVision does so if a prompt contains several images.
     """
@@ -88,10 +88,10 @@ def _prepare_square_overview(pixels: Array, record: ImageRecord) -> PreparedImag
     square[top : top + rows, left : left + columns] = pixels
     values = normalize_pixels(resize_pixels(square, record.size, record), record)[None]
     shape, tokens = (rows, columns), record.overview_tokens + 1
-    return PreparedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
+    return PreprocessedImage(np.ascontiguousarray(values, np.float32), shape, (1, tokens))
 
 
-def is_tiled(record: ImageRecord) -> bool:
+def is_tiled(record: ImageConfig) -> bool:
     """Return True if images are split into tiles."""
     return record.sizing in ("tiles", "anyres")
 
@@ -111,7 +111,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
     return np.broadcast_to(blocks[:, :, :, :, :, None], shape).reshape(-1, frames * features)
 
 
-def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
+def _resize_to_area(pixels: Array, record: ImageConfig) -> Sized:
     """Resize to a number of pixels between the bounds, as the Qwen2-VL processor does."""
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
@@ -129,7 +129,7 @@ def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
     return [resized], (1, rows, columns), (size[0] // step, size[1] // step)
 
 
-def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
+def _resize_within(pixels: Array, record: ImageConfig) -> Sized:
     """Shrink to the bounds, and round sides up to multiples, as the Pixtral processor does."""
     sides, step = pixels.shape[:2], record.size_multiple
     ratio = max(n / most for n, most in zip(sides, record.size_bounds[0], strict=True))
@@ -142,7 +142,7 @@ def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
     return [resize_pixels(pixels, size, record)], size, (rows, columns)
 
 
-def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
+def _resize_to_patches(pixels: Array, record: ImageConfig) -> Sized:
     """Resize to the largest size with at most the given number of patches, as the NaFlex processor
     of SigLIP 2 does.
     """
@@ -161,7 +161,7 @@ def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
     return [resized], (rows, columns), (0, 0)
 
 
-def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
+def _split_into_tiles(pixels: Array, record: ImageConfig) -> Sized:
     """Resize to multiples of the tile size, split into tiles, and append the whole image as the
     last tile, as the Idefics3 processor does.
     """
@@ -209,7 +209,7 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
     ]
 
 
-def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
+def _split_into_best_grid(pixels: Array, record: ImageConfig) -> Sized:
     """Return the whole image and the tiles of a resized version, padded with black to the best size
     in `bounds`, as the LLaVA-NeXT processor does.
     """
@@ -226,7 +226,7 @@ def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
     return [whole, *_cut_tiles(larger, record.size)], (rows, columns), (1, tokens)
 
 
-def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
+def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
     """Choose the size in `bounds` that keeps the most pixels; among equals, the one with the least
     padding.
     """
@@ -240,7 +240,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
     return rows, columns
 
 
-def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -> int:
+def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
     """Return the number of tile tokens: tokens without padding, and one newline token per row."""
     tile = record.size[0]
     down, across = (n // tile * (tile // record.size_multiple) for n in size)
@@ -258,7 +258,7 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -
     return down * across + down
 
 
-def _pad_to_square(pixels: Array, record: ImageRecord) -> Sized:
+def _pad_to_square(pixels: Array, record: ImageConfig) -> Sized:
     """Pad to a square with black at the right and bottom and resize it in float, after a Gaussian
     filter when downscaling, as the OWLv2 processor does.
     """
@@ -295,7 +295,7 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     return weights
 
 
-SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
+SIZINGS: Mapping[str, Callable[[Array, ImageConfig], Sized]] = {
     "area": _resize_to_area,
     "within": _resize_within,
     "patches": _resize_to_patches,

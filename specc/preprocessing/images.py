@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text, fail_too_large
 from specc.ir.array import Array
-from specc.preprocessing.preprocessing_records import ImageRecord, Resize
+from specc.preprocessing.preprocessing_records import ImageConfig, Resize
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -60,7 +60,7 @@ def decode_pil_image(image: Any, name: str) -> Array:
         _fail_not_image(name, b" ", f"corrupted image ({escape_text(fault)[:200]})")
 
 
-def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
+def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
     if they exceed the frame.
     """
@@ -76,7 +76,7 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
 
 
 def normalize_pixels(
-    pixels: Array, record: ImageRecord, size: ImageSize | None = None, invert: bool = False
+    pixels: Array, record: ImageConfig, size: ImageSize | None = None, invert: bool = False
 ) -> Floats:
     """Resize pixels [height, width, 1 or 3] to `size`, and normalize them with the mean and
     standard deviation of the record. Return float32 [channels, height, width].
@@ -93,7 +93,7 @@ def normalize_pixels(
     return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
 
 
-def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
+def _crop_and_resize(pixels: Array, record: ImageConfig) -> Array:
     """Crop, rotate and resize pixels as the record specifies, before the final resize."""
     if record.do_center_crop:
         pixels = _crop_center(pixels, record.size)
@@ -136,7 +136,7 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     return resized
 
 
-def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
+def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
     """Resize pixels [height, width, 1 or 3]. With `rounded`, 8-bit pixels are rounded to
     integers.
     """
@@ -160,7 +160,7 @@ def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
     return np.rot90(pixels, -1) if differs else pixels
 
 
-def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
+def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
     """Resize an image and pad it with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
@@ -185,7 +185,7 @@ def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
     return np.pad(pixels, (*padded, (0, 0)))
 
 
-def _compute_target(rows: int, columns: int, record: ImageRecord) -> ImageSize:
+def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
     """Return the size to which an image is resized."""
     if record.shortest_longest_edge:
         return _compute_fitted_size(rows, columns, record)
@@ -204,7 +204,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     return (edge, other) if rows <= columns else (other, edge)
 
 
-def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
+def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
     """Return (height, width), rounded as in the processors of DETR and YOLOS. Raise E0990 if they
     exceed the frame.
     """
@@ -247,7 +247,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
     return whole[top : top + size[0], left : left + size[1]]
 
 
-def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
+def denormalize_image(values: Array, record: ImageConfig) -> NDArray[np.uint8]:
     """Convert normalized pixels [channels, height, width] to uint8 [height, width, channels]."""
     mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
     pixels = (values.astype(np.float64) * std + mean) / record.scale

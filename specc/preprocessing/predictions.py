@@ -12,9 +12,9 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_config_and_task_kinds import Options, Task
 from specc.preprocessing.preprocessing_records import TextReading
-from specc.preprocessing.show_results import compute_probabilities
+from specc.preprocessing.result_formatting import compute_probabilities
 from specc.preprocessing.text_batches import TextEncoding
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,
     decode_token_strings,
@@ -45,9 +45,9 @@ class TaskResults:
     options: Options = field(default_factory=dict)
 
     @property
-    def tokenizer(self) -> TextTokenizer:
+    def tokenizer(self) -> JsonTokenizer:
         """Return the tokenizer. Tasks with offsets require it."""
-        assert isinstance(self.record, TextTokenizer), "the task needs a tokenizer"
+        assert isinstance(self.record, JsonTokenizer), "the task needs a tokenizer"
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
@@ -274,7 +274,7 @@ def group_entities(
     encoding: TextEncoding,
     probabilities: Floats,
     task: Task,
-    record: TextTokenizer,
+    record: JsonTokenizer,
     strategy: str,
 ) -> list[Facts]:
     """Return the entity spans of a text from probabilities [tokens, labels], without spans labeled
@@ -300,7 +300,7 @@ def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
 
 
 def _list_tokens(
-    text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: TextTokenizer
+    text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: JsonTokenizer
 ) -> list[Facts]:
     """Return the tokens of the text, each with a flag for tokens that continue a word."""
     names, marked = get_token_strings(encoding.ids, record), has_subword_prefix(record)
@@ -341,7 +341,7 @@ def _group_tokens(
     return groups
 
 
-def _make_word(tokens: Sequence[Facts], task: Task, record: TextTokenizer, strategy: str) -> Facts:
+def _make_word(tokens: Sequence[Facts], task: Task, record: JsonTokenizer, strategy: str) -> Facts:
     """Return a word with one label: the label of its first token, of its best token, or of the mean
     scores.
     """
@@ -369,7 +369,7 @@ def _continues_span(previous: Facts, token: Facts) -> bool:
     return begins != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
-def _make_span(tokens: Sequence[Facts], record: TextTokenizer) -> Facts:
+def _make_span(tokens: Sequence[Facts], record: JsonTokenizer) -> Facts:
     """Merge tokens into one span with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from specc.diagnostics.render import format_port_types, format_repr
+from specc.diagnostics.render import format_io_types, format_repr
 from specc.io.json_io import (
     AnyRecord,
     FieldPath,
@@ -25,16 +25,16 @@ from specc.preprocessing.preprocessing_records import (
     INPUT_RECORDS,
     MAX_TOKEN,
     OUTPUT_RECORDS,
-    ClassMapOutput,
-    InputReading,
+    InputConfig,
     Labels,
     LabelsOutput,
     NumbersOutput,
-    OutputReading,
+    OutputFormat,
+    SegmentationMap,
     TextOutput,
 )
 from specc.preprocessing.tokenizer_files import (
-    TextTokenizer,
+    JsonTokenizer,
     TokenId,
     TokenizerFile,
     parse_tokenizer_files,
@@ -217,22 +217,20 @@ class PreprocessingConfig:
     is the task of the model head.
     """
 
-    inputs: tuple[tuple[str, InputReading], ...] = ()
-    outputs: tuple[tuple[str, OutputReading], ...] = ()
+    inputs: tuple[tuple[str, InputConfig], ...] = ()
+    outputs: tuple[tuple[str, OutputFormat], ...] = ()
     task: Task | None = None
 
     def __repr__(self) -> str:
         kinds = {name: type(record).__name__ for name, record in self.inputs}
         shown = {name: type(record).__name__ for name, record in self.outputs}
-        return format_repr(
-            f"reading: {format_port_types(kinds)}; shown: {format_port_types(shown)}"
-        )
+        return format_repr(f"reading: {format_io_types(kinds)}; shown: {format_io_types(shown)}")
 
     def with_task(self, task: Task) -> "PreprocessingConfig":
         """Return a copy with a task."""
         return replace(self, task=task)
 
-    def get_input_reading(self, name: str) -> InputReading:
+    def get_input_config(self, name: str) -> InputConfig:
         """Return the preprocessing of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())
 
@@ -242,7 +240,7 @@ class PreprocessingConfig:
         records = [r for _, r in self.inputs] + [
             r.vocabulary for _, r in self.outputs if isinstance(r, TextOutput)
         ]
-        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
+        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
 
     def assign_file_names(self, stem: str) -> "PreprocessingConfig":
         """Return a copy for storage in the model called `stem`; large files are stored next to the
@@ -268,11 +266,11 @@ class PreprocessingConfig:
         changed = {file: change(file) for file in self.files}
         inputs, shows = dict(self.inputs), dict(self.outputs)
         for name, record in self.inputs:
-            if isinstance(record, TextTokenizer):
+            if isinstance(record, JsonTokenizer):
                 inputs[name] = replace(record, file=changed[record.file])
         for name, shown in self.outputs:
             words = shown.vocabulary if isinstance(shown, TextOutput) else None
-            if isinstance(words, TextTokenizer):
+            if isinstance(words, JsonTokenizer):
                 shows[name] = TextOutput(replace(words, file=changed[words.file]))
         return replace(self, inputs=tuple(inputs.items()), outputs=tuple(shows.items()))
 
@@ -321,7 +319,7 @@ def parse_input_record(
     path: FieldPath = (),
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
-) -> InputReading:
+) -> InputConfig:
     """Parse the preprocessing of an input from JSON. `report_error` raises an error for the path of
     a field; `files` are the tokenizers by hash.
     """
@@ -333,19 +331,19 @@ def parse_output_record(
     path: FieldPath = (),
     report_error: RaiseFieldError = raise_invalid_record,
     files: Files | None = None,
-) -> OutputReading:
+) -> OutputFormat:
     """Parse the postprocessing of an output from JSON, like `parse_input_record`."""
     return parse_tagged_record(JsonFields(value, path, report_error, files), OUTPUT_RECORDS)
 
 
-def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
+def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
     """Return the postprocessing for image scores [batch, classes] or pixel scores
     [batch, classes, height, width]; task heads of one spec may have either rank.
     """
     match record:
         case LabelsOutput() if rank == 4:
-            return ClassMapOutput(record.labels)
-        case ClassMapOutput() if rank == 2:
+            return SegmentationMap(record.labels)
+        case SegmentationMap() if rank == 2:
             return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_REPORTED))
         case _:
             return record

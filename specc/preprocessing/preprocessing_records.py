@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
-from specc.preprocessing.tokenizer_files import MAX_ID, OptionRecord, TextTokenizer, TokenId
+from specc.preprocessing.tokenizer_files import MAX_ID, ConfigRecord, JsonTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
 Sizing = Literal["", "area", "within", "patches", "tiles", "anyres", "square"]
@@ -56,7 +56,7 @@ def _read_tuples(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecord(OptionRecord):
+class ImageConfig(ConfigRecord):
     """An image resized to `size`: `(v - mean) / std` with `v = pixel * scale`, pixels 0 to 255.
 
     `size` is (height, width). `channels` is 1 (luminance) or 3 (RGB). `box` averages the area that
@@ -125,7 +125,7 @@ class ImageRecord(OptionRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class VocabularyText(OptionRecord):
+class VocabTokenizer(ConfigRecord):
     """Text as ids of `vocab` with start and end tokens; unknown words get `unknown_token_id`."""
 
     vocab: Vocabulary
@@ -149,14 +149,14 @@ class VocabularyText(OptionRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class TextCharacters(VocabularyText):
+class CharTokenizer(VocabTokenizer):
     """Text with one id per character. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
 @dataclass(frozen=True, slots=True)
-class TextWords(VocabularyText):
+class WordTokenizer(VocabTokenizer):
     """Text with one id per word. `do_lower_case` lowercases words before lookup."""
 
     tag = "words"
@@ -164,7 +164,7 @@ class TextWords(VocabularyText):
 
 
 @dataclass(frozen=True, slots=True)
-class TextBytes(OptionRecord):
+class ByteTokenizer(ConfigRecord):
     """Text with one id per UTF-8 byte: `byte + offset`. Ids below `offset` are special tokens; 3 is
     the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
     """
@@ -191,7 +191,7 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waveform(OptionRecord):
+class Waveform(ConfigRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales it to mean 0
     and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
     """
@@ -202,7 +202,7 @@ class Waveform(OptionRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogMel(OptionRecord):
+class LogMel(ConfigRecord):
     """A log-mel spectrogram float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
 
@@ -230,7 +230,7 @@ class LogMel(OptionRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBanks(OptionRecord):
+class FilterBanks(ConfigRecord):
     """Kaldi log filter banks float32 [frames, bins] with a window of 400 and a hop of 160 samples,
     the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
 
@@ -261,8 +261,8 @@ class NumbersOutput(Record):
     digits: Annotated[int, int_range(1, 17)] = 4
 
 
-TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
-TEXT_READINGS = (TextCharacters, TextWords, TextBytes, TextTokenizer)
+TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
+TEXT_READINGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs."""
 Sound: TypeAlias = Waveform | LogMel | FilterBanks
 TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_READINGS}
@@ -274,12 +274,12 @@ def _read_vocabulary(fields: JsonFields, name: str) -> TextReading:
     return parse_tagged_record(fields.read_object(name), TEXT_RECORDS)
 
 
-def _read_image(fields: JsonFields, name: str) -> ImageRecord:
-    return parse_tagged_record(fields.read_object(name), {ImageRecord.tag: ImageRecord})
+def _read_image(fields: JsonFields, name: str) -> ImageConfig:
+    return parse_tagged_record(fields.read_object(name), {ImageConfig.tag: ImageConfig})
 
 
 @dataclass(frozen=True, slots=True)
-class LabelsOutput(OptionRecord):
+class LabelsOutput(ConfigRecord):
     """Class scores along the last axis, formatted as the `top_k` labels with probabilities."""
 
     tag = "choice"
@@ -300,11 +300,11 @@ class ImageOutput(Record):
     """Normalized pixels, converted to an image: the inverse of `image`, except `invert=auto`."""
 
     tag = "picture"
-    image: Annotated[ImageRecord, _read_image]
+    image: Annotated[ImageConfig, _read_image]
 
 
 @dataclass(frozen=True, slots=True)
-class ClassMapOutput(Record):
+class SegmentationMap(Record):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` holds the RGB values of each class; if it is empty, specc chooses colors.
     """
@@ -333,7 +333,7 @@ ShortText: TypeAlias = Annotated[str, _read_name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CtcTranscript(OptionRecord):
+class CtcDecoding(ConfigRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: the best token per position,
     with repeats merged and blanks removed.
 
@@ -358,7 +358,7 @@ class CtcTranscript(OptionRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxesOutput(OptionRecord):
+class DetectionOutput(ConfigRecord):
     """Class logits [batch, queries, classes] of an object detector, formatted as a table of at most
     `max_detections` boxes with scores above `threshold`.
 
@@ -375,24 +375,24 @@ class BoxesOutput(OptionRecord):
     max_detections: Annotated[int, int_range(1, MAX_LABELS)] = 100
 
 
-InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput
-OutputReading: TypeAlias = (
+InputConfig: TypeAlias = ImageConfig | Sound | TextReading | NumbersOutput
+OutputFormat: TypeAlias = (
     LabelsOutput
     | NumbersOutput
     | TextOutput
-    | CtcTranscript
+    | CtcDecoding
     | ImageOutput
-    | ClassMapOutput
-    | BoxesOutput
+    | SegmentationMap
+    | DetectionOutput
 )
-INPUT_RECORDS: Mapping[str, type[InputReading]] = {
+INPUT_RECORDS: Mapping[str, type[InputConfig]] = {
     record.tag: record
-    for record in (ImageRecord, Waveform, LogMel, FilterBanks, *TEXT_READINGS, NumbersOutput)
+    for record in (ImageConfig, Waveform, LogMel, FilterBanks, *TEXT_READINGS, NumbersOutput)
 }
-OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
+OUTPUT_RECORDS: Mapping[str, type[OutputFormat]] = {
     record.tag: record
     for record in (
-        *(LabelsOutput, NumbersOutput, TextOutput, CtcTranscript, ImageOutput, ClassMapOutput),
-        BoxesOutput,
+        *(LabelsOutput, NumbersOutput, TextOutput, CtcDecoding, ImageOutput, SegmentationMap),
+        DetectionOutput,
     )
 }

@@ -10,8 +10,8 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextReading
-from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets
 
 
@@ -26,7 +26,7 @@ def encode_text_inputs(
     for name, value in inputs.items():
         if (
             name not in graph.inputs
-            or not isinstance(reading.get_input_reading(name), TEXT_READINGS)
+            or not isinstance(reading.get_input_config(name), TEXT_READINGS)
             or not _is_text(value)
         ):
             found[name] = value
@@ -55,7 +55,7 @@ def batch_texts(
     `generated_input` is padded on the left and other inputs on the right. Raise E0912 if lengths
     differ and there is no mask input.
     """
-    record = reading.get_input_reading(name)
+    record = reading.get_input_config(name)
     assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
     sequences: list[Array] = []
     for row in try_encode_texts(texts, record, name):
@@ -105,7 +105,9 @@ def batch_sequences(
                 ],
             )
         return {name: np.stack(sequences) if sequences else np.zeros((0, 0), np.int64)}
-    ids, exist = pad_token_rows(sequences, 0, left=is_left_padded(graph, name, generated_input))
+    ids, exist = pad_token_sequences(
+        sequences, 0, left=is_left_padded(graph, name, generated_input)
+    )
     return {name: ids, keep: exist}
 
 
@@ -175,7 +177,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
     of `encode_text_ids`.
     """
     ids = encode_text_ids(text, record).tolist()
-    if not isinstance(record, TextTokenizer):
+    if not isinstance(record, JsonTokenizer):
         if pair is not None:
             raise_error(
                 "E0906",
@@ -290,5 +292,5 @@ def batch_encodings(
     if with_token_types and TOKEN_TYPES in graph.inputs:
         segments = [np.array(row.type_ids, np.int64) for row in encodings]
         left = is_left_padded(graph, name, generated_input)
-        made[TOKEN_TYPES], _ = pad_token_rows(segments, 0, left=left)
+        made[TOKEN_TYPES], _ = pad_token_sequences(segments, 0, left=left)
     return made

@@ -13,13 +13,13 @@ from specc.diagnostics.source import Source, Span
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import (
-    CtcTranscript,
-    TextBytes,
-    TextCharacters,
+    ByteTokenizer,
+    CharTokenizer,
+    CtcDecoding,
     TextReading,
-    TextWords,
+    WordTokenizer,
 )
-from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
+from specc.preprocessing.tokenizer_files import MAX_ID, JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,
     get_tokenizer_label,
@@ -42,10 +42,10 @@ def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
     `encode_text_ids`.
     """
     rows = [_encode_ids(text, record) for text in texts]
-    return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
+    return split_sequences(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
-def split_rows(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
+def split_sequences(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
     """Convert lists of ids to one array per sequence, with a single conversion of their
     concatenation.
     """
@@ -54,20 +54,20 @@ def split_rows(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]
 
 
 def _encode_ids(text: str, record: TextReading) -> list[int]:
-    if isinstance(record, TextCharacters):
+    if isinstance(record, CharTokenizer):
         ids = _encode_characters(text, record)
-    elif isinstance(record, TextWords):
+    elif isinstance(record, WordTokenizer):
         ids = encode_words(text, record)
     else:
         data = _encode_utf8(text)
-        if isinstance(record, TextBytes):
+        if isinstance(record, ByteTokenizer):
             ids = [byte + record.offset for byte in data]
         else:
             ids = tokenize_text(text, record)
     before = [] if record.start_token_id is None else [record.start_token_id]
     after = [] if record.end_token_id is None else [record.end_token_id]
     # the tokenizer file may already have added these ids
-    if isinstance(record, TextTokenizer) and record.adds_special_tokens:
+    if isinstance(record, JsonTokenizer) and record.adds_special_tokens:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after
     return [*before, *ids, *after]
@@ -86,11 +86,11 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
     kept, _ = strip_special_ids(ids, record)
-    if isinstance(record, TextTokenizer):
+    if isinstance(record, JsonTokenizer):
         return decode_token_ids(kept, record)
-    if isinstance(record, TextWords):
+    if isinstance(record, WordTokenizer):
         return decode_words(kept, record, REPLACEMENT_CHARACTER)
-    if isinstance(record, TextBytes):
+    if isinstance(record, ByteTokenizer):
         return _decode_bytes(kept, record)
     parts = [
         REPLACEMENT_CHARACTER if i == record.unknown_token_id else record.vocab[i] for i in kept
@@ -98,7 +98,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     return "".join(part for part in parts if len(part) == 1)
 
 
-def _decode_bytes(ids: Sequence[int], record: TextBytes) -> str:
+def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
     """Decode the ids that represent UTF-8 bytes."""
     data = bytes(
         number - record.offset for number in ids if record.offset <= number < record.offset + 256
@@ -113,7 +113,7 @@ def strip_special_ids(
     E0916 if an id is outside the vocabulary.
     """
     kept: list[int] = []
-    last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
+    last = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1
     for position, item in enumerate(ids):
         number = int(item)
         if not 0 <= number <= last:
@@ -136,13 +136,13 @@ def get_token_label(number: int, record: TextReading) -> str:
     """Return the label of a token id in plots: its text, or a dot if it has no text."""
     text = (
         get_tokenizer_label(number, record)
-        if isinstance(record, TextTokenizer)
+        if isinstance(record, JsonTokenizer)
         else decode_text([number], record)
     )
     return text or "·"
 
 
-def pad_token_rows(
+def pad_token_sequences(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Pad sequences to an array [batch, longest]; return it with its padding mask."""
@@ -162,7 +162,7 @@ def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
-def _encode_characters(text: str, record: TextCharacters) -> list[int]:
+def _encode_characters(text: str, record: CharTokenizer) -> list[int]:
     ids_of = _map_characters_to_ids(tuple(record.vocab))
     known = [*map(ids_of.get, text)]
     if None not in known:
@@ -194,7 +194,7 @@ def _fail_unknown(text: str, position: int, reason: str) -> NoReturn:
     )
 
 
-def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
+def decode_ctc(ids: Sequence[int], record: CtcDecoding) -> str:
     """Decode the most probable tokens of each sequence (CTC best path)."""
     known = len(record.vocab)
     tokens = [record.vocab[i] if i < known else record.unknown_token for i in ids]

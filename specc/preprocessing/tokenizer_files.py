@@ -163,7 +163,7 @@ def _read_chat(fields: JsonFields, name: str) -> ChatTemplate:
 TokenId: TypeAlias = Annotated[int | None, int_range(0, MAX_ID)]
 
 
-class OptionRecord(Record):
+class ConfigRecord(Record):
     """A record whose field names differ from the names of the spec options."""
 
     __slots__ = ()
@@ -186,7 +186,7 @@ class OptionRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTokenizer(OptionRecord):
+class JsonTokenizer(ConfigRecord):
     """Text that a `tokenizer.json` encodes to ids.
 
     With `adds_special_tokens`, the tokenizer adds its special tokens, such as [CLS] and [SEP];

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.io.safe_read import escape_text
-from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
@@ -239,7 +239,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     return TokenizerFile.from_text(text)
 
 
-def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
+def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
     """Tokenize a text. Raise E0908 if part of the text has no id, E0940 if the package is missing,
     and E0941 if the file is corrupted.
     """
@@ -261,13 +261,13 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     return [i for one in found for i in ([one] * rows if one == token else [one])]
 
 
-def encode_with_offsets(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
+def encode_with_offsets(text: str, pair: str | None, record: JsonTokenizer) -> Tokenizer:
     """Tokenize a text or a pair to a `tokenizers.Encoding`, with token types, offsets and words."""
     return _encode(text, pair, record, _fail_unusable)
 
 
 def _encode(
-    text: str, pair: str | None, record: TextTokenizer, report_error: Callable[[str], NoReturn]
+    text: str, pair: str | None, record: JsonTokenizer, report_error: Callable[[str], NoReturn]
 ) -> Tokenizer:
     """Tokenize a text or a pair within limits of memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
@@ -282,13 +282,13 @@ def _encode(
         return call_with_time_limit(encode, size, _fail_too_costly)[0]
 
 
-def get_token_strings(ids: Sequence[int], record: TextTokenizer) -> list[str]:
+def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
     """Return the vocabulary entry of each id, such as `##ing`, or "" for an unknown id."""
     tokenizer = load_tokenizer(record.file)
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
 
 
-def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
+def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
     """Convert tokens to text with the decoder of the file."""
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:
@@ -297,7 +297,7 @@ def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
         return str(decoder.decode(list(names)))
 
 
-def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool = False) -> str:
+def decode_token_ids(ids: Sequence[int], record: JsonTokenizer, *, special: bool = False) -> str:
     """Decode known ids, including special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _convert_errors(_fail_unusable):
@@ -307,7 +307,7 @@ def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool
         return str(call_with_time_limit(decode, len(ids), _fail_too_costly)[0])
 
 
-def has_subword_prefix(record: TextTokenizer) -> bool:
+def has_subword_prefix(record: JsonTokenizer) -> bool:
     """Return True if the vocabulary marks tokens inside words, e.g. with `##`."""
     return _marks_subwords(record.file.json_text)
 
@@ -317,7 +317,7 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def get_tokenizer_label(number: int, record: TextTokenizer) -> str:
+def get_tokenizer_label(number: int, record: JsonTokenizer) -> str:
     """Return the text or special token name of an id, or "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
     return decode_token_ids([number], record).strip() or str(name or "")

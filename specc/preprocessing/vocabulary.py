@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import find_similar_name
 from specc.io.safe_read import escape_text, has_lone_surrogate
-from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, TextWords
+from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, WordTokenizer
 
 SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 """Pattern of special tokens such as `<end>` and `[UNK]`, which tokenizing text never produces."""
@@ -21,7 +21,7 @@ MAX_SUGGESTION_VOCABULARY = 100_000
 seconds."""
 
 
-def encode_words(text: str, record: TextWords) -> list[int]:
+def encode_words(text: str, record: WordTokenizer) -> list[int]:
     """Convert the words of a text to ids. Raise E0959 if a word is unknown."""
     numbers, ids = _map_words_to_ids(record.vocab), []
     for start, end in _split_words(text, record):
@@ -33,13 +33,13 @@ def encode_words(text: str, record: TextWords) -> list[int]:
     return ids
 
 
-def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
+def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str:
     """Join words with spaces, without special tokens."""
     parts = [unknown if i == record.unknown_token_id else record.vocab[i] for i in ids]
     return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
-def find_unreachable_words(record: TextWords) -> list[str]:
+def find_unreachable_words(record: WordTokenizer) -> list[str]:
     """Return the words with whitespace, and the words with uppercase letters if lookup lowercases
     words.
     """
@@ -51,7 +51,7 @@ def find_unreachable_words(record: TextWords) -> list[str]:
     ]
 
 
-def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
+def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
     """Yield the start and end offsets of each word."""
     known = _map_words_to_ids(record.vocab)
     for piece in WORD_PIECE.finditer(text):
@@ -63,7 +63,7 @@ def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
             yield part.span()
 
 
-def _normalize_word(word: str, record: TextWords) -> str:
+def _normalize_word(word: str, record: WordTokenizer) -> str:
     """Lowercase the word if the record lowercases words."""
     return word.lower() if record.do_lower_case else word
 
@@ -74,7 +74,7 @@ def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
-def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
+def _fail_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
     known, word = _map_words_to_ids(record.vocab), span.text
     helps = []
     if _normalize_word(word, record).lower() in known:

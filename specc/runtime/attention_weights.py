@@ -11,12 +11,12 @@ from specc.diagnostics.render import format_repr, render_html_table
 from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Value, collect_needed_nodes
+from specc.ir.graph import Graph, GraphBuilder, Node, Value, collect_required_nodes
 from specc.ir.op import Op
 
 
 @dataclass(frozen=True)
-class AttentionLocation:
+class AttentionNode:
     """The location of attention weights [… query, key]: a `value` in nested `loops`, outermost
     first.
     """
@@ -29,9 +29,9 @@ class AttentionLocation:
     """The attention mask, if known."""
 
 
-def find_attention_locations(graph: Graph) -> dict[str, AttentionLocation]:
+def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
     """Return all attention nodes by scope, in graph order; repeated scopes are numbered."""
-    found: dict[str, AttentionLocation] = {}
+    found: dict[str, AttentionNode] = {}
     for scope, location in _iterate_locations(graph, ()):
         name, n = scope, 1
         while name in found:
@@ -57,7 +57,7 @@ def _get_weights_and_mask(
 
 def _iterate_locations(
     graph: Graph, loops: tuple[Node, ...]
-) -> Iterator[tuple[str, AttentionLocation]]:
+) -> Iterator[tuple[str, AttentionNode]]:
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Scan):
             yield from _iterate_locations(node.op.body, (*loops, node))
@@ -71,7 +71,7 @@ def _iterate_locations(
             queries = _get_iteration_count(loops[-1])
         made = graph.node_origins.get(node)
         for scope in (made.scopes if made else ()) or ("attention",):
-            yield scope, AttentionLocation(value, queries, keys, loops, mask)
+            yield scope, AttentionNode(value, queries, keys, loops, mask)
 
 
 def _get_iteration_count(loop: Node) -> Dim:
@@ -90,7 +90,7 @@ def compute_attention_weights(
     prepared inputs. `returned` are the weights that the compiled model outputs. `parameters` loads
     the model's parameters if the remaining weights depend on them.
     """
-    locations = find_attention_locations(graph)
+    locations = locate_attention_nodes(graph)
     found = {
         n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
     }
@@ -110,7 +110,7 @@ def find_masked_positions(
     """Compute the masked-out positions by scope, bool [batch, heads, query, key], for layers whose
     attention weights have these `shapes`. Layers without a mask are omitted.
     """
-    locations = find_attention_locations(graph)
+    locations = locate_attention_nodes(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
     found: dict[str, Array] = {}
     for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():
@@ -136,7 +136,7 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
         yield f"{name}{ITERATION_SEPARATOR}{number + 1}", weights[:, :, number]
 
 
-def _reshape_weights(weights: Array, location: AttentionLocation) -> Array:
+def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
     """Merge loop axes into the query axis, and insert a heads axis after the batch axis if there is
     none.
     """
@@ -164,17 +164,16 @@ def _evaluate_values(
     if not wanted:
         return {}
     tapped, taps = _add_outputs(graph, wanted)
-    read = {a for node in collect_needed_nodes(taps.values()) for a in node.args} | {*taps.values()}
+    read = {a for node in collect_required_nodes(taps.values()) for a in node.args} | {
+        *taps.values()
+    }
     needed = {n: v for n, v in tapped.parameters.items() if v in read}
     tapped = replace(tapped, parameters=needed, outputs=taps, names={})
     return backend.load_reference().evaluate_graph(tapped, inputs, parameters() if needed else {})
 
 
 def _is_returned(
-    name: str,
-    location: AttentionLocation,
-    returned: Arrays,
-    locations: Mapping[str, AttentionLocation],
+    name: str, location: AttentionNode, returned: Arrays, locations: Mapping[str, AttentionNode]
 ) -> bool:
     """Return True if the model output `name` contains the weights of this attention node."""
     # A loop outputs one slice per iteration. If a scope has two attention nodes, a model compiled
@@ -188,7 +187,7 @@ def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, V
     """Return a copy of the graph in which loops also output the wanted values, and the copies of
     these values.
     """
-    builder = Builder()
+    builder = GraphBuilder()
     copied = builder.copy_inputs_and_parameters(graph)
     taps: dict[str, Value] = {}
     for node, results in graph.nodes:

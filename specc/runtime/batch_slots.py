@@ -6,24 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from specc.backend import DeviceTensors
-from specc.decode.token_choice import Ints
+from specc.decode.token_selection import Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs, find_batch_axis
-from specc.runtime.steppers import MIN_BUFFER_POSITIONS, KVCacheStepper
 
-MIN_SPARE_COLUMNS = 16
+MIN_EXTRA_PADDING_COLUMNS = 16
 """Minimum number of unused positions in a newly allocated buffer."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPart:
+class BatchSubset:
     """The sequences of one stepper that stay in the batch, as indices int64 [kept]."""
 
-    stepper: KVCacheStepper
+    stepper: KVCacheSession
     batch_indices: Ints
 
     @property
@@ -32,12 +32,12 @@ class BatchPart:
         return int(self.stepper.inputs.tokens.shape[1])
 
 
-def count_spare_columns(states: Sequence[DecodeState]) -> int:
+def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
     """Return the number of masked columns before each sequence: 1 if a state has a time axis."""
     return int(any(state.time_axis is not None for state in states))
 
 
-def prepend_spare_columns(
+def prepend_padding_columns(
     input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
     """Prepend `count` padding columns to the inputs of a prompt."""
@@ -76,17 +76,17 @@ def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tup
 
 
 def merge_batches(
-    stepper: KVCacheStepper,
+    stepper: KVCacheSession,
     kept_indices: Ints,
-    added_stepper: KVCacheStepper | None,
+    added_session: KVCacheSession | None,
     added_indices: Ints,
 ) -> None:
     """Replace the batch of `stepper` by its sequences `kept_indices`, followed by the sequences
-    `added_indices` of `added_stepper`. Remove columns that no sequence uses.
+    `added_indices` of `added_session`. Remove columns that no sequence uses.
     """
-    parts = [BatchPart(stepper, kept_indices)]
-    if added_stepper is not None and len(added_indices):
-        parts.append(BatchPart(added_stepper, added_indices))
+    parts = [BatchSubset(stepper, kept_indices)]
+    if added_session is not None and len(added_indices):
+        parts.append(BatchSubset(added_session, added_indices))
     merged = _MergedBatch.from_parts(stepper, parts)
     states, static_inputs, constant_inputs = (
         merged.merge_states(),
@@ -100,25 +100,25 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """The sequences of several steppers, merged into one batch for `target_stepper`."""
+    """The sequences of several steppers, merged into one batch for `target_session`."""
 
-    target_stepper: KVCacheStepper
-    parts: tuple[BatchPart, ...]
+    target_session: KVCacheSession
+    parts: tuple[BatchSubset, ...]
     column_count: int
 
     @staticmethod
-    def from_parts(target_stepper: KVCacheStepper, parts: Sequence[BatchPart]) -> "_MergedBatch":
+    def from_parts(target_session: KVCacheSession, parts: Sequence[BatchSubset]) -> "_MergedBatch":
         """Create a merged batch with the columns of the longest sequence, plus spare columns."""
         oldest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
-            target_stepper,
+            target_session,
             tuple(parts),
-            oldest + count_spare_columns(target_stepper.metadata.states),
+            oldest + count_extra_padding_columns(target_session.metadata.states),
         )
 
     def merge_states(self) -> DeviceTensors:
         """Return the decode states of all sequences."""
-        facts, tensor = self.target_stepper.metadata, self.target_stepper.session.copy_to_device
+        facts, tensor = self.target_session.metadata, self.target_session.session.copy_to_device
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
@@ -127,7 +127,7 @@ class _MergedBatch:
         arrays = [p.stepper.session.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stack_elements(arrays, state.type, state.batch_axis)
-        buffered = state.name in self.target_stepper.metadata.in_place_states
+        buffered = state.name in self.target_session.metadata.in_place_states
         prefixes, time_steps = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept_columns = int(min(state.max_positions, part.column_count))
@@ -152,7 +152,7 @@ class _MergedBatch:
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
         left = state.time_axis in find_left_padded_axes(
-            self.target_stepper.input_signature, state.type
+            self.target_session.input_signature, state.type
         )
         prefix_length = max(h.shape[1] for h in prefixes)
         kept_columns = int(min(state.max_positions, self.column_count))
@@ -180,24 +180,24 @@ class _MergedBatch:
 
     def merge_static_inputs(self) -> DeviceTensors:
         """Return the merged outputs of `encode`, or the static inputs of the caller."""
-        names, graph = self.target_stepper.metadata.static_inputs, self.target_stepper.graph
+        names, graph = self.target_session.metadata.static_inputs, self.target_session.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.static_inputs[n])
         )
         return {
-            name: self.target_stepper.session.copy_to_device(array)
+            name: self.target_session.session.copy_to_device(array)
             for name, array in arrays.items()
         }
 
     def merge_constant_inputs(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""
-        graph = self.target_stepper.input_signature.graph
+        graph = self.target_session.input_signature.graph
         return self._stack_inputs(
-            self.target_stepper.inputs.static_inputs, graph, lambda s, n: s.inputs.static_inputs[n]
+            self.target_session.inputs.static_inputs, graph, lambda s, n: s.inputs.static_inputs[n]
         )
 
     def _stack_inputs(
-        self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheStepper, str], Array]
+        self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
         """Stack the inputs of `graph` that `read` returns for each stepper."""
         found = {}
@@ -205,14 +205,14 @@ class _MergedBatch:
             type = graph.inputs[name].type
             arrays = [read(part.stepper, name) for part in self.parts]
             found[name] = self._stack_elements(
-                arrays, type, find_batch_axis(type, self.target_stepper.batch_size)
+                arrays, type, find_batch_axis(type, self.target_session.batch_size)
             )
         return found
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
         """Return the inputs with a time axis and the tokens, both without spare columns."""
         merged: dict[str, Array] = {}
-        for name in self.target_stepper.inputs.arrays:
+        for name in self.target_session.inputs.arrays:
             parts = [part.stepper.inputs.arrays[name][part.batch_indices] for part in self.parts]
             merged[name] = np.concatenate([*map(self._align_states, parts)])
         tokens = [self._align_states(p.stepper.inputs.tokens[p.batch_indices]) for p in self.parts]
@@ -231,11 +231,11 @@ class _MergedBatch:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
         return stack_padded(
-            arrays, batch_axis, find_left_padded_axes(self.target_stepper.input_signature, type)
+            arrays, batch_axis, find_left_padded_axes(self.target_session.input_signature, type)
         )
 
 
-def _count_columns(part: BatchPart) -> int:
+def _count_columns(part: BatchSubset) -> int:
     """Return the number of columns from the first real token of the longest sequence."""
     columns = part.column_count
     mask = part.stepper.inputs.arrays.get(part.stepper.input_signature.mask_input)
@@ -250,7 +250,7 @@ def _count_columns(part: BatchPart) -> int:
 def _choose_buffer_length(columns: int) -> int:
     """Return the buffer length to allocate for the given number of columns."""
     length = MIN_BUFFER_POSITIONS
-    while length < columns + MIN_SPARE_COLUMNS:
+    while length < columns + MIN_EXTRA_PADDING_COLUMNS:
         length *= 2
     return length
 

@@ -6,10 +6,10 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from specc.decode.decode_loop_and_beam_search import choose_next_tokens, compute_token_log_probs
+from specc.decode.decode_loop_and_beam_search import compute_token_log_probs, select_next_tokens
 from specc.decode.detokenizer import BatchDetokenizer
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     Bools,
     DecodePosition,
     Floats,
@@ -18,13 +18,17 @@ from specc.decode.token_choice import (
     find_penalized_tokens,
     list_prompt_tokens,
     make_invalid_logits_error,
-    make_sampling_uniforms_at,
+    make_position_uniforms,
 )
 from specc.diagnostics.diagnostic import Failed
-from specc.runtime.batch_slots import count_spare_columns, merge_batches, prepend_spare_columns
+from specc.runtime.batch_slots import (
+    count_extra_padding_columns,
+    merge_batches,
+    prepend_padding_columns,
+)
+from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generation_request import GenerativeModel, compute_max_new_tokens
 from specc.runtime.generation_stream import GenerationResult, GenerationStream, decode_tokens
-from specc.runtime.steppers import KVCacheStepper
 
 DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
@@ -134,19 +138,19 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
     batch elements of `stepper`. `prepare` prepares sequences that start together, for which
-    `get_shape` is equal. `on_begin` receives the indices of all active sequences. `fed_tokens`
-    counts all processed tokens, and `used_tokens` excludes padding.
+    `get_shape` is equal. `on_start` receives the indices of all active sequences.
+    `processed_tokens` counts all processed tokens, and `valid_tokens` excludes padding.
     """
 
     model: GenerativeModel
     batch_size: int
     prepare: Callable[[Sequence[T]], GenerationStream]
     get_shape: Callable[[T], object]
-    on_begin: Callable[[Sequence[int]], None] = lambda numbers: None
-    stepper: KVCacheStepper | None = None
+    on_start: Callable[[Sequence[int]], None] = lambda numbers: None
+    stepper: KVCacheSession | None = None
     slots: list[BatchSlot[T]] = field(default_factory=list)
-    fed_tokens: int = 0
-    used_tokens: int = 0
+    processed_tokens: int = 0
+    valid_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Yield sequences as they finish. The index of a sequence determines its random stream. An
@@ -156,8 +160,10 @@ class ContinuousBatch(Generic[T]):
         next_input = next(iterator, None)
         while next_input is not None or self.active_slots:
             new_inputs: list[tuple[int, T]] = []
-            for _ in range(self.free_slots):
-                if next_input is None or not self.fits_batch(next_input[1], new_inputs):
+            for _ in range(self.free_slot_count):
+                if next_input is None or not self.is_compatible_with_batch(
+                    next_input[1], new_inputs
+                ):
                     break
                 new_inputs.append(next_input)
                 next_input = next(iterator, None)
@@ -169,7 +175,7 @@ class ContinuousBatch(Generic[T]):
         return [row for row, slot in enumerate(self.slots) if not slot.is_finished]
 
     @property
-    def free_slots(self) -> int:
+    def free_slot_count(self) -> int:
         """The number of sequences that may start now; 0 until enough slots are free for a
         prefill.
         """
@@ -178,7 +184,7 @@ class ContinuousBatch(Generic[T]):
         # a prefill blocks all running sequences, so several prompts are prefilled at once
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
-    def fits_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
+    def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
         """Return True if a sequence has the same shape as the active sequences and `new_inputs`."""
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
@@ -188,7 +194,7 @@ class ContinuousBatch(Generic[T]):
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Add new sequences to the batch."""
         active = self.active_slots
-        self.on_begin(
+        self.on_start(
             [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
         )
         try:
@@ -200,7 +206,7 @@ class ContinuousBatch(Generic[T]):
         slots = [
             BatchSlot.from_stream(n, t, stream, row, vocab) for row, (n, t) in enumerate(new_inputs)
         ]
-        self.used_tokens += sum(slot.prompt_length for slot in slots)
+        self.valid_tokens += sum(slot.prompt_length for slot in slots)
         yield from _choose_tokens(slots, logits)
         unfinished = np.array([n for n, slot in enumerate(slots) if not slot.is_finished], np.int64)
         self.slots = [*(self.slots[row] for row in active), *(slots[n] for n in unfinished)]
@@ -212,17 +218,17 @@ class ContinuousBatch(Generic[T]):
 
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
-    ) -> tuple[KVCacheStepper, GenerationStream, Floats]:
+    ) -> tuple[KVCacheSession, GenerationStream, Floats]:
         """Prefill the prompts of new sequences; return logits float32 [batch, vocab]."""
         facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
         self._count_source_tokens(stream)
-        prepared = prepend_spare_columns(
-            input_signature, stream.prepared_inputs, count_spare_columns(facts.states)
+        prepared = prepend_padding_columns(
+            input_signature, stream.prepared_inputs, count_extra_padding_columns(facts.states)
         )
-        stepper = self.model.create_stepper(prepared)
-        assert isinstance(stepper, KVCacheStepper), "a step has states"
+        stepper = self.model.create_decoder_session(prepared)
+        assert isinstance(stepper, KVCacheSession), "a step has states"
         return stepper, stream, self._feed_tokens(stepper, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
@@ -230,8 +236,8 @@ class ContinuousBatch(Generic[T]):
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:
-                self.fed_tokens += value.size
-                self.used_tokens += int(value.sum())
+                self.processed_tokens += value.size
+                self.valid_tokens += int(value.sum())
 
     def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
@@ -247,15 +253,15 @@ class ContinuousBatch(Generic[T]):
             self.slots, self.stepper = [], None
             yield from self._retry_one_by_one([(x.sequence_index, x.input) for x in slots], failed)
             return
-        self.used_tokens += len(active)
+        self.valid_tokens += len(active)
         yield from _choose_tokens(slots, logits[active])
         remaining = self.active_slots
         if remaining and 2 * len(remaining) <= len(self.slots):
             merge_batches(self.stepper, np.array(remaining), None, np.array([], np.int64))
             self.slots = [self.slots[row] for row in remaining]
 
-    def _feed_tokens(self, stepper: KVCacheStepper, tokens: Ints) -> Floats:
-        self.fed_tokens += tokens.size
+    def _feed_tokens(self, stepper: KVCacheSession, tokens: Ints) -> Floats:
+        self.processed_tokens += tokens.size
         return np.asarray(stepper.step(tokens), np.float32)
 
     def _retry_one_by_one(
@@ -267,12 +273,12 @@ class ContinuousBatch(Generic[T]):
             return
         for text in inputs:
             single = replace(
-                self, batch_size=1, stepper=None, slots=[], fed_tokens=0, used_tokens=0
+                self, batch_size=1, stepper=None, slots=[], processed_tokens=0, valid_tokens=0
             )
             yield from single.generate([text])
-            self.fed_tokens, self.used_tokens = (
-                self.fed_tokens + single.fed_tokens,
-                self.used_tokens + single.used_tokens,
+            self.processed_tokens, self.valid_tokens = (
+                self.processed_tokens + single.processed_tokens,
+                self.valid_tokens + single.valid_tokens,
             )
 
 
@@ -330,9 +336,9 @@ def _iterate_tokens(
     uniform = None
     if settings.strategy == "sample":
         positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
-        uniform = make_sampling_uniforms_at(settings.seed, positions)
+        uniform = make_position_uniforms(settings.seed, positions)
     stacked = np.stack(seen) if seen else None
-    chosen = choose_next_tokens(logits, stacked, settings, position, uniform)
+    chosen = select_next_tokens(logits, stacked, settings, position, uniform)
     scores: list[float | None] = [None] * len(slots)
     if settings.log_probs:
         none_ended = np.zeros(len(slots), np.bool_)

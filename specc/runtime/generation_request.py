@@ -11,14 +11,14 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import format_limit_reason
 from specc.artifact.generation_facts import GenerationMetadata
-from specc.artifact.manifest import RandomWeights
+from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes
-from specc.decode.token_choice import Bools, Ints
+from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.model import GenerateSection, find_default_sources, resolve_absent_inputs
+from specc.ir.model import GenerateSection, find_default_sources, resolve_missing_inputs
 from specc.preprocessing.chat_template import (
     add_image_parts,
     list_message_images,
@@ -28,15 +28,15 @@ from specc.preprocessing.chat_template import (
 from specc.preprocessing.image_prompts import find_image_input, prepare_images
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextOutput, TextReading
-from specc.preprocessing.python_values import is_image
+from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import tokenize_text
+from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 NO_INPUTS: Mapping[str, object] = {}
-CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
+CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 """A function that creates a stepper for a batch of prepared inputs."""
 
 
@@ -49,15 +49,15 @@ def find_text_tokenizer(
     record = dict(reading.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
         return record.vocabulary
-    found = reading.get_input_reading(generation.sequence_input)
+    found = reading.get_input_config(generation.sequence_input)
     return found if isinstance(found, TEXT_READINGS) else None
 
 
 @dataclass(kw_only=True)
 class GenerativeModel:
     """A generative model. `input_signature` describes its inputs. `max_context` is its maximum
-    length, limited by the position embedding `limiting_table`. `create_stepper` starts a decode
-    loop in Python; `standalone_session` runs a standalone generator with the settings
+    length, limited by the position embedding `limiting_table`. `create_decoder_session` starts a
+    decode loop in Python; `standalone_session` runs a standalone generator with the settings
     `compiled_settings`. `logits_vocabulary_size` is the number of logits. `allows_empty_prompt` is
     true if the first token can be sampled without a prompt, from positions such as image
     embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences of
@@ -68,9 +68,9 @@ class GenerativeModel:
     generation: GenerateSection
     reading: PreprocessingConfig
     max_context: int | None
-    create_stepper: CreateStepper = field(repr=False)
+    create_decoder_session: CreateDecoderSession = field(repr=False)
     limiting_table: str = ""
-    random_init: RandomWeights | None = None
+    random_init: RandomInitInfo | None = None
     standalone_session: Session | None = field(default=None, repr=False)
     compiled_settings: Mapping[str, object] = field(default_factory=dict)
     logits_vocabulary_size: int | None = None
@@ -135,8 +135,8 @@ class GenerationRequest:
 
 def has_chat_template(input_signature: ModelInputs) -> bool:
     """Return True if the model has a chat template for the generated input."""
-    record = input_signature.reading.get_input_reading(input_signature.sequence_input)
-    return isinstance(record, TextTokenizer) and record.chat_template is not None
+    record = input_signature.reading.get_input_config(input_signature.sequence_input)
+    return isinstance(record, JsonTokenizer) and record.chat_template is not None
 
 
 def prepare_chat(
@@ -150,8 +150,8 @@ def prepare_chat(
     input, and E0991 if the number of images differs from the number of image parts.
     """
     sequence_input, reading = input_signature.sequence_input, input_signature.reading
-    record = reading.get_input_reading(sequence_input) if sequence_input else None
-    if not isinstance(record, TextTokenizer) or record.chat_template is None:
+    record = reading.get_input_config(sequence_input) if sequence_input else None
+    if not isinstance(record, JsonTokenizer) or record.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed = parse_messages(messages)
     images = [*images] or list_message_images(parsed)
@@ -226,7 +226,7 @@ def _recompute_padding_mask(
         title = f"the prompts have different lengths, and `{mask_input}` depends on more inputs"
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
     mask_defaults, mask = (
-        resolve_absent_inputs(defaults, (mask_input,)),
+        resolve_missing_inputs(defaults, (mask_input,)),
         prepared[mask_input].copy(),
     )
     for row, tokens in enumerate(prepared[sequence_input]):
@@ -317,7 +317,7 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
         )
 
 
-def check_context(model: GenerativeModel, prompt: Ints) -> None:
+def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
     """Raise E0943 if the prompt exceeds the maximum context length."""
     if model.max_context is None or prompt.shape[1] <= model.max_context:
         return

@@ -8,9 +8,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import (
+    BeamHypothesis,
+    iterate_decode_steps,
+    search_beams,
+)
 from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
-from specc.decode.token_choice import DecodeStep
+from specc.decode.token_selection import DecodeStepOutput
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
@@ -51,9 +55,9 @@ class GenerationStream(GenerationRequest):
     `hypotheses` are the results of beam search once it has ended.
     """
 
-    logged_steps: list[DecodeStep] = field(default_factory=list)
+    logged_steps: list[DecodeStepOutput] = field(default_factory=list)
     hypotheses: list[list[BeamHypothesis]] | None = None
-    step_iterator: Iterator[DecodeStep] | None = field(default=None, repr=False)
+    step_iterator: Iterator[DecodeStepOutput] | None = field(default=None, repr=False)
     error: Failed | None = None
 
     def __repr__(self) -> str:
@@ -63,7 +67,7 @@ class GenerationStream(GenerationRequest):
             f"{'text' if rows == 1 else 'texts'}, {len(self.logged_steps)} tokens each so far"
         )
 
-    def __iter__(self) -> Iterator[DecodeStep]:
+    def __iter__(self) -> Iterator[DecodeStepOutput]:
         """Yield tokens (int64 [batch]) as they are generated; beam search yields them at the
         end.
         """
@@ -179,7 +183,7 @@ def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
     return BatchDetokenizer(request.decode, len(request.prompt), request.settings.stop_strings)
 
 
-def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
+def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutput]:
     """Yield the steps of greedy search or sampling, including steps of a standalone generator."""
     detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
     observer = detokenizer.feed if detokenizer else None
@@ -189,8 +193,8 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
             run_standalone(request.model.standalone_session, request), request, observer
         )
         return
-    stepper = request.model.create_stepper(request.prepared_inputs)
-    yield from decode_steps(
+    stepper = request.model.create_decoder_session(request.prepared_inputs)
+    yield from iterate_decode_steps(
         stepper,
         request.prompt,
         request.limited_settings,
@@ -200,7 +204,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
     )
 
 
-def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
+def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
     """Yield the steps of the best hypothesis of each batch element after beam search has ended."""
     found = _search_beams(stream)
     best = [
@@ -214,7 +218,7 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
         ]
         # Shorter sequences are padded until the longest has ended.
         ended = [h.has_ended and step + 1 >= len(h.tokens) for h in best]
-        yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
+        yield DecodeStepOutput(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 
 def _raise_no_hypothesis(row: int) -> NoReturn:
@@ -236,7 +240,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
         return list_standalone_hypotheses(
             run_standalone(request.model.standalone_session, request), request.settings.stop
         )
-    stepper = request.model.create_stepper(request.prepared_inputs)
+    stepper = request.model.create_decoder_session(request.prepared_inputs)
     return search_beams(
         stepper,
         request.prompt,

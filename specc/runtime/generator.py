@@ -23,19 +23,24 @@ from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.input_checks import LengthBound
+from specc.runtime.decoder_sessions import (
+    FullForwardSession,
+    KVCacheSession,
+    StepGraphs,
+    infer_lengths,
+)
 from specc.runtime.generation_request import (
     GenerativeModel,
-    check_context,
+    check_context_length,
     check_generation_settings,
     compute_max_new_tokens,
     prepare_prompts,
 )
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
+from specc.runtime.model_inputs import ModelInputs, find_unused_inputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.standalone_generator import check_compiled_settings
-from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, StepGraphs, infer_lengths
 
 
 @dataclass(kw_only=True)
@@ -119,7 +124,7 @@ class Generator(GenerativeModel):
         )
         prompt = prepared[sequence_input]
         limited = self._limit_context(prepared)
-        check_context(limited, prompt)
+        check_context_length(limited, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.allows_empty_prompt:
             raise_error("E0912", f"`{sequence_input}` is empty: a prompt needs at least one token")
@@ -164,8 +169,8 @@ def make_generator(model: LoadedModel) -> Generator | None:
     if source is None or source.type.rank not in (2, 3):
         return None
 
-    def make_stepper(prepared: Arrays) -> FullForwardStepper:
-        return FullForwardStepper(
+    def make_stepper(prepared: Arrays) -> FullForwardSession:
+        return FullForwardSession(
             model.session, model.input_signature, generation.logits_output, prepared
         )
 
@@ -178,7 +183,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
         reading=model.manifest.reading,
         max_context=bound.high,
         random_init=model.manifest.random_init,
-        create_stepper=make_stepper,
+        create_decoder_session=make_stepper,
         logits_vocabulary_size=get_logits_vocabulary_size(graph, generation),
         allows_empty_prompt=_can_sample_first_token(graph, generation),
     )
@@ -200,14 +205,14 @@ def _make_standalone_generator(
                 **input_signature.length_bounds,
                 **parse_length_bounds(decode_settings.get("bounds")),
             },
-            unread_inputs=find_unread_inputs(manifest.graph, None, read),
+            unused_inputs=find_unused_inputs(manifest.graph, None, read),
             padding_strides=_parse_strides(decode_settings.get("strides")),
         ),
         generation=generation,
         reading=manifest.reading,
         max_context=as_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
-        create_stepper=_fail_no_step_graph,
+        create_decoder_session=_fail_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
         logits_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
@@ -230,7 +235,7 @@ def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int
     return graph.outputs[generation.logits_output].type.shape[-1].number
 
 
-def _fail_no_step_graph(prepared: Arrays) -> FullForwardStepper:
+def _fail_no_step_graph(prepared: Arrays) -> FullForwardSession:
     raise AssertionError("a standalone generator has no step graph")
 
 
@@ -266,8 +271,8 @@ def open_generator(
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.metadata, opened.input_signature
 
-    def make_stepper(prepared: Arrays) -> KVCacheStepper:
-        return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
+    def make_stepper(prepared: Arrays) -> KVCacheSession:
+        return KVCacheSession(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
         input_signature=input_signature,
@@ -276,9 +281,9 @@ def open_generator(
         max_context=facts.max_context,
         limiting_table=facts.limiting_table,
         random_init=facts.random_init,
-        create_stepper=make_stepper,
+        create_decoder_session=make_stepper,
         logits_vocabulary_size=get_logits_vocabulary_size(opened.graph, facts.generation),
-        allows_empty_prompt=bool(facts.first_token_output),
+        allows_empty_prompt=bool(facts.first_token_logits),
         continuous_batching_metadata=facts if facts.allows_mixed_lengths else None,
     )
 
@@ -310,6 +315,6 @@ def _build_step_inputs(
             **{n: LengthBound(v) for n, v in signature.min_lengths.items()},
             **metadata.length_bounds,
         },
-        unread_inputs=find_unread_inputs(signature, metadata.defaults, known_names),
+        unused_inputs=find_unused_inputs(signature, metadata.defaults, known_names),
         padding_strides={**find_padding_strides(step), **strides},
     )

@@ -21,8 +21,8 @@ from specc.ir.dim import DimError
 from specc.ir.graph import Graph
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
+from specc.runtime.decoder_sessions import KVBufferStep
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
-from specc.runtime.steppers import BufferedStep
 from specc.weights.int_quantization import dequantize_weight
 
 STACK_RANK = 3
@@ -152,7 +152,7 @@ class LoadedModel:
 
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
         """Return a session with the inputs of the model's declared graph."""
-        if isinstance(self.session, BufferedStep):
+        if isinstance(self.session, KVBufferStep):
             return replace(self.session, session=runtime)
         return runtime
 
@@ -202,7 +202,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := package_index.explain_mismatch(
+        if reason := package_index.explain_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _fail_changed(file.path, location, reason)

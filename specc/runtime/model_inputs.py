@@ -10,14 +10,14 @@ import numpy as np
 from specc import backend
 from specc.analysis.time_axis import find_padding_strides
 from specc.artifact.generation_facts import find_length_bounds
-from specc.decode.token_choice import Bools, Ints
+from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_text import parse_dim
-from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_absent_inputs
+from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_missing_inputs
 from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_exactly
 from specc.preprocessing.image_prompts import (
@@ -28,7 +28,7 @@ from specc.preprocessing.image_prompts import (
 )
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
-from specc.preprocessing.python_values import convert_image_arrays, convert_input, convert_to_array
+from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
 from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
 
 
@@ -36,7 +36,7 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 class ModelInputs:
     """The inputs of `graph`, their preprocessing `reading`, and the graph `defaults` that computes
     omitted inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds
-    of each length; left padding must be a multiple of `padding_strides`. `unread_inputs` have no
+    of each length; left padding must be a multiple of `padding_strides`. `unused_inputs` have no
     consumer and may be omitted.
     """
 
@@ -45,7 +45,7 @@ class ModelInputs:
     defaults: Graph | None = None
     sequence_input: str = ""
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
-    unread_inputs: frozenset[str] = frozenset()
+    unused_inputs: frozenset[str] = frozenset()
     padding_strides: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class ModelInputs:
     @property
     def input_specs(self) -> tuple[InputSpec, ...]:
         """The expected dtype and shape of each input."""
-        optional_names = {*self.unread_inputs, *(self.defaults.outputs if self.defaults else ())}
+        optional_names = {*self.unused_inputs, *(self.defaults.outputs if self.defaults else ())}
         specs = []
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
@@ -124,12 +124,12 @@ class ModelInputs:
     def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
         if self.defaults is None:
             return {}
-        known_names = {*values, *self.unread_inputs}
+        known_names = {*values, *self.unused_inputs}
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
         # Only the required defaults are computed: others may depend on omitted inputs.
-        defaults = resolve_absent_inputs(self.defaults, absent)
+        defaults = resolve_missing_inputs(self.defaults, absent)
         default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
         computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
@@ -169,7 +169,7 @@ def _check_strides(name: str, mask: Array, stride: int) -> None:
         )
 
 
-def find_unread_inputs(
+def find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
     """Return the inputs outside `read_names` on which no default of an input in `read_names`
@@ -249,7 +249,7 @@ class PerTokenInputs:
                 whole[self.is_finished, -count:] = False
             self.arrays[name] = whole
 
-    def get_newest(self, name: str) -> Array:
+    def get_last_positions(self, name: str) -> Array:
         """Return the new positions of an input along its first time axis."""
         value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
         first = value.shape[axis] - self.new_count
@@ -339,7 +339,7 @@ class PerTokenInputs:
         defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         assert defaults is not None, "a computed input has a default"
         known = {**self.static_inputs, **self.arrays, growing: self.tokens}
-        alone = resolve_absent_inputs(defaults, (name,))
+        alone = resolve_missing_inputs(defaults, (name,))
         # values with no consumer may not have been extended yet
         used = {*self.static_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}

@@ -13,9 +13,9 @@ from specc.diagnostics.render import align_columns, format_repr, format_thousand
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.model import DecodeState
+from specc.runtime.decoder_sessions import KVBufferStep
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
 from specc.runtime.package_files import PackageFiles, open_package_files
-from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
 """The names of default graphs, in order of preference."""
@@ -78,7 +78,7 @@ class ModelPackage(PackageFiles):
         if not facts.in_place_states:
             return model
         # a step has the inputs of its declared graph, with or without in-place buffers
-        return replace(model, session=BufferedStep(model.runtime, graph, facts))
+        return replace(model, session=KVBufferStep(model.runtime, graph, facts))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
         """Open a session of a graph without its manifest: it checks names and shapes, but computes

@@ -15,10 +15,10 @@ from specc.artifact.package_index import (
     INDEX_FILE,
     PackageIndex,
     WeightFileMetadata,
-    explain_mismatch,
+    explain_file_mismatch,
     explain_misplaced_tensors,
     get_regular_file_size,
-    read_index,
+    read_package_index,
 )
 from specc.backend import ModelFile
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -54,17 +54,17 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
     Raise E0802 if there is no index, E0831 if the index is invalid, and E0830 if its files are
     inconsistent.
     """
-    index = read_index(directory)
+    index = read_package_index(directory)
     # Another process may write the package at the same time. The index is written last, so if the
     # index has changed, files that do not match are read again.
     while True:
         try:
             opened = _open_files(directory, index, verify_contents)
             if verify_contents:
-                read_index(directory, verifies_contents=True)
+                read_package_index(directory, verifies_contents=True)
             return opened
         except Failed:
-            found = read_index(directory)
+            found = read_package_index(directory)
             if found == index:
                 raise
             index = found  # another process replaced the package
@@ -85,7 +85,9 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
                 directory, name, "its content has changed since the package was written"
             )
     for name, linked in index.linked_files.items():
-        if reason := explain_mismatch(directory, name, linked, verifies_contents=verify_contents):
+        if reason := explain_file_mismatch(
+            directory, name, linked, verifies_contents=verify_contents
+        ):
             _fail_inconsistent(directory, name, reason)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
@@ -132,7 +134,7 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     for location, _ in external_files:
         if (found := index.files.get(location)) is not None:
             facts = WeightFileMetadata(found.bytes, found.sha256)
-            if reason := explain_mismatch(directory, location, facts):
+            if reason := explain_file_mismatch(directory, location, facts):
                 _fail_inconsistent(directory, location, reason)
 
 

@@ -16,8 +16,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.ir.model import PAST_LENGTH_INPUT
+from specc.runtime.decoder_sessions import NUMPY_DTYPES
 from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
-from specc.runtime.steppers import NUMPY_DTYPES
 
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]

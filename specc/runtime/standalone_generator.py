@@ -11,7 +11,12 @@ from specc.backend import Session
 from specc.decode.decode_loop_and_beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_table import OPTIONS_BY_NAME
-from specc.decode.token_choice import DecodeObserver, DecodeStep, Ints, make_invalid_logits_error
+from specc.decode.token_selection import (
+    DecodeObserver,
+    DecodeStepOutput,
+    Ints,
+    make_invalid_logits_error,
+)
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import to_json_value
 from specc.ir.array import Array, Arrays
@@ -20,7 +25,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 
 @dataclass(frozen=True)
-class StandaloneOutput:
+class StandaloneGeneratorOutput:
     """The outputs of a standalone generator.
 
     `tokens` are int64 [batch, num_return_sequences, length], padded after a stop token. Beam search
@@ -33,7 +38,7 @@ class StandaloneOutput:
     log_probs: Array | None
 
 
-def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOutput:
+def run_standalone(session: Session, request: GenerationRequest) -> StandaloneGeneratorOutput:
     """Run a standalone generator. Raise E0912 if the prompt has padding that the graph would not
     detect, and E0732 or E0733 if a setting is invalid.
     """
@@ -45,8 +50,8 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
     # beam search returns several sequences per prompt, with scores; other strategies return one
     # sequence with log-probabilities
     if tokens.ndim == 3:
-        return StandaloneOutput(tokens, other, None)
-    return StandaloneOutput(tokens[:, None], None, other)
+        return StandaloneGeneratorOutput(tokens, other, None)
+    return StandaloneGeneratorOutput(tokens[:, None], None, other)
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
@@ -85,8 +90,8 @@ def _make_scalars(
 
 
 def iterate_standalone_steps(
-    output: StandaloneOutput, request: GenerationRequest, observer: DecodeObserver | None
-) -> Iterator[DecodeStep]:
+    output: StandaloneGeneratorOutput, request: GenerationRequest, observer: DecodeObserver | None
+) -> Iterator[DecodeStepOutput]:
     """Yield the tokens of a standalone generator step by step, like a decode loop."""
     ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(output.tokens.shape[2]):
@@ -96,13 +101,13 @@ def iterate_standalone_steps(
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
         scores = output.log_probs[:, step] if output.log_probs is not None else None
-        yield DecodeStep(tokens, scores, ended.copy())
+        yield DecodeStepOutput(tokens, scores, ended.copy())
         if ended.all():
             return
 
 
 def list_standalone_hypotheses(
-    output: StandaloneOutput, stop_tokens: Collection[int]
+    output: StandaloneGeneratorOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
     """Return the hypotheses of a standalone beam search, without padding at the end."""
     _check_tokens_valid(output.tokens)
@@ -137,7 +142,7 @@ def _check_computed(
     """Raise E0912 if the graph computes an input whose value differs from the caller's value."""
     facts = input_signature.graph.input_facts
     computed_names = sorted(
-        prepared.keys() & facts.keys() - {*known_names} - input_signature.unread_inputs
+        prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs
     )
     computed = input_signature.prepare(
         {n: v for n, v in prepared.items() if n not in computed_names}

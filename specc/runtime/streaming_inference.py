@@ -9,16 +9,21 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from specc.artifact.generation_facts import StreamChunks, compute_max_context_length
-from specc.artifact.manifest import RandomWeights
+from specc.artifact.manifest import RandomInitInfo
 from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
-from specc.preprocessing.python_values import convert_to_array
+from specc.preprocessing.python_inputs import convert_to_array
+from specc.runtime.decoder_sessions import (
+    NUMPY_DTYPES,
+    StepGraphs,
+    infer_lengths,
+    make_initial_states,
+)
 from specc.runtime.generator import open_step_graphs
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.steppers import NUMPY_DTYPES, StepGraphs, infer_lengths, make_initial_states
 
 Lengths: TypeAlias = dict[str, int]
 
@@ -30,7 +35,7 @@ class StreamingModel(StepGraphs):
     chunks: StreamChunks
 
     @property
-    def random_init(self) -> RandomWeights | None:
+    def random_init(self) -> RandomInitInfo | None:
         """The seed of randomly initialized weights, if any."""
         return self.metadata.random_init
 

@@ -23,8 +23,8 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
     Options,
     Task,
 )
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageRecord, TextReading
-from specc.preprocessing.python_values import convert_input
+from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig, TextReading
+from specc.preprocessing.python_inputs import convert_input
 from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,
@@ -33,7 +33,7 @@ from specc.preprocessing.text_batches import (
     split_context_windows,
     truncate_encoding,
 )
-from specc.preprocessing.text_codec import pad_token_rows
+from specc.preprocessing.text_codec import pad_token_sequences
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
@@ -94,13 +94,13 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_required_inputs(task, given)
     reading, graph = model.manifest.reading, model.manifest.graph
-    record = reading.get_input_reading(task.text_input)
+    record = reading.get_input_config(task.text_input)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = encode_batch(task, record, given, options)
     graph_inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
-        image = next(name for name, r in reading.inputs if isinstance(r, ImageRecord))
+        image = next(name for name, r in reading.inputs if isinstance(r, ImageConfig))
         graph_inputs[image] = given["image"]
     if graph_inputs or _can_batch(model, task, batch):
         results = model.run(**_make_arrays(model, task, batch) | graph_inputs)
@@ -166,7 +166,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
         for mask in masks:
             mask[: batch.prompt_length] = 0
         is_left_padded = model.input_signature.is_left_padded(task.text_input)
-        arrays[POOLING_MASK] = pad_token_rows(masks, 0, left=is_left_padded)[0]
+        arrays[POOLING_MASK] = pad_token_sequences(masks, 0, left=is_left_padded)[0]
     if rank == 3:  # a single text with all of its choices
         return {name: array[None] for name, array in arrays.items()}
     return dict(arrays)

@@ -14,18 +14,18 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
-from specc.preprocessing.image_tiles_and_patches import read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import preprocess_image
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
-    ImageRecord,
+    ImageConfig,
     LabelsOutput,
-    OutputReading,
+    OutputFormat,
     TextOutput,
 )
-from specc.preprocessing.python_values import convert_input, convert_to_array, is_image
+from specc.preprocessing.python_inputs import convert_input, convert_to_array, is_image
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
+from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
 from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
@@ -37,10 +37,10 @@ def make_training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
     """Batch one input of all examples to an array or a list of texts, with its padding mask."""
-    record = reading.get_input_reading(name)
+    record = reading.get_input_config(name)
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
-    if isinstance(record, ImageRecord):
+    if isinstance(record, ImageConfig):
         return {
             name: np.concatenate(_convert_examples(values, partial(_read_image, reading, name)))
         }
@@ -72,9 +72,9 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
 
 def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
     """Convert an image file, PIL image or pixel array to [1, channels, height, width]."""
-    record = reading.get_input_reading(name)
-    if isinstance(record, ImageRecord) and is_image(value):
-        return read_prepared_image(value, record, name).values[None]
+    record = reading.get_input_config(name)
+    if isinstance(record, ImageConfig) and is_image(value):
+        return preprocess_image(value, record, name).values[None]
     array = _read_array(name, value)
     return array if array.ndim == 4 else array[None]
 
@@ -92,7 +92,7 @@ def make_training_targets(reading: PreprocessingConfig, name: str, values: list[
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
         return np.stack(targets).astype(dtype)
     if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
-        return pad_token_rows(targets, IGNORE_INDEX)[0]
+        return pad_token_sequences(targets, IGNORE_INDEX)[0]
     raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
@@ -129,8 +129,8 @@ def make_causal_targets(
     mask_input = find_mask_input(graph, name)
     is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
     # The model is causal, so right padding does not affect earlier positions, even without a mask.
-    ids, mask = pad_token_rows(inputs, 0, left=is_left_padded)
-    padded_targets, _ = pad_token_rows(wanted, IGNORE_INDEX, left=is_left_padded)
+    ids, mask = pad_token_sequences(inputs, 0, left=is_left_padded)
+    padded_targets, _ = pad_token_sequences(wanted, IGNORE_INDEX, left=is_left_padded)
     return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
 
 
@@ -149,7 +149,7 @@ def _encode_target(
     return encode_text_ids(value, record)
 
 
-def _make_targets(name: str, value: object, record: OutputReading | None) -> Array:
+def _make_targets(name: str, value: object, record: OutputFormat | None) -> Array:
     """Convert one target: a label to its index, or text to ids. Return other values unchanged."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):

@@ -476,7 +476,7 @@ class DefinitionParameter(SpannedNode):
 
 
 @node
-class InputReading(CommentedNode):
+class InputPreprocessing(CommentedNode):
     """`pixels = image(size=[8, 8])` in `reading`: the preprocessing of an input."""
 
     name: str
@@ -484,14 +484,14 @@ class InputReading(CommentedNode):
 
 
 @node
-class ResultDisplay(CommentedNode):
+class OutputPostprocessing(CommentedNode):
     """`show logits = choice(labels, top=3)` in `reading`: the postprocessing of a result."""
 
     name: str
     value: Expr
 
 
-ReadingEntry: TypeAlias = InputReading | ResultDisplay
+ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
 @node

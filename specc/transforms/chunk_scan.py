@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
-from specc.ir.graph import Builder, Graph, Input, NodeResults, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, NodeResults, Value
 from specc.ir.recurrent_as_loop import CellBuilder
 from specc.ir.types import Type
 from specc.transforms.split_scan import find_vectorizable_nodes, mask_positions, vectorize_nodes
@@ -48,8 +48,8 @@ class LinearRecurrence:
         return -3 - self.key_axis
 
 
-def compute_in_chunks(
-    b: Builder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
+def compute_recurrence_in_chunks(
+    b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
     """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
     given, inner = op.split_operands(args), op.split_body_inputs()
@@ -65,18 +65,18 @@ def compute_in_chunks(
     rows = _ChunkedOperands(b, recurrence, given.keep, length, rank).split_operands(whole)
     start = _transpose_state(b, recurrence, given.initial_carries[0])
     masks = _add_masks(b, recurrence.read_key is not None)
-    body = _ChunkBodyBuilder(Builder(), rank).build_body(rows, start, masks)
+    body = _ChunkBodyBuilder(GraphBuilder(), rank).build_body(rows, start, masks)
     final, *collected = b.add_node(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
     joined = [_join_chunks(b, y, given.keep, length) for y in collected]
     return (_transpose_state(b, recurrence, final), *joined)
 
 
-def _transpose_state(b: Builder, recurrence: LinearRecurrence, state: Value) -> Value:
+def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
     """Return the state with the key axis before the value axis, or restore the original order."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
-def _transpose_matrix(b: Builder, x: Value) -> Value:
+def _transpose_matrix(b: GraphBuilder, x: Value) -> Value:
     rank = x.rank
     return b.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
@@ -89,7 +89,7 @@ class _ChunkedOperands:
     decay are zero, so that the state does not change.
     """
 
-    b: Builder
+    b: GraphBuilder
     recurrence: LinearRecurrence
     keep: Value | None
     length: Dim
@@ -136,13 +136,13 @@ class _ChunkedOperands:
         return self.b.add_op(ops.Split(1, (count, CHUNK)), filled)
 
 
-def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
+def _join_chunks(b: GraphBuilder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
     joined = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
     return mask_positions(b, joined, keep)
 
 
-def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
+def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
     """Add [64, 64] masks of the lower triangle with and without the diagonal. If a triangular
     system is solved, also add the identity and, for each block size 1, 2, 4, …, a mask of the
     blocks to the left of every second diagonal block.
@@ -162,7 +162,7 @@ def _add_masks(b: Builder, solves_system: bool) -> list[Value]:
     return masks
 
 
-def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -> Value:
+def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: int) -> Value:
     width = b.add_op(ops.Constant(size, "i64"))
     blocks = [b.add_op(ops.Arith("floordiv"), x, width) for x in (row, column)]
     return b.add_op(ops.Compare(fn), *blocks)

@@ -17,14 +17,14 @@ from itertools import zip_longest
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import (
-    Builder,
     Graph,
+    GraphBuilder,
     Input,
     Node,
     NodeOperands,
     NodeResults,
     Value,
-    collect_needed_nodes,
+    collect_required_nodes,
 )
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import RNN_ACTIVATIONS
@@ -38,7 +38,7 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 """Biases of a pattern that the body may omit."""
 
 
-def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
+def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan over a known cell to a recurrent layer; return None if the op does not
     match.
     """
@@ -133,7 +133,7 @@ def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterat
         grus = [ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")]
         layers = [*(ops.Rnn(name) for name in RNN_ACTIVATIONS), *grus]
     for layer in layers:
-        yield _PatternBuilder(Builder(), element_type, state_types).build_pattern(layer)
+        yield _PatternBuilder(GraphBuilder(), element_type, state_types).build_pattern(layer)
 
 
 LeafBindings = dict[Value, Value]
@@ -209,7 +209,12 @@ class _LoopFusion:
     """
 
     def __init__(
-        self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings
+        self,
+        b: GraphBuilder,
+        op: ops.Scan,
+        args: list[Value],
+        cell: _CellPattern,
+        bound: LeafBindings,
     ) -> None:
         self.b, self.op, self.cell = b, op, cell
         self.args = args[1:] if op.has_mask else args
@@ -270,7 +275,7 @@ class _LoopFusion:
     def _is_computable_from_state(self, collected: Sequence[Value], new_state: Value) -> bool:
         """Return True if all scan outputs can be computed from inputs and the new state."""
         ends = [v for v in collected if v is not new_state]
-        live = collect_needed_nodes(
+        live = collect_required_nodes(
             ends, lambda node: [a for a in node.operands if a is not new_state]
         )
         states = set(
@@ -303,12 +308,12 @@ class _LoopFusion:
         op = self.op
         rows = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]
-        builder = Builder()
+        builder = GraphBuilder()
         now = {v: builder.add_input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
         now[new_state] = builder.add_input("state", Input(new_state.type))
         now |= {v: builder.add_input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
         ends = [v for v in values if v not in now]
-        between = collect_needed_nodes(ends, lambda n: [a for a in n.operands if a not in now])
+        between = collect_required_nodes(ends, lambda n: [a for a in n.operands if a not in now])
         builder.copy_nodes(op.body, now, between)
         body: Graph = builder.build_graph(
             "body", {f"out {n}": now[v] for n, v in enumerate(values)}

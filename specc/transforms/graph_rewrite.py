@@ -9,23 +9,23 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from specc.ir.graph import Builder, Graph, Node, NodeOperands, NodeOrigin, NodeResults, Value
+from specc.ir.graph import Graph, GraphBuilder, Node, NodeOperands, NodeOrigin, NodeResults, Value
 from specc.ir.op import Op
 
-RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | None]
+RewriteRule: TypeAlias = Callable[[GraphBuilder, Op, NodeOperands], NodeResults | None]
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
     """Rewrite `graph` in a single pass in topological order. The first rule that applies replaces a
     node.
     """
-    builder = Builder()
+    builder = GraphBuilder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
 
 
 def rewrite_into_builder(
     graph: Graph,
-    builder: Builder,
+    builder: GraphBuilder,
     new_values: dict[Value, Value],
     rules: Sequence[RewriteRule] = (),
 ) -> Graph:
@@ -46,7 +46,7 @@ def rewrite_into_builder(
 
 
 def _apply_first_rule(
-    rules: Sequence[RewriteRule], builder: Builder, op: Op, args: NodeOperands
+    rules: Sequence[RewriteRule], builder: GraphBuilder, op: Op, args: NodeOperands
 ) -> NodeResults | None:
     """Return the results of the first rule that applies, or None."""
     for rule in rules:
@@ -56,7 +56,7 @@ def _apply_first_rule(
 
 
 def _copy_node_origin(
-    builder: Builder, origin: NodeOrigin, values: NodeResults, count: int
+    builder: GraphBuilder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
     """Copy the origin of the old node to the new nodes and to the nodes of `values`."""
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.

@@ -11,12 +11,12 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Node, NodeOperands, NodeResults, Value
+from specc.ir.graph import Graph, GraphBuilder, Node, NodeOperands, NodeResults, Value
 from specc.ir.op import Op
 from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
+from specc.transforms.graph_quantization import find_underlying_weight
 from specc.transforms.graph_rewrite import rewrite_into_builder
-from specc.transforms.quantize_weights_and_kv_caches import find_viewed_weight
 
 MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
@@ -39,7 +39,7 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
     """Return `graph` with the given parameters, which are matrices, stored as `[in, out]`."""
-    made = Builder()
+    made = GraphBuilder()
     facts = {
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
         for name, f in graph.parameter_facts.items()
@@ -58,7 +58,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
     types = _find_transposed_types(graph)
     if not types:
         return graph
-    made = Builder()
+    made = GraphBuilder()
     parameters = {
         n: replace(facts, type=types.get(n, facts.type))
         for n, facts in graph.parameter_facts.items()
@@ -66,7 +66,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
     now = made.copy_inputs_and_parameters(replace(graph, parameter_facts=parameters))
     back = {now[graph.parameters[name]] for name in types}
 
-    def rule(builder: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
+    def rule(builder: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
         first = args[0] if args else None
         return (first,) if op == MATRIX_TRANSPOSE and first in back else None
 
@@ -161,7 +161,7 @@ class _ValueUsers:
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
-        value = find_viewed_weight(reader.args[1])
+        value = find_underlying_weight(reader.args[1])
         # the result is multiplied by itself, which is not linear
         if value is None or value not in self.names or result in reader.args[1:]:
             return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.op import Op
 
@@ -116,7 +116,7 @@ def _convert_graph(
     """Convert a graph whose inputs have the dtypes `input_dtypes`. Also return the dtypes of
     outputs that are not in `output_dtypes`.
     """
-    made = Builder()
+    made = GraphBuilder()
     walk = _HalfConverter(
         builder=made,
         half_dtype=half_dtype,
@@ -185,7 +185,7 @@ def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
 class _HalfConverter:
     """Rebuilds each node in its precision."""
 
-    builder: Builder
+    builder: GraphBuilder
     half_dtype: HalfDtype
     output_products: Collection[Node] = ()
     precision_classes: dict[Value, PrecisionClass] = field(default_factory=dict)

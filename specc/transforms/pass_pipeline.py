@@ -23,7 +23,7 @@ from specc.analysis.causality import (
 from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.incremental.step_graph import DerivedStep, add_encoder_graph, derive_step_graph
+from specc.incremental.step_graph import DecodeGraph, add_encoder_graph, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -31,6 +31,7 @@ from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs, GenerateSection, KVCache, StreamSection, inline_defaults
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_quantization import quantize_graph, quantize_kv_states
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
 from specc.transforms.linear_weights import find_linear_weights, transpose_stored_weights
 from specc.transforms.mixed_precision import (
@@ -39,7 +40,6 @@ from specc.transforms.mixed_precision import (
     convert_graph_to_half,
 )
 from specc.transforms.quantization_plan import QuantizationOptions, choose_weight_formats
-from specc.transforms.quantize_weights_and_kv_caches import quantize_graph, quantize_kv_states
 from specc.transforms.split_scan import split_scan
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
@@ -57,7 +57,7 @@ class PassState:
     keeps positions outside the window; with `starts_without_prompt`, the encoder returns the logits
     for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
     `quantization_plan` are the formats of quantized weights (default: int8), and `half_dtype` is
-    the 16-bit dtype of mixed precision. `derived_step` is the result of the pass `step`, `derived`
+    the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, `derived`
     that of `encode`.
     """
 
@@ -72,7 +72,7 @@ class PassState:
     outputs: Mapping[str, OutputPositions] = field(default_factory=dict)
     quantization_plan: QuantizationPlan | None = None
     half_dtype: HalfDtype = "f16"
-    derived_step: DerivedStep | None = None
+    decode_graph: DecodeGraph | None = None
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
@@ -90,8 +90,8 @@ class PassState:
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step
-        if self.derived_step is not None:
-            return (self.derived_step.graph,)
+        if self.decode_graph is not None:
+            return (self.decode_graph.graph,)
         return self.graph, *((self.defaults,) if self.defaults else ())
 
 
@@ -196,15 +196,15 @@ def _run_step(state: PassState) -> PassState:
         growing,
         state.outputs,
         evicts_positions=state.evicts_positions,
-        first_token_output=source if state.starts_without_prompt else "",
+        first_token_logits=source if state.starts_without_prompt else "",
         chunk_length=state.chunk_length,
     )
-    return replace(state, derived_step=half)
+    return replace(state, decode_graph=half)
 
 
 def _run_encode(state: PassState) -> PassState:
-    assert state.derived_step is not None, "`step` runs first"
-    return replace(state, derived=add_encoder_graph(state.derived_step))
+    assert state.decode_graph is not None, "`step` runs first"
+    return replace(state, derived=add_encoder_graph(state.decode_graph))
 
 
 ALL_PASSES = (

@@ -19,10 +19,10 @@ from specc.ir.ops.quantized import (
     StoredCodes,
     WeightLayout,
 )
-from specc.transforms.quantize_weights_and_kv_caches import (
+from specc.transforms.graph_quantization import (
     expand_recurrent_layers,
     find_lstm_only_weights,
-    find_viewed_weight,
+    find_underlying_weight,
     list_lstm_weight_pairs,
 )
 from specc.transforms.weight_uses import WeightUses, collect_weight_uses, find_matrix_product
@@ -372,7 +372,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             continue
         seen.add(value)
         if product := find_matrix_product(node):
-            weight = find_viewed_weight(node.args[product.matrix_operand])
+            weight = find_underlying_weight(node.args[product.matrix_operand])
             if weight in names:
                 yield names[weight]
         elif not node.op.is_heavy:

@@ -18,14 +18,14 @@ from typing import Any
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import (
-    Builder,
     Graph,
+    GraphBuilder,
     Input,
     Node,
     NodeOperands,
     NodeResults,
     Value,
-    collect_needed_nodes,
+    collect_required_nodes,
 )
 from specc.ir.op import Op
 
@@ -86,7 +86,7 @@ def _count_trailing_axes(op: Op) -> int:
 
 
 def _align_operands(
-    b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int
+    b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
     """Return the operands of an elementwise op. Loop-invariant operands are reshaped so that they
     can be broadcast.
@@ -100,7 +100,7 @@ def _align_operands(
 
 
 def vectorize_op(
-    b: Builder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
+    b: GraphBuilder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Apply `op` to all positions at once; varying operands already have the time axis at
     `axis`.
@@ -120,7 +120,7 @@ def vectorize_op(
 
 
 def _expand_parts(
-    b: Builder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
+    b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
     """Expand the loop-invariant operands of a concatenation, which does not broadcast."""
     pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
@@ -128,7 +128,7 @@ def _expand_parts(
 
 
 def vectorize_nodes(
-    b: Builder,
+    b: GraphBuilder,
     op: ops.Scan,
     nodes: Iterable[Node],
     stacked_values: dict[Value, Value],
@@ -154,7 +154,7 @@ def _shift_op_axis(op: Any) -> Op:
     return made
 
 
-def _insert_broadcast_axis(b: Builder, constant: Value, rank: int, axis: int) -> Value:
+def _insert_broadcast_axis(b: GraphBuilder, constant: Value, rank: int, axis: int) -> Value:
     """Return a loop-invariant operand of an elementwise op with an axis of length 1 at `axis`."""
     # An operand of low rank needs no new axis, because broadcasting aligns axes from the right: [o]
     # with [b, t, o].
@@ -162,14 +162,14 @@ def _insert_broadcast_axis(b: Builder, constant: Value, rank: int, axis: int) ->
     return b.add_op(ops.Insert(at), constant) if at > 0 else constant
 
 
-def _repeat_operand(b: Builder, constant: Value, axis: int, length: Dim) -> Value:
+def _repeat_operand(b: GraphBuilder, constant: Value, axis: int, length: Dim) -> Value:
     return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), constant))
 
 
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
-def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
+def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Move nodes out of a scan; return None if no expensive op can be moved."""
     if not isinstance(op, ops.Scan):
         return None
@@ -199,7 +199,7 @@ class _BodyParts:
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         next_states = op.get_next_carries()
         # Nodes on which the carries depend remain in the loop.
-        staying = early | collect_needed_nodes(next_states)
+        staying = early | collect_required_nodes(next_states)
         # If the loop has an early exit, no node moves after it, because values are missing for
         # iterations that did not run.
         ends_early = op.end_condition_index != -1
@@ -254,7 +254,7 @@ def _find_trailing_nodes(
     stuck = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
     # Nodes that cannot be vectorized remain in the loop, and so do all nodes on which they depend:
     # a value is either stacked, or recomputed after the loop.
-    late -= set(stuck) | collect_needed_nodes(r for n in stuck for r in results[n])
+    late -= set(stuck) | collect_required_nodes(r for n in stuck for r in results[n])
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
 
@@ -262,7 +262,7 @@ def _find_trailing_nodes(
 class _ScanRebuilder:
     """Rebuilds the loop without the hoisted nodes, and the hoisted nodes outside it."""
 
-    def __init__(self, b: Builder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
+    def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
         given, inner = op.split_operands(args), op.split_body_inputs()
         self.keep, self.xs, self.starts = given.keep, given.scanned, given.initial_carries
@@ -320,7 +320,7 @@ class _ScanRebuilder:
         captured: list[Value],
     ) -> Graph:
         """Build the remaining body, with its scanned values and captures."""
-        inner, now = Builder(), dict[Value, Value]()
+        inner, now = GraphBuilder(), dict[Value, Value]()
         given = {"row": scanned, "carry": self.carries, "outer": captured}
         for word, values in given.items():
             for n, v in enumerate(values):
@@ -345,7 +345,7 @@ class _ScanRebuilder:
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
 
-def mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
+def mask_positions(b: GraphBuilder, x: Value, keep: Value | None) -> Value:
     """Return `x`, [b, n, …], with zeros where `keep` is false."""
     if keep is None:
         return x

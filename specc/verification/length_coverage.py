@@ -197,7 +197,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 """Ascending length thresholds, by symbol."""
 
 
-def is_affordable(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
+def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
     """Return True if the reference can evaluate the graph `repeats` times at these lengths in about
     a second.
     """
@@ -247,7 +247,7 @@ def _select_possible_thresholds(
 
 
 def iterate_long_lengths(
-    graph: Graph, is_affordable: Callable[[Sizes], bool], max_lengths: Sizes | None = None
+    graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
     """Yield lengths above the constants of masks and caches, first below and then above the length
     from which attention is computed in blocks.
@@ -260,7 +260,7 @@ def iterate_long_lengths(
     for choices in _choose_lengths(constants, blocks):
         for lengths in choices:
             sizes = find_nearby_lengths(graph, lengths, SHORT_AXIS_LENGTH, max_lengths)
-            if sizes is None or not is_affordable(sizes):
+            if sizes is None or not is_within_cost_limit(sizes):
                 continue
             if sizes not in tried:
                 tried.append(sizes)

@@ -33,11 +33,11 @@ def make_cache_value_hook(
     if not model_codes:
         return None
     names = {value: name for name, value in graph.parameters.items()}
-    unquantized_values = {v.node.args[0] for v in model_codes if v.node}
+    unquantized_weights = {v.node.args[0] for v in model_codes if v.node}
     exact: dict[Value, Array] = {}
 
     def quantize_array(value: Value, array: Array) -> Array:
-        if value in unquantized_values:
+        if value in unquantized_weights:
             exact[value] = array
         theirs, node = model_codes.get(value), value.node
         if theirs is None or node is None:

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from specc.analysis.value_ranges import get_viewed_op
-from specc.backend import Computation, Session, Subgraphs, TensorSlot
+from specc.backend import Computation, Session, Subgraphs, TensorSpec
 from specc.io.memory_check import get_free_memory
 from specc.ir import ops
 from specc.ir.array import Array
@@ -29,7 +29,7 @@ from specc.verification.length_coverage import (
     SHORT_AXIS_LENGTH,
     Sizes,
     find_nearby_lengths,
-    is_affordable,
+    is_within_cost_limit,
     iterate_long_lengths,
 )
 from specc.verification.rounding_errors import find_half_dtype
@@ -89,18 +89,18 @@ class _CountingSession:
     coverage: SubgraphCoverage
 
     @property
-    def outputs(self) -> Mapping[str, TensorSlot]:
+    def outputs(self) -> Mapping[str, TensorSpec]:
         """The outputs of the model, without the execution counts."""
         known = self.session.outputs
-        return {n: s for n, s in known.items() if n != self._counts_output}
+        return {n: s for n, s in known.items() if n != self._execution_counts_output}
 
     @property
-    def inputs(self) -> Mapping[str, TensorSlot]:
+    def inputs(self) -> Mapping[str, TensorSpec]:
         """The required inputs."""
         return self.session.inputs
 
     @property
-    def optional_inputs(self) -> Mapping[str, TensorSlot]:
+    def optional_inputs(self) -> Mapping[str, TensorSpec]:
         """The optional inputs."""
         return self.session.optional_inputs
 
@@ -109,14 +109,14 @@ class _CountingSession:
         return self.run(inputs)
 
     @property
-    def _counts_output(self) -> str:
-        return self.coverage.subgraphs.counts_output
+    def _execution_counts_output(self) -> str:
+        return self.coverage.subgraphs.execution_counts_output
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its results, without the execution counts."""
         results = self.session.run(inputs)
         self.coverage.execution_counts = self.coverage.execution_counts + results.pop(
-            self._counts_output
+            self._execution_counts_output
         )
         return results
 
@@ -228,7 +228,7 @@ def iterate_round_inputs(
         coverage.run(inputs)
         yield planned_round.sizes, inputs
     candidates = iterate_candidate_sizes(graph, coverage.subgraphs.compared_constants, max_lengths)
-    affordable = ((s, d) for s, d in candidates if is_affordable(s, graph))
+    affordable = ((s, d) for s, d in candidates if is_within_cost_limit(s, graph))
     for sizes, density in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.unexecuted_subgraphs:
             break
@@ -252,7 +252,7 @@ def _plan_densities(
             yield _RoundPlan(typical_sizes, density)
     batch = {s: MASK_BATCH_SIZE for v in masks if v.rank > 2 for s in v.type.shape[0].symbols()}
     sizes = find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
-    if sizes and is_affordable(sizes, graph):
+    if sizes and is_within_cost_limit(sizes, graph):
         yield _RoundPlan(sizes)
 
 
@@ -263,7 +263,9 @@ def _plan_lengths(
     within the cost limit.
     """
     yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
-    yield from iterate_long_lengths(graph, lambda sizes: is_affordable(sizes, graph), max_lengths)
+    yield from iterate_long_lengths(
+        graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
+    )
 
 
 def _plan_decisions(
@@ -278,7 +280,7 @@ def _plan_decisions(
     if scaled or _has_decisions(graph, typical_sizes):
         yield _RoundPlan(long_sizes)
     large_batch_sizes = _choose_large_batch_sizes(graph, scaled, typical_sizes, max_lengths)
-    if large_batch_sizes and is_affordable(large_batch_sizes, graph):
+    if large_batch_sizes and is_within_cost_limit(large_batch_sizes, graph):
         yield _RoundPlan(large_batch_sizes)
     if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
         yield _RoundPlan(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
@@ -293,7 +295,8 @@ def _choose_long_sizes(
         for n in LONG_AXIS_LENGTHS
     )
     return next(
-        (sizes for sizes in candidates if sizes and is_affordable(sizes, graph)), typical_sizes
+        (sizes for sizes in candidates if sizes and is_within_cost_limit(sizes, graph)),
+        typical_sizes,
     )
 
 

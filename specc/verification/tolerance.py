@@ -145,17 +145,18 @@ def get_max_magnitude(x: Array) -> float:
 class VerificationRound:
     """The comparison of a graph with its reference at one set of lengths.
 
-    `is_agreeing` is None if no result was compared (`is_compared` is false) or if a result is too
-    sensitive to rounding. `max_error` is the largest difference among the `result_count` results,
-    relative to the maximum of the result. `note` is appended to the line. `uncovered_subgraphs` are
-    the branches and loop bodies that no round executed, and `skipped_lengths` the lengths that
-    exceed the cost limit of the reference; both are set after the last round.
+    `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
+    is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
+    results, relative to the maximum of the result. `note` is appended to the line.
+    `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
+    `skipped_lengths` the lengths that exceed the cost limit of the reference; both are set after
+    the last round.
     """
 
     graph: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
     is_compared: bool = True
-    is_agreeing: bool | None = True
+    is_within_tolerance: bool | None = True
     result_count: int = 0
     max_error: float = 0.0
     note: str = ""
@@ -163,7 +164,7 @@ class VerificationRound:
     skipped_lengths: tuple[str, ...] = ()
 
     @property
-    def uncovered_parts(self) -> tuple[str, ...]:
+    def uncovered_cases(self) -> tuple[str, ...]:
         """Descriptions of the subgraphs and lengths that no round covered."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference"
@@ -171,14 +172,14 @@ class VerificationRound:
 
     def __str__(self) -> str:
         graph = f"{self.graph}: " if self.graph else ""
-        if self.uncovered_parts:
-            return f"{graph}not covered: {', '.join(self.uncovered_parts)}"
+        if self.uncovered_cases:
+            return f"{graph}not covered: {', '.join(self.uncovered_cases)}"
         lengths = f"{format_lengths(self.sizes)}: " if self.is_compared else ""
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
         """Format the number of agreeing results and their largest difference, or return ""."""
-        if not (self.is_compared and self.is_agreeing):
+        if not (self.is_compared and self.is_within_tolerance):
             return ""
         one = self.result_count == 1
         agree = "1 result agrees" if one else f"{self.result_count} results agree"
@@ -190,7 +191,7 @@ class VerificationRound:
             "graph": self.graph,
             "sizes": dict(self.sizes),
             "compared": self.is_compared,
-            "agrees": self.is_agreeing,
+            "agrees": self.is_within_tolerance,
             "results": self.result_count,
             "max_error": self.max_error,
             "note": self.note.lstrip("; ,"),
@@ -205,7 +206,7 @@ def make_coverage_round(
     """Return the entry that lists uncovered subgraphs and lengths after the last round."""
     return VerificationRound(
         is_compared=False,
-        is_agreeing=None,
+        is_within_tolerance=None,
         uncovered_subgraphs=uncovered_subgraphs,
         skipped_lengths=skipped_lengths,
     )

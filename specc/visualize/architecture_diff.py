@@ -26,7 +26,7 @@ INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffSide:
+class ComparedArchitecture:
     """One side of a comparison of two architectures."""
 
     name: str
@@ -56,7 +56,7 @@ class ArchitectureDifference:
         return not self.changes and not self.reason
 
 
-def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
+def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDifference:
     """Return the changes from A to B."""
     a, b = (replace(s, graph=restore_transposed_weights(s.graph)) for s in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
@@ -300,7 +300,9 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
     yield ArchitectureChange(kind="wiring", path="length", change="one graph has more operations")
 
 
-def format_difference(a: DiffSide, b: DiffSide, difference: ArchitectureDifference) -> list[str]:
+def format_difference(
+    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
+) -> list[str]:
     """Format a difference as text in columns."""
     if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]

@@ -13,7 +13,7 @@ from specc.analysis.model_cost import (
 )
 from specc.diagnostics.source import Source
 from specc.drawing.drawing_marks import make_printable_label
-from specc.drawing.svg_and_html_page import (
+from specc.drawing.svg_html_pages import (
     read_page_resource,
     render_inline_svg,
     render_page,

@@ -34,7 +34,7 @@ def _choose_inner_scope(node: Node, inner: str, node_scopes: Mapping[Node, str])
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(inner, node_scopes[node]):
-        if any(is_inside(other, scope) for other in operand_scopes):
+        if any(is_scope_inside(other, scope) for other in operand_scopes):
             return scope
     return node_scopes[node]
 
@@ -61,19 +61,19 @@ def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
 
 def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
     """Yield the scopes from `inner` outward, excluding `outer`."""
-    while inner != outer and is_inside(inner, outer):
+    while inner != outer and is_scope_inside(inner, outer):
         yield inner
         inner = inner.rpartition(".")[0]
 
 
-def is_inside(scope: str, outer: str) -> bool:
+def is_scope_inside(scope: str, outer: str) -> bool:
     """Return True if a scope is `outer` or nested in it."""
     return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
 def find_common_scope(a: str, b: str) -> str:
     """Return the innermost scope that contains both scopes."""
-    while not is_inside(b, a):
+    while not is_scope_inside(b, a):
         a = a.rpartition(".")[0]
     return a
 
@@ -100,7 +100,7 @@ ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowItem:
+class DataflowItem:
     """An item of a drawing: a block by name, an operation, an input or an output."""
 
     role: Role
@@ -109,12 +109,12 @@ class FlowItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockFlow:
+class BlockDataflow:
     """A data flow graph: items in topological order, and edges as pairs of item indices. A back
     edge closes a cycle.
     """
 
-    items: tuple[FlowItem, ...] = ()
+    items: tuple[DataflowItem, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
 
 
@@ -126,7 +126,7 @@ NO_VALUES: Values = frozenset()
 
 
 @dataclass(kw_only=True)
-class _FlowBuilder:
+class _DataflowBuilder:
     """Builds the data flow of a scope: `sources` are the drawn values that a value depends on,
     `item_indices_by_value` maps a value to the index of its item.
     """
@@ -135,15 +135,15 @@ class _FlowBuilder:
     node_scopes: Mapping[Node, str]
     scope: str
     get_block: Callable[[str], str]
-    items: list[FlowItem] = field(default_factory=list)
-    item_indices: dict[FlowItem, int] = field(default_factory=dict)
+    items: list[DataflowItem] = field(default_factory=list)
+    item_indices: dict[DataflowItem, int] = field(default_factory=dict)
     edges: dict[tuple[int, int], None] = field(default_factory=dict)
     sources: dict[Value, Values] = field(default_factory=dict)
     item_indices_by_value: dict[Value, int] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
     value_order: dict[Value, int] = field(default_factory=dict)
 
-    def get_item_index(self, item: FlowItem) -> int:
+    def get_item_index(self, item: DataflowItem) -> int:
         """Return the index of an item; append a new item."""
         if item not in self.item_indices:
             self.item_indices[item] = len(self.items)
@@ -161,20 +161,20 @@ class _FlowBuilder:
             if source != number:
                 self.edges[source, number] = None
 
-    def _make_port(self, value: Value) -> FlowItem:
+    def _make_port(self, value: Value) -> DataflowItem:
         """Return the item of a value that is computed outside the scope."""
         value = self._find_scaled_operand(value)
         if value.node is None:
-            return FlowItem(role="port", name=self.inputs[value])
+            return DataflowItem(role="port", name=self.inputs[value])
         label = get_operation_label(value.node)
         name = _get_relative_path(self.node_scopes[value.node], self.scope)
-        return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
+        return DataflowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
         """Return the tensor to which scalar arithmetic outside the scope is applied."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
-            around = is_inside(self.scope, self.node_scopes[node])
+            around = is_scope_inside(self.scope, self.node_scopes[node])
             if not around or len(read) != 1 or read[0] in self.item_indices_by_value:
                 break
             (value,) = read
@@ -195,7 +195,7 @@ class _FlowBuilder:
         sources = self._collect_sources(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
-        if drawn and is_inside(home, self.scope):
+        if drawn and is_scope_inside(home, self.scope):
             # arithmetic with constants, and operations that involve only weights, are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
             drawn = is_shown or bool(self.get_block(home))
@@ -220,12 +220,12 @@ class _FlowBuilder:
             found |= read
         return frozenset(found)
 
-    def _make_item(self, node: Node) -> FlowItem:
+    def _make_item(self, node: Node) -> DataflowItem:
         """Return the item of a node: the inner block that contains it, or the operation."""
         block = self.get_block(self.node_scopes[node])
         if block:
-            return FlowItem(role="block", name=block)
-        return FlowItem(role="op", name=get_operation_label(node), node=node)
+            return DataflowItem(role="block", name=block)
+        return DataflowItem(role="op", name=get_operation_label(node), node=node)
 
 
 def is_float_value(value: Value) -> bool:
@@ -243,16 +243,18 @@ def get_operation_label(node: Node) -> str:
     return node.op.spec_name.replace("_", " ")
 
 
-def build_flow(
+def build_block_dataflow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
-) -> BlockFlow:
+) -> BlockDataflow:
     """Build the data flow within a scope; `get_block` maps a scope inside it to the path of its
     block, or to "".
     """
-    builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
+    builder = _DataflowBuilder(
+        graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block
+    )
     builder.visit_graph()
     for name, value in _iterate_results(graph, node_scopes, scope):
-        number = builder.get_item_index(FlowItem(role="result", name=name))
+        number = builder.get_item_index(DataflowItem(role="result", name=name))
         read = builder.sources.get(value, NO_VALUES)
         # masks and position ids are drawn between blocks only if they are computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
@@ -269,21 +271,23 @@ def _iterate_results(
     if not scope:
         yield from graph.outputs.items()
         return
-    inside = {n for n, _ in graph.nodes if is_inside(node_scopes[n], scope)}
+    inside = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
     read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
     # in reading order, without duplicates
     leaving = dict.fromkeys([*read, *graph.outputs.values()])
     yield from (("", value) for value in leaving if value.node in inside)
 
 
-def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
+def _order_items(
+    items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
+) -> BlockDataflow:
     """Return the items that a result depends on, in topological order, with ports first."""
     reaching = _find_reaching(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= reaching]
     remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
     order = _sort_topologically(remaining, inner_edges)
     index_of = {old: new for new, old in enumerate(order)}
-    return BlockFlow(
+    return BlockDataflow(
         items=tuple(items[n] for n in order),
         edges=tuple((index_of[a], index_of[b]) for a, b in inner_edges),
     )
@@ -301,7 +305,9 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
     return order
 
 
-def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
+def _find_reaching(
+    items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
+) -> set[int]:
     """Return the items that a result depends on."""
     reaching = {n for n, item in enumerate(items) if item.role == "result"}
     while more := {a for a, b in edges if b in reaching and a not in reaching}:

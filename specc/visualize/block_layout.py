@@ -13,9 +13,9 @@ from specc.drawing.drawing_marks import (
     TextMark,
     estimate_text_width,
     make_printable_label,
-    move_mark,
+    translate_mark,
 )
-from specc.visualize.block_dataflow import BlockFlow, FlowItem
+from specc.visualize.block_dataflow import BlockDataflow, DataflowItem
 from specc.visualize.block_tree import Block, BlockPredicate
 
 BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
@@ -62,7 +62,7 @@ def draw_block(
         width=width, height=piece.height + top + 20, title=make_printable_label(title, 200)
     )
     drawing.add(heading if has_heading else [])
-    drawing.add(move_mark(mark, left, top) for mark in piece.marks)
+    drawing.add(translate_mark(mark, left, top) for mark in piece.marks)
     return drawing
 
 
@@ -110,7 +110,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in skip_edges.items()}
     marks: list[Mark] = [_draw_edge(placed[a], placed[b], sides.get((a, b))) for a, b in flow.edges]
     marks += [
-        move_mark(m, *placed[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
+        translate_mark(m, *placed[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
     ]
     roles = frozenset(flow.items[n].role for n in frame_ports)
     return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
@@ -138,7 +138,7 @@ def _place_rows(
     return placed, (inner, max(top - ROW_GAP, 0.0))
 
 
-def _find_port_indices(flow: BlockFlow) -> set[int]:
+def _find_port_indices(flow: BlockDataflow) -> set[int]:
     """Return the indices of the external inputs and outputs."""
     found = set()
     for role in ("port", "result"):
@@ -148,7 +148,7 @@ def _find_port_indices(flow: BlockFlow) -> set[int]:
 
 
 def _move_ports_to_own_rows(
-    rows: Sequence[Sequence[int]], flow: BlockFlow, frame_ports: set[int]
+    rows: Sequence[Sequence[int]], flow: BlockDataflow, frame_ports: set[int]
 ) -> list[list[int]]:
     """Move the input on the frame to a row above all others, and the output to a row below all
     others, so that both are aligned with the lines to the frame.
@@ -159,7 +159,7 @@ def _move_ports_to_own_rows(
     return [*inputs, *(row for row in inner if row), *outputs]
 
 
-def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
+def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     """Arrange items in rows, each below its inputs; place items without inputs directly above their
     first consumer.
     """
@@ -176,7 +176,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
     return [rows[at] for at in sorted(rows)]
 
 
-def _compute_depths(flow: BlockFlow) -> list[int]:
+def _compute_depths(flow: BlockDataflow) -> list[int]:
     """Return the length of the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
     # topological order, so that the depth of every input is known
@@ -186,7 +186,7 @@ def _compute_depths(flow: BlockFlow) -> list[int]:
     return depth
 
 
-def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
+def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Return the lane of each edge that skips rows or points upward. Overlapping edges get
     different lanes; shorter edges get inner lanes.
     """
@@ -205,7 +205,7 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
 
 
 def _find_edge_rows(
-    flow: BlockFlow, rows: Sequence[Sequence[int]]
+    flow: BlockDataflow, rows: Sequence[Sequence[int]]
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Return the rows of both ends of each edge."""
     row_of = {n: r for r, row in enumerate(rows) for n in row}
@@ -247,7 +247,7 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
-def _draw_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     if item.role == "block":
         inner = block.inner_blocks[item.name]
         return (
@@ -346,5 +346,5 @@ def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPi
         "result": ((middle, height - PAD), (middle, height)),
     }
     marks += [LineMark(points=placed[role], color=EDGE_COLOR) for role in sorted(inner.frame_ports)]
-    marks += [move_mark(mark, left, 30) for mark in inner.marks]
+    marks += [translate_mark(mark, left, 30) for mark in inner.marks]
     return DrawingPiece(width=width, height=height, marks=marks)

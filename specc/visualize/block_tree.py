@@ -13,7 +13,12 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.model import ModelDefinition
-from specc.visualize.block_dataflow import BlockFlow, build_flow, find_node_scopes, is_inside
+from specc.visualize.block_dataflow import (
+    BlockDataflow,
+    build_block_dataflow,
+    find_node_scopes,
+    is_scope_inside,
+)
 
 MAX_LINES = 24
 """Maximum number of spec lines that are shown for a block."""
@@ -57,7 +62,7 @@ class Block:
     repeats: int
     description: str
     lines: tuple[SpecLine, ...]
-    flow: BlockFlow
+    flow: BlockDataflow
     inner_blocks: Mapping[str, "Block"] = field(default_factory=dict)
     outer_path: str = ""
     """The outermost scope that is merged into the block; `path` is the innermost."""
@@ -102,20 +107,20 @@ class _BlockBuilder:
             child_block = self._make_child(child, path)
             inner[child_block.name] = child_block
             names |= dict.fromkeys(child.members, child_block.name)
-        nodes = [n for n, _ in self.graph.nodes if is_inside(self._make_scope(n), path)]
+        nodes = [n for n, _ in self.graph.nodes if is_scope_inside(self._make_scope(n), path)]
         return Block(
             name=name,
             path=path,
             kind=classify_block(nodes),
             op="" if inner else part.op,
             output_type=format_dims(part.type.shape, self.sizes) if part.type else "",
-            parameter_count=part.sum_parts("parameter_count"),
-            multiply_adds=part.sum_parts("multiply_adds"),
-            saved_multiply_adds=part.sum_parts("saved_multiply_adds"),
+            parameter_count=part.sum_over_subtree("parameter_count"),
+            multiply_adds=part.sum_over_subtree("multiply_adds"),
+            saved_multiply_adds=part.sum_over_subtree("saved_multiply_adds"),
             repeats=part.repeats,
             description="" if inner else _get_description(part.op, nodes),
             lines=tuple(self._iterate_lines(path, nodes))[:MAX_LINES],
-            flow=build_flow(
+            flow=build_block_dataflow(
                 self.graph,
                 self.node_scopes,
                 outer,
@@ -207,7 +212,7 @@ def _get_child_name(scope: str, path: str) -> str:
     """Return the direct child of a path that contains a scope, or "" if the scope is not below the
     path.
     """
-    if scope == path or not is_inside(scope, path):
+    if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
 

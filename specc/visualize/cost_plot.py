@@ -53,7 +53,7 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
     depend on a length.
     """
     root = summarize_graph(graph)
-    work = root.sum_parts("multiply_adds")
+    work = root.sum_over_subtree("multiply_adds")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
     symbols = tuple(sorted(work.symbols() - examples))
     if not symbols:
@@ -102,7 +102,9 @@ def _compute_saved_multiply_adds(
     split, so each length is evaluated separately.
     """
     return [
-        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
+        _evaluate_formula(
+            summarize_graph(graph, sizes).sum_over_subtree("saved_multiply_adds"), sizes
+        )
         or 0
         for sizes in sizes_by_length
     ]

@@ -220,7 +220,7 @@ def _fail_ambiguous_directory(
             *_describe_other_formats(names),
         ],
         helps=[
-            safe_read.suggest_for_cache_directory(directory)
+            safe_read.suggest_cached_snapshot(directory)
             or "pass the directory or file that has them with --weights, or initialize "
             "randomly with --init 0"
         ],

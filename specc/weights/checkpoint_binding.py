@@ -17,7 +17,7 @@ from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.parameter_names_and_initializers import NamePattern
-from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
+from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,
     PatternMismatchError,
@@ -71,8 +71,8 @@ def bind_parameters(
     exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Find the parameters in the file, and the parameters of a new task head among the missing ones.
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
-    head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
-    initialized = head_values.parameters if head_values is not None else {}
+    head_weights, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
+    initialized = head_weights.parameters if head_weights is not None else {}
     bound |= _bind_initialized(initialized)
     lacking = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # All errors are reported before data is read: `_choose_dtypes` reads some tensors.
@@ -86,7 +86,7 @@ def bind_parameters(
     if found:
         raise Failed(*found)
     decided, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
-    if initialization is not None and head_values is not None:
+    if initialization is not None and head_weights is not None:
         warnings.append(
             warn_random_weights(initialization, [*initialized.values()], str(checkpoint.path))
         )
@@ -96,7 +96,7 @@ def bind_parameters(
         naming=naming,
         ignored_tensors=tuple(sorted(ignored)),
         warnings=tuple(warnings),
-        head_values=head_values,
+        head_weights=head_weights,
     )
 
 
@@ -111,7 +111,7 @@ def _initialize_head(
     missing: Sequence[MissingParameter],
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
-) -> tuple[SeededValues | None, dict[str, str] | None]:
+) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
     """Return the initialized parameters (None if initialization was not requested), and the reasons
     why other missing parameters are not part of a new task head.
     """
@@ -124,7 +124,7 @@ def _initialize_head(
     initialized = {w.name: w for w, _ in missing if w.name not in reasons}
     if initialization.seed is None or not initialized:
         return None, reasons
-    return SeededValues(
+    return RandomInitWeights(
         initialization.seed,
         initialized,
         {name: initialization.initializers[name] for name in initialized},
@@ -262,7 +262,7 @@ def _collect_ignored_tensors(
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def is_named(name: str) -> bool:
-        spellings = naming.get_spellings(name)
+        spellings = naming.list_candidate_names(name)
         return any(p.matches(spelling) for p in patterns for spelling in spellings)
 
     return {name for name in checkpoint.tensors if is_named(name)}

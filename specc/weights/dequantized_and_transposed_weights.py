@@ -27,10 +27,10 @@ from specc.weights.formats.quantized_decoders import (
 from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
 from specc.weights.formats.safetensors import TensorEntry
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.parameter_values import (
+from specc.weights.parameter_sources import (
     BoundParameter,
     CheckpointBinding,
-    ParameterValues,
+    ParameterSource,
     read_parameter,
 )
 from specc.weights.weight_expressions import (
@@ -227,7 +227,7 @@ class _ScaleView(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_reusable_codes(values: ParameterValues) -> Mapping[str, StoredCodes]:
+def find_reusable_codes(values: ParameterSource) -> Mapping[str, StoredCodes]:
     """Return each parameter whose codes can be stored unchanged: 4-bit integers in groups along the
     last axis.
     """
@@ -247,7 +247,7 @@ def find_reusable_codes(values: ParameterValues) -> Mapping[str, StoredCodes]:
     return {name: codes for name, codes in {**stored, **tied}.items() if codes is not None}
 
 
-def view_stored_scales(values: ParameterValues) -> ParameterValues:
+def expose_stored_scales(values: ParameterSource) -> ParameterSource:
     """Return the scales of dequantized parameters, one scale per value."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
@@ -332,7 +332,7 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 
 
 def iterate_transposed_rows(
-    values: ParameterValues, name: str, out_channels: int, chunk_rows: int
+    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`; this reads the whole
     weight.
@@ -344,7 +344,7 @@ def iterate_transposed_rows(
 
 
 def iterate_weight_rows(
-    values: ParameterValues, name: str, out_channels: int, chunk_rows: int
+    values: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
     """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
     chunk is a copy, because file buffers are reused.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specc.io.safe_read import escape_text
 from specc.weights.formats.safetensors_header import DTYPE_BITS
-from specc.weights.parameter_values import ByteRange
+from specc.weights.parameter_sources import ByteRange
 
 ALIGNMENT = 64
 PAGE_BYTES = 4096

@@ -42,7 +42,7 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
     return np.where(np.abs(scales) < MIN_SCALE, 0, scales).astype(np.float32)
 
 
-def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
+def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, represented as float32."""
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]

@@ -17,8 +17,8 @@ from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
 from specc.weights.parameter_names_and_initializers import format_names
-from specc.weights.value_checks import check_finite
 from specc.weights.weight_rules import infer_naming
+from specc.weights.weight_value_checks import check_finite
 
 MODULE_PREFIX = "base_model.model."
 """Prefix of every module name in an adapter file."""
@@ -38,7 +38,7 @@ Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterChange:
+class AdapterDelta:
     """A change to a tensor: it is replaced by `replacement`, and `scale` × the product of
     `left_factor` and `right_factor` (transposed if `is_transposed`), or `scale` × `vector`, is
     added.
@@ -72,7 +72,7 @@ class LoraAdapter:
         if not file.tensors:
             self._fail_broken("the file has no tensors")
         self.changes = (
-            {name: AdapterChange(replacement=name) for name in file.tensors}
+            {name: AdapterDelta(replacement=name) for name in file.tensors}
             if replaces_tensors
             else self._read_changes()
         )
@@ -84,10 +84,10 @@ class LoraAdapter:
         """
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
-    def _read_changes(self) -> dict[str, AdapterChange]:
+    def _read_changes(self) -> dict[str, AdapterDelta]:
         """Assign every tensor of the file to a change. Raise E0530 if a tensor is unknown."""
         parts: dict[str, dict[str, str]] = {}
-        found: dict[str, AdapterChange] = {}
+        found: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
@@ -102,13 +102,13 @@ class LoraAdapter:
             else:
                 # a fully trained tensor has the name of the parameter; PEFT inserts `base_layer`
                 # into the names of wrapped modules
-                found[rest.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
+                found[rest.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
         for module, of_module in parts.items():
             self._add_module(module, of_module, found)
         return found
 
     def _add_module(
-        self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]
+        self, module: str, parts: Mapping[str, str], found: dict[str, AdapterDelta]
     ) -> None:
         """Add the changes of a module's weight and bias."""
         scale = self.scaling.get_scale(module)
@@ -117,7 +117,7 @@ class LoraAdapter:
             module, parts, ("table_a", "table_b") if table else ("a", "b")
         )
         weight = f"{module}.weight"
-        before = found.get(weight, AdapterChange())
+        before = found.get(weight, AdapterDelta())
         # PEFT stores the factors of an embedding transposed.
         found[weight] = replace(
             before,
@@ -127,7 +127,7 @@ class LoraAdapter:
             scale=scale,
         )
         if bias := parts.get("bias"):
-            before = found.get(f"{module}.bias", AdapterChange())
+            before = found.get(f"{module}.bias", AdapterDelta())
             found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
 
     def _find_factor_pair(
@@ -211,7 +211,7 @@ class AdaptedCheckpoint(Checkpoint):
             return self.base.read_tensor(name, rows)
         return self._apply_change(name, change)[rows]
 
-    def _apply_change(self, name: str, change: AdapterChange) -> Array:
+    def _apply_change(self, name: str, change: AdapterDelta) -> Array:
         """Return a tensor that the adapter changes."""
         if change.replacement:
             whole = self.adapter.file.read_tensor(change.replacement)
@@ -227,7 +227,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merge_change(whole, change, kind)
 
     def _merge_change(
-        self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
+        self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
         left, right = (
@@ -260,7 +260,7 @@ class AdaptedCheckpoint(Checkpoint):
         self.adapter.file.close()
 
 
-def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
+def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
     """Map the changes to tensor names of the checkpoint. Raise E0531 if the checkpoint lacks a
     tensor.
     """
@@ -296,7 +296,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
 
 
 def _check_fully_trained(
-    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
+    base: Checkpoint, adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> None:
     """Raise E0531 if the adapter lacks tensors of fully trained modules in its config."""
     if adapter.targets is None:
@@ -316,7 +316,7 @@ def _check_fully_trained(
 
 
 def _collect_replaced_tensors(
-    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterChange]
+    adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> set[str]:
     """Return the tensors that an adapter replaces, which the checkpoint may lack."""
     if adapter.replaces_tensors:
@@ -325,7 +325,7 @@ def _collect_replaced_tensors(
 
 
 def _make_entry(
-    name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
+    name: str, change: AdapterDelta, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
     """Return the entry of a changed tensor: its dtype is float32, or float64 if the original tensor
     is float64. Raise E0531 if shapes or dtypes do not match.
@@ -357,7 +357,7 @@ def _make_entry(
 
 
 def _list_change_dtypes(
-    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
+    change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[str]:
     """Return the dtypes of the adapter's tensors that a change reads."""
     read = [
@@ -367,7 +367,7 @@ def _list_change_dtypes(
 
 
 def _list_change_shapes(
-    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
+    change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the description and the shape of each tensor of a change."""
     unpaired = [name for name in (change.replacement, change.vector) if name]

@@ -9,8 +9,8 @@ import numpy as np
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import NormFold
-from specc.weights.parameter_values import ByteRange, ValuesOverlay, read_parameter
-from specc.weights.value_checks import CHECKED_VALUES, convert_dtype
+from specc.weights.parameter_sources import ByteRange, ParameterOverrides, read_parameter
+from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
 """Maximum power of two that is folded. The remaining factor of a larger norm weight remains in the
@@ -23,7 +23,7 @@ MOVED_GAINS_HELP = (
 
 
 @dataclass(frozen=True)
-class FoldedValues(ValuesOverlay):
+class NormFoldedWeights(ParameterOverrides):
     """Parameter values in which the norm weights of `folds` are folded into the following linear
     layers.
     """
@@ -41,11 +41,11 @@ class FoldedValues(ValuesOverlay):
             if name
         }
 
-    def is_replaced(self, name: str) -> bool:
+    def is_overridden(self, name: str) -> bool:
         """Return True if a fold changes a parameter."""
         return name in self.fold_by_parameter
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values of a parameter, multiplied or divided by the powers of two of its
         fold.
         """
@@ -84,7 +84,7 @@ CHECKED_SCALES = "scales checked, with values up to"
 
 
 @dataclass(frozen=True)
-class NarrowDtype:
+class ComputeDtypeLimit:
     """The compute dtype of a parameter, which limits its range. If the parameter contains the
     scales of `weight`, dequantized values are up to `max_code` times as large.
     """
@@ -95,12 +95,12 @@ class NarrowDtype:
 
 
 @dataclass(frozen=True)
-class RangeCheckedValues(ValuesOverlay):
-    """Parameter values that are range-checked if the parameter is in `narrow_dtypes`. Norm weights
-    are folded into the parameters in `folded_names`. Implements `ParameterValues`.
+class RangeCheckedWeights(ParameterOverrides):
+    """Parameter values that are range-checked if the parameter is in `compute_dtype_limits`. Norm
+    weights are folded into the parameters in `folded_names`. Implements `ParameterSource`.
     """
 
-    narrow_dtypes: Mapping[str, NarrowDtype]
+    compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
@@ -108,7 +108,7 @@ class RangeCheckedValues(ValuesOverlay):
         of the compute dtype, because linked external data is not checked elsewhere.
         """
         found = self.base.find_byte_range(name)
-        if found is not None and name in self.narrow_dtypes:
+        if found is not None and name in self.compute_dtype_limits:
             for _ in self.iterate_chunks(name, "f32"):
                 pass
         return found
@@ -117,7 +117,7 @@ class RangeCheckedValues(ValuesOverlay):
         """Yield the values as bytes. Raise E0517 if a value is out of the range of the compute
         dtype, and the errors of `values`.
         """
-        narrow = self.narrow_dtypes.get(name)
+        narrow = self.compute_dtype_limits.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
             # values stored in this dtype have already been checked
             if narrow is not None and dtype == "f32":

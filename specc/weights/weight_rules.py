@@ -301,11 +301,11 @@ class ParameterNaming:
         behind = self.added_prefix + declared
         return behind if self.added_prefix and prefix + behind in tensors else declared
 
-    def get_spellings(self, tensor: str) -> tuple[str, ...]:
+    def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
         """Return the possible spec names of a tensor."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
-                below = inner.get_spellings(tensor[len(path) :])
+                below = inner.list_candidate_names(tensor[len(path) :])
                 return tuple(path + spelling for spelling in below)
         if self.removed_prefix:
             return tensor, self.removed_prefix + tensor

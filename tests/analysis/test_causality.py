@@ -5,16 +5,16 @@ from collections.abc import Callable
 import pytest
 from support.op_examples import make_sequence_conv
 
-from specc.analysis import masked_values
+from specc.analysis import masked_constants
 from specc.analysis.causality import check_causality, find_time_symbol
 from specc.analysis.mask_bands import find_mask_band
-from specc.analysis.query_key_grids import TraversalBudget
+from specc.analysis.query_key_tensors import TraversalBudget
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.source import Source, Span
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 
 B, T = Dim.symbol("batch"), Dim.symbol("tgt")
@@ -22,26 +22,26 @@ SOURCE = Source("decoder.specc", "target: f32[batch, tgt]\ny = op(target)\n")
 DECLARED, ASKED = Span(SOURCE, 0, 6), Span(SOURCE, 24, 38)
 
 
-def make_builder() -> tuple[Builder, Value]:
-    build = Builder()
+def make_builder() -> tuple[GraphBuilder, Value]:
+    build = GraphBuilder()
     return build, build.add_input("target", Input(Type.of("f32", B, T, 4), span=DECLARED))
 
 
-def get_causality_errors(build: Builder, output: Value) -> list[Diagnostic]:
+def get_causality_errors(build: GraphBuilder, output: Value) -> list[Diagnostic]:
     return check_causality(finish_graph(build, output), "tgt", "target", ["logits"])
 
 
-def finish_graph(build: Builder, output: Value) -> Graph:
+def finish_graph(build: GraphBuilder, output: Value) -> Graph:
     return build.build_graph("main", {"logits": output})
 
 
-def make_grid_indices(build: Builder, x: Value) -> tuple[Value, Value]:
+def make_pair_indices(build: GraphBuilder, x: Value) -> tuple[Value, Value]:
     """Return `i` as [q 1] and `j` as [1 k]."""
     extent = build.add_op(ops.Extent(1), x)
     return build.add_op(ops.Insert(1), extent), build.add_op(ops.Insert(0), extent)
 
 
-def apply_attention(build: Builder, x: Value, mask: Value | None) -> Value:
+def apply_attention(build: GraphBuilder, x: Value, mask: Value | None) -> Value:
     while mask and mask.type.rank < 4:
         mask = build.add_op(ops.Insert(0), mask)
     heads = build.add_op(ops.Insert(1), x)
@@ -51,7 +51,7 @@ def apply_attention(build: Builder, x: Value, mask: Value | None) -> Value:
 
 def test_causal_window_is_proved() -> None:
     build, x = make_builder()
-    i, j = make_grid_indices(build, x)
+    i, j = make_pair_indices(build, x)
     near = build.add_op(
         ops.Compare("lt"),
         build.add_op(ops.Arith("sub"), i, j),
@@ -78,7 +78,7 @@ def test_attention_without_a_mask() -> None:
 
 def test_mask_with_one_later_position() -> None:
     build, x = make_builder()
-    i, j = make_grid_indices(build, x)
+    i, j = make_pair_indices(build, x)
     ahead = build.add_op(ops.Arith("add"), i, build.add_op(ops.Constant(1, "i64")))
     (fault,) = get_causality_errors(
         build, apply_attention(build, x, build.add_op(ops.Compare("le"), j, ahead))
@@ -89,24 +89,24 @@ def test_mask_with_one_later_position() -> None:
 
 
 def make_loop_body() -> Graph:
-    inner = Builder()
+    inner = GraphBuilder()
     row, carry = (inner.add_input(n, Input(Type.of("f32", B, 4))) for n in ("x", "c"))
     after = inner.add_op(ops.Arith("add"), row, carry)
     return inner.build_graph("body", {"c": after, "y": after})
 
 
-def apply_scan(build: Builder, x: Value, reverse: bool) -> Value:
+def apply_scan(build: GraphBuilder, x: Value, reverse: bool) -> Value:
     zero = build.add_op(ops.Constant(0.0, "f32"))
     first = build.add_op(ops.Expand(0, B), build.add_op(ops.Insert(0), zero))
     wide = build.add_op(ops.Expand(1, Dim.from_value(4)), build.add_op(ops.Insert(1), first))
     return build.add_node(ops.Scan(make_loop_body(), 1, 1, 1, reverse=reverse), x, wide)[1]
 
 
-def add_broadcast(build: Builder, x: Value, row: Value) -> Value:
+def add_broadcast(build: GraphBuilder, x: Value, row: Value) -> Value:
     return build.add_op(ops.Arith("add"), x, build.add_op(ops.Insert(1), row))
 
 
-CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
+CASES: dict[str, tuple[str, Callable[[GraphBuilder, Value], Value]]] = {
     "this mean reads every position": ("E0711", lambda b, x: b.add_op(ops.Reduce("mean", 1), x)),
     "this softmax divides by a sum over every position": (
         "E0711",
@@ -162,7 +162,7 @@ def test_message_of_each_kind_of_leak(what: str) -> None:
         lambda b, x: apply_scan(b, x, False),
     ],
 )
-def test_causal_graphs_are_proved(make: Callable[[Builder, Value], Value]) -> None:
+def test_causal_graphs_are_proved(make: Callable[[GraphBuilder, Value], Value]) -> None:
     build, x = make_builder()
     assert get_causality_errors(build, make(build, x)) == []
 
@@ -185,7 +185,7 @@ def test_output_independent_of_the_time_axis() -> None:
 
 def test_attention_weights_of_a_causal_mask() -> None:
     build, x = make_builder()
-    i, j = make_grid_indices(build, x)
+    i, j = make_pair_indices(build, x)
     heads = build.add_op(ops.Insert(1), x)
     mask = build.add_op(
         ops.Insert(0), build.add_op(ops.Insert(0), build.add_op(ops.Compare("le"), j, i))
@@ -205,7 +205,7 @@ def test_time_axis_follows_the_batch_axis() -> None:
 
 def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask with too many nodes is reported as not analyzed."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", Dim.symbol("b"), T, 4)))
     rows = b.add_op(ops.Extent(1), x)
     i, j = (b.add_op(ops.Insert(axis), rows) for axis in (1, 0))
@@ -219,12 +219,12 @@ def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     y = b.add_op(ops.Attend(0.5), head, head, head, mask)
     graph = b.build_graph("g", {"y": y})
     assert check_causality(graph, "tgt", "x", ["y"]) == []
-    for cached in (find_mask_band, trace_time_dataflow, masked_values.find_masked_values):
+    for cached in (find_mask_band, trace_time_dataflow, masked_constants.find_masked_constants):
         cached.cache_clear()
     monkeypatch.setattr(TraversalBudget.__init__, "__defaults__", (40,))
-    monkeypatch.setattr(masked_values, "MAX_GRIDS", 10)
+    monkeypatch.setattr(masked_constants, "MAX_QUERY_KEY_TENSORS", 10)
     (fault,) = check_causality(graph, "tgt", "x", ["y"])
-    for cached in (find_mask_band, trace_time_dataflow, masked_values.find_masked_values):
+    for cached in (find_mask_band, trace_time_dataflow, masked_constants.find_masked_constants):
         cached.cache_clear()
     assert fault.code == "E0712"
     assert fault.title.endswith(

@@ -13,7 +13,7 @@ from specc.analysis.causality import check_causality
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
 
@@ -88,13 +88,13 @@ class LoopBody:
 
     def __init__(self) -> None:
         self.type = Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)
-        self.inner = Builder()
+        self.inner = GraphBuilder()
         self.row = self.inner.add_input("row", Input(Type.of("f64", Dim.symbol("batch"), 3)))
         self.carry = self.inner.add_input("y", Input(self.type))
 
     def scan(self, after: Value) -> Graph:
         """Return the graph of the loop over `memory`."""
-        outer = Builder()
+        outer = GraphBuilder()
         x = outer.add_input("x", Input(self.type))
         memory = outer.add_input(
             "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
@@ -127,7 +127,7 @@ def test_compensated_lookahead_inside_a_body() -> None:
     weight = body.inner.add_input("w", Input(Type.of("f64", 3, 3, 2)))
     ahead = body.inner.add_op(make_sequence_conv(2, 1, 1), body.carry, weight, None)
     after = body.inner.add_op(ops.Delay(1, 1, 0.0), ahead)
-    outer = Builder()
+    outer = GraphBuilder()
     given = [outer.add_input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]
     memory = outer.add_input(
         "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
@@ -140,13 +140,13 @@ def test_compensated_lookahead_inside_a_body() -> None:
 def test_time_axis_created_inside_a_body() -> None:
     """The body sums one copy of a value per position: it depends on the final length, although no
     operand has the axis."""
-    inner = Builder()
+    inner = GraphBuilder()
     row, carry = (
         inner.add_input(n, Input(Type.of("f64", Dim.symbol("batch"), 3))) for n in ("row", "h")
     )
     copies = inner.add_op(ops.Expand(1, Dim.symbol("seq")), inner.add_op(ops.Insert(1), carry))
     after = inner.add_op(ops.Arith("add"), row, inner.add_op(ops.Reduce("sum", 1), copies))
-    outer = Builder()
+    outer = GraphBuilder()
     x = outer.add_input("x", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)))
     memory = outer.add_input(
         "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))

@@ -8,7 +8,7 @@ import pytest
 import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.ir.model import ModelDefinition, resolve_absent_inputs
+from specc.ir.model import ModelDefinition, resolve_missing_inputs
 
 SPEC = """specc 1
 model m
@@ -54,7 +54,7 @@ def test_unstable_defaults_are_errors(inputs: str, more: str, holds: bool, tmp_p
     if (
         more
         and model.defaults
-        and "ids" in resolve_absent_inputs(model.defaults, ["a", "b"]).inputs
+        and "ids" in resolve_missing_inputs(model.defaults, ["a", "b"]).inputs
     ):
         assert is_default_stable(model) == holds
 
@@ -63,7 +63,7 @@ def is_default_stable(model: ModelDefinition) -> bool:
     """Return True if the default of `a` for 3 and 4 positions is a prefix of that for 5."""
     assert model.defaults
     ids = np.array([[3, 1, 4, 1, 5]])
-    alone = resolve_absent_inputs(model.defaults, tuple(model.defaults.outputs))
+    alone = resolve_missing_inputs(model.defaults, tuple(model.defaults.outputs))
     whole = specc_numpy.evaluate_graph(alone, {"ids": ids}, {})["a"]
     parts = [specc_numpy.evaluate_graph(alone, {"ids": ids[:, :n]}, {})["a"] for n in (3, 4)]
     return all(

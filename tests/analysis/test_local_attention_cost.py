@@ -16,9 +16,9 @@ WIDE = 4 * (8 + 6)
 def count_work(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
     """Return the work of the blocked and of the dense attention."""
     root = summarize_graph(setup.graph(), at)
-    return root.sum_parts("multiply_adds") - root.sum_parts("saved_multiply_adds"), root.sum_parts(
-        "multiply_adds"
-    )
+    return root.sum_over_subtree("multiply_adds") - root.sum_over_subtree(
+        "saved_multiply_adds"
+    ), root.sum_over_subtree("multiply_adds")
 
 
 def test_window_cost() -> None:

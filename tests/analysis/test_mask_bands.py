@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from specc.analysis import mask_bands, query_key_grids
+from specc.analysis import mask_bands, query_key_tensors
 from specc.analysis.mask_bands import find_band_interval, find_mask_band
-from specc.analysis.query_key_grids import make_grid
+from specc.analysis.query_key_tensors import make_query_key_tensor
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input, Value
+from specc.ir.graph import GraphBuilder, Input, Value
 from specc.ir.types import Type
 
 T = Dim.symbol("seq")
@@ -19,7 +19,7 @@ class GridBuilder:
     """A builder with grid indices `i` and `j` and functions of them."""
 
     def __init__(self) -> None:
-        self.build = Builder()
+        self.build = GraphBuilder()
         x = self.build.add_input("x", Input(Type.of("f32", T, 4)))
         self.keep = self.build.add_op(
             ops.Insert(0), self.build.add_input("keep", Input(Type.of("bool", T)))
@@ -132,13 +132,13 @@ def test_nested_where_takes_linear_time() -> None:
             rows.build.add_op(ops.Where(), above, high, middle),
         )
     gate = rows.build.add_op(ops.Where(), seen, low, rows.number(0.0))
-    budget = query_key_grids.TraversalBudget()
-    grid = make_grid(gate, 0, 1)
+    budget = query_key_tensors.TraversalBudget()
+    grid = make_query_key_tensor(gate, 0, 1)
     assert str(find_mask_band(gate, 0, 1).interval) == "[0, ∞]"
-    assert not find_mask_band(gate, 0, 1).is_budget_spent
+    assert not find_mask_band(gate, 0, 1).is_budget_exhausted
     search = mask_bands._BandSearch(budget)
     search.find_true_interval(grid, False)
-    assert query_key_grids.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
+    assert query_key_tensors.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
 
 
 def test_search_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,10 +147,10 @@ def test_search_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for width in range(400):
         near = rows.compare("lt", rows.apart(), rows.number(width))
         mask = rows.build.add_op(ops.And(), mask, near)
-    assert not find_mask_band(mask, 0, 1).is_budget_spent
+    assert not find_mask_band(mask, 0, 1).is_budget_exhausted
     find_mask_band.cache_clear()
-    monkeypatch.setattr(query_key_grids.TraversalBudget.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(query_key_tensors.TraversalBudget.__init__, "__defaults__", (100,))
     found = find_mask_band(mask, 0, 1)
     find_mask_band.cache_clear()
-    assert found.is_budget_spent
+    assert found.is_budget_exhausted
     assert found.interval.low == -float("inf")

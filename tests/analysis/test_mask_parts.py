@@ -7,10 +7,10 @@ import pytest
 
 import specc_numpy
 from specc.analysis import local_attention as module
-from specc.analysis.local_attention import GlobalTokenCondition, MaskParts, decompose_mask
+from specc.analysis.local_attention import GlobalTokenCondition, MaskDecomposition, decompose_mask
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input, Value
+from specc.ir.graph import GraphBuilder, Input, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval, Type
 
 ROWS = Dim.symbol("n")
@@ -20,7 +20,7 @@ class RandomMasks:
     """Random masks `[n, n]` over position ids and three boolean inputs."""
 
     def __init__(self, seed: int) -> None:
-        self.b, self.random = Builder(), random.Random(seed)
+        self.b, self.random = GraphBuilder(), random.Random(seed)
         names = ("first", "last", "keep")
         self.flags = [self.b.add_input(n, Input(Type.of("bool", ROWS))) for n in names]
         self.k = self.b.add_op(ops.Extent(0), self.flags[0])
@@ -68,7 +68,7 @@ class RandomMasks:
         return self.b.add_op(ops.Compare("lt"), rows, number)
 
 
-def count_uncovered_pairs(masks: RandomMasks, mask: Value, found: MaskParts) -> int:
+def count_uncovered_pairs(masks: RandomMasks, mask: Value, found: MaskDecomposition) -> int:
     """Return the number of visible pairs that are in no part, for one random sample of the
     inputs."""
     alone = [*found.key_conditions, *found.query_conditions]
@@ -104,7 +104,7 @@ def test_parts_cover_many_masks() -> None:
 
 
 def test_planted_intersection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.MaskParts, "__or__", module.MaskParts.__and__)
+    monkeypatch.setattr(module.MaskDecomposition, "__or__", module.MaskDecomposition.__and__)
     assert sum(check_random_mask(seed) > 0 for seed in range(200)) > 20
 
 
@@ -116,7 +116,7 @@ def test_window_with_global_tokens() -> None:
     queries = one(ops.Insert(1), first)
     union = one(ops.Or(), one(ops.Or(), near, first), queries)
     mask = one(ops.And(), union, keep)
-    wanted = MaskParts(
+    wanted = MaskDecomposition(
         Interval(-4, 4),
         (GlobalTokenCondition(first, 0, False),),
         (GlobalTokenCondition(queries, 0, False),),
@@ -124,8 +124,8 @@ def test_window_with_global_tokens() -> None:
     assert decompose_mask(mask, 0, 1) == wanted
     assert decompose_mask(one(ops.And(), keep, union), 0, 1, [keep]) == wanted
     only = one(ops.And(), queries, keep)
-    assert decompose_mask(only, 0, 1) == MaskParts(
+    assert decompose_mask(only, 0, 1) == MaskDecomposition(
         EMPTY_INTERVAL, query_conditions=(GlobalTokenCondition(queries, 0, False),)
     )
     padding = one(ops.And(), one(ops.Insert(1), keep), keep)
-    assert decompose_mask(padding, 0, 1, [keep]) == MaskParts(FULL_INTERVAL)
+    assert decompose_mask(padding, 0, 1, [keep]) == MaskDecomposition(FULL_INTERVAL)

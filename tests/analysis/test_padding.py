@@ -7,7 +7,7 @@ import pytest
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input, Value
+from specc.ir.graph import GraphBuilder, Input, Value
 from specc.ir.types import Type
 
 B, S = Dim.symbol("batch"), Dim.symbol("src")
@@ -18,7 +18,7 @@ class Model:
     """`x: f32[batch src 4]` with `keep: keep[batch, src]`."""
 
     def __init__(self, side: Side = "any") -> None:
-        self.build = Builder()
+        self.build = GraphBuilder()
         self.x = self.build.add_input("x", Input(Type.of("f32", B, S, 4)))
         self.keep = self.build.add_input("keep", Input(Type.of("bool", B, S), padding_side=side))
 
@@ -156,6 +156,6 @@ def test_rope_is_relative() -> None:
 
 
 def test_scalar_input() -> None:
-    b = Builder()
+    b = GraphBuilder()
     t = b.add_input("t", Input(Type("f32", ())))
     assert not check_padding(b.build_graph("g", {"y": b.add_op(ops.Pointwise("neg"), t)}))

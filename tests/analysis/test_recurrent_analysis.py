@@ -10,7 +10,7 @@ from specc.analysis.model_cost import count_multiply_adds
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.types import Type
 
 B, T = Dim.symbol("batch"), Dim.symbol("seq")
@@ -24,7 +24,7 @@ def build_layer(
     result: int = 0,
     side: Literal["any", "right", "left"] = "any",
 ) -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", B, T, 3)))
     keep = b.add_input("keep", Input(Type.of("bool", B, T), padding_side=side))
     w = b.add_input("w", Input(Type.of("f32", gates * 5, 3)))
@@ -65,7 +65,7 @@ def test_batch_independence(gates: int) -> None:
 def test_cost_includes_the_projection() -> None:
     ((node, _),) = build_layer(4, False, True).nodes
     assert count_multiply_adds(node) == B * T * 20 * (3 + 5)
-    b = Builder()
+    b = GraphBuilder()
     types = [("x", (B, T, 3)), ("w", (20, 3)), ("u", (20, 2)), ("r", (2, 5))]
     x, w, u, r = (b.add_input(n, Input(Type.of("f32", *s))) for n, s in types)
     b.add_node(ops.Lstm(), x, w, u, None, None, None, None, None, None, r)

@@ -16,7 +16,7 @@ from specc.analysis.value_ranges import (
     is_zero_everywhere,
 )
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 
 GRAPHS = 400
@@ -27,14 +27,14 @@ NUMBERS = (0.9, -0.9, 0.0, 2.5, -1.0, 3.0, 1e-9, 1e30, -1e30, inf, -inf)
 
 def test_shared_subexpressions_take_linear_time() -> None:
     """One hundred sums of a value with itself have 2^100 paths; the minimum is 0."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_op(ops.Pointwise("abs"), b.add_input("x", Input(Type.of("f32", 3))))
     for _ in range(100):
         x = b.add_op(ops.Arith("add"), x, b.add_op(ops.Arith("mul"), x, x))
     assert find_value_range(x) == (0.0, inf)
 
 
-def sample_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+def sample_operand(rng: random.Random, b: GraphBuilder, values: list[Value]) -> Value:
     """Return a constant, position ids, or a value drawn before."""
     match rng.choice(("constant", "constant", "extent", "integer", "old", "old", "old")):
         case "constant":
@@ -46,7 +46,7 @@ def sample_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value
     return rng.choice(values[-4:])
 
 
-def sample_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+def sample_value(rng: random.Random, b: GraphBuilder, values: list[Value]) -> Value:
     """Return a random function of values drawn before; casts and views are the most frequent."""
     x = sample_operand(rng, b, values)
     kind = rng.choice(("cast", "cast", "cast", "insert", "expand", "arith", "function", "where"))
@@ -76,7 +76,7 @@ def sample_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
 
 def sample_graph(seed: int) -> Graph:
     """Return a graph of random values, all of them outputs."""
-    rng, b = random.Random(seed), Builder()
+    rng, b = random.Random(seed), GraphBuilder()
     values = [
         b.add_input("x", Input(Type.of("f64", LENGTH))),
         b.add_input("keep", Input(Type.of("bool", LENGTH))),

@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import Failed
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 
 
-def run_map(small: Path, directory: Path, raw: str, to: str = "") -> Any:
+def execute_map(small: Path, directory: Path, raw: str, to: str = "") -> Any:
     data = directory / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
     job = JobRequest(
@@ -32,7 +32,7 @@ def run_map(small: Path, directory: Path, raw: str, to: str = "") -> Any:
 
 def test_weights_equal_those_of_a_single_row(small: Path, tmp_path: Path) -> None:
     """Without the padding of the batch: the shape is that of the row's tokens."""
-    report = run_map(small, tmp_path, "attention.look")
+    report = execute_map(small, tmp_path, "attention.look")
     lines = (tmp_path / "out" / "part-000000.jsonl").read_text().splitlines()
     model = specc.load(small)
     for text, line in zip(TEXTS, lines, strict=True):
@@ -48,7 +48,7 @@ def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    run_map(small, tmp_path, "attention.look", "parquet")
+    execute_map(small, tmp_path, "attention.look", "parquet")
     table = pyarrow.parquet.read_table(tmp_path / "out" / "part-000000.parquet")
     kind = table.schema.field("attention.look").type
     assert kind.list_size == 2
@@ -57,6 +57,6 @@ def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
 
 def test_unknown_attention(small: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0879") as failed:
-        run_map(small, tmp_path, "attention.lok")
+        execute_map(small, tmp_path, "attention.lok")
     assert failed.value.diagnostics[0].notes == ("it has look",)
     assert not (tmp_path / "out").exists()

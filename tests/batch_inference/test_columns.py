@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specc.batch_inference import parquet
+from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.file_format import ColumnType, TableColumn
 from specc.batch_inference.job_files import encode_part
 from specc.batch_inference.row_batches import InputRow
-from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.preprocessing.preprocessing_records import TextBytes, TextCharacters
+from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts
 
 VALUES = st.one_of(
@@ -35,7 +35,7 @@ VALUES = st.one_of(
 @settings(max_examples=12, deadline=None)
 def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[object]]) -> None:
     """Compare each row of a table with the same row alone."""
-    taking = RowModel.open(small, {"ids": "text"}).row_reader
+    taking = BatchInferenceModel.open(small, {"ids": "text"}).row_reader
     for values in columns:
         together = taking.convert_rows({"text": values}, len(values))
         for number, value in enumerate(values):
@@ -54,11 +54,11 @@ def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[o
 @settings(max_examples=60, deadline=None)
 def test_text_batches_equal_single_texts(texts: list[str]) -> None:
     for record in (
-        TextCharacters(("<e>", "a", "b", "?"), end_token_id=0, unknown_token_id=3),
-        TextBytes(offset=3, start_token_id=1),
-        TextCharacters(("a", "b", "c")),  # has no é
+        CharTokenizer(("<e>", "a", "b", "?"), end_token_id=0, unknown_token_id=3),
+        ByteTokenizer(offset=3, start_token_id=1),
+        CharTokenizer(("a", "b", "c")),  # has no é
     ):
-        knows = isinstance(record, TextBytes) or record.unknown_token_id is not None
+        knows = isinstance(record, ByteTokenizer) or record.unknown_token_id is not None
         if not knows and "é" in "".join(texts):
             with pytest.raises(Failed, match="U\\+00E9"):
                 encode_texts(texts, record)

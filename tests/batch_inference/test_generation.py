@@ -13,9 +13,9 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 import specc.batch_inference.block_runner
+from specc.batch_inference.batch_inference_model import GenerativeBatchModel
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_planner import JobRequest, plan_job
-from specc.batch_inference.row_model import GenerativeRowModel
 from specc.cli.main import main
 
 ROWS, BAD = 60, 7
@@ -141,14 +141,14 @@ def test_killed_job_resumes_with_the_same_output(
 def test_only_crashing_rows_are_lost(
     generator: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
 ) -> None:
-    real = GenerativeRowModel.start_generation
+    real = GenerativeBatchModel.start_generation
 
-    def begin_or_crash(self: GenerativeRowModel, rows: Sequence[Any], first: int = 0) -> Any:
+    def begin_or_crash(self: GenerativeBatchModel, rows: Sequence[Any], first: int = 0) -> Any:
         if poison & {first + row.row_number for row in rows}:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(GenerativeRowModel, "start_generation", begin_or_crash)
+    monkeypatch.setattr(GenerativeBatchModel, "start_generation", begin_or_crash)
     for _ in range(30):
         try:
             run_job(make_job_request(generator, data, tmp_path, rows_per_block=1000))

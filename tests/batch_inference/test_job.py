@@ -18,13 +18,13 @@ from support.map_jobs import ROW_COUNT, hash_parts, make_job, read_rows
 import specc
 import specc.batch_inference.block_runner
 import specc.batch_inference.job_files
+from specc.batch_inference.batch_inference_model import BatchInferenceModel
 from specc.batch_inference.block_runner import BlockRunner
 from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import plan_job
 from specc.batch_inference.row_batches import InputRow
-from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
 
 
@@ -128,16 +128,16 @@ def test_killed_job_loses_and_repeats_no_row(
 
 def crash_at_rows(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
     """Crash every process that computes one of these rows."""
-    real = RowModel.compute_rows
+    real = BatchInferenceModel.compute_rows
 
     def compute_or_crash(
-        self: RowModel, rows: list[InputRow], first: int = 0
+        self: BatchInferenceModel, rows: list[InputRow], first: int = 0
     ) -> list[dict[str, object]]:
         if numbers & {row.row_number for row in rows}:
             raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowModel, "compute_rows", compute_or_crash)
+    monkeypatch.setattr(BatchInferenceModel, "compute_rows", compute_or_crash)
 
 
 @pytest.mark.parametrize(

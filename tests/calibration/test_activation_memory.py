@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from specc import backend
-from specc.backend import TensorSlot
+from specc.backend import TensorSpec
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import find_weight_readers
+from specc.calibration.activation_taps import find_calibration_targets
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
-from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.parameter_sources import RandomInitWeights, read_parameter
 from specc.weights.quantization_error_stats import QuantizationErrorStats
-from specc.weights.quantized_values import (
+from specc.weights.quantized_weights import (
     GetFactor,
     PrequantizedWeight,
-    QuantizedValues,
+    QuantizedWeights,
     quantize_to_files,
 )
 from specc.weights.weight_rules import RequiredParameter
@@ -36,7 +36,7 @@ SUM = 8 * WIDE**2
 """Bytes of the sums of one weight."""
 SLACK = 1 << 17
 FORM = QuantizationFormat(bits=4, group_size=32, layout="rows", rounding="none")
-BASE = SeededValues(
+BASE = RandomInitWeights(
     1,
     {f"w{n}": RequiredParameter(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
     {f"w{n}": "normal(0.1)" for n in range(MANY)},
@@ -53,7 +53,7 @@ def read_weight(name: str) -> Array:
 
 def build_chain() -> Graph:
     """Build a chain of linear layers."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", 30, WIDE)))
     for n in range(MANY):
         facts = Parameter(name=f"w{n}", type=Type.of("f32", WIDE, WIDE), initializer="")
@@ -62,7 +62,7 @@ def build_chain() -> Graph:
 
 
 PLAN = {f"w{n}": FORM for n in range(MANY)}
-READERS = find_weight_readers(build_chain(), PLAN, {})
+READERS = find_calibration_targets(build_chain(), PLAN, {})
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ReferencePart:
     """A part of the chain, run by the reference backend."""
 
     graph: Graph
-    outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
+    outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {name: read_weight(name) for name in self.graph.parameters}
@@ -85,7 +85,9 @@ def quantize_chain(directory: Path) -> dict[str, PrequantizedWeight]:
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(BASE, name, FORM, factor, stem)
 
-    return gram_matrices.quantize_calibrated(open_part, READERS, list_samples, directory, round_one)
+    return gram_matrices.quantize_with_calibration(
+        open_part, READERS, list_samples, directory, round_one
+    )
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def measure_peak_memory(directory: Path) -> int:
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
     tracemalloc.start()
-    gram_matrices.quantize_calibrated(
+    gram_matrices.quantize_with_calibration(
         open_part, READERS, list_samples, directory, skip_quantization
     )
     most = tracemalloc.get_traced_memory()[1]
@@ -146,7 +148,7 @@ def test_stages_equal_a_single_pass(
         found[name] = factor(0)
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
-    gram_matrices.quantize_calibrated(open_part, READERS, list_samples, tmp_path, round_one)
+    gram_matrices.quantize_with_calibration(open_part, READERS, list_samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
         assert np.allclose(
@@ -159,10 +161,10 @@ def test_stages_equal_a_single_pass(
 
 def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> None:
     ready = quantize_chain(tmp_path)
-    whole = QuantizedValues(BASE, dict.fromkeys(ready, FORM), ready)
+    whole = QuantizedWeights(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
     factor = int_quantization.compute_cholesky_factor(x.T @ x)
-    one = QuantizedValues(BASE, {"w0": FORM}, get_factor=lambda _: factor)
+    one = QuantizedWeights(BASE, {"w0": FORM}, get_factor=lambda _: factor)
     for part, dtype in (
         (FORM.format_codes_name("w0"), "u8"),
         (FORM.format_scales_name("w0"), "f32"),

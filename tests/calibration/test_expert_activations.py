@@ -9,7 +9,7 @@ from support.calibration_factors import compute_weight_factors
 
 import specc
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import find_weight_readers
+from specc.calibration.activation_taps import find_calibration_targets
 from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
@@ -17,7 +17,7 @@ from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
 from specc.weights import int_quantization
 from specc.weights.int_quantization import compute_cholesky_factor
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 
 EXPERTS, NOBODY = 4, 2
 """Experts, and the one that no row is sent to."""
@@ -64,7 +64,7 @@ def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
-        readers = find_weight_readers(job.simplified_graph, job.quantization_decision.plan, {})
+        readers = find_calibration_targets(job.simplified_graph, job.quantization_decision.plan, {})
     assert readers.experts.keys() == job.quantization_decision.plan.keys()
     wanted = collect_activations(weights)
     for least in (1, 1 << 30):
@@ -105,7 +105,7 @@ def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
                 )
             else:
                 units = int_quantization.compute_group_scales(blocks, 4)
-                numbers = int_quantization.round_to_grid(blocks, units, 4)
+                numbers = int_quantization.round_to_integers(blocks, units, 4)
             want = (numbers * units[..., None]).reshape(len(matrix), -1)
             got = low.weights()[name][expert]
             # a value at a rounding boundary may go either way: sums in float32 and float64 differ

@@ -8,14 +8,14 @@ import pytest
 from support.calibration_factors import compute_weight_factors
 
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import find_weight_readers
+from specc.calibration.activation_taps import find_calibration_targets
 from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
 from specc.weights.int_quantization import compute_cholesky_factor
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 
 SPEC = """
 specc 1
@@ -48,7 +48,7 @@ def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.Monk
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
-        readers = find_weight_readers(job.simplified_graph, job.quantization_decision.plan, {})
+        readers = find_calibration_targets(job.simplified_graph, job.quantization_decision.plan, {})
     assert readers.experts.keys() == job.quantization_decision.plan.keys()
     wanted = collect_activations(weights)
     for least in (1, 1 << 30):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.list_doc_explain import WEIGHT_RULE_DOCS
+from specc.cli.catalog_commands import WEIGHT_RULE_DOCS
 from specc.cli.options import OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.driver.weights_section import WEIGHT_TRANSFORMS

@@ -6,7 +6,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 
 from specc.cli import main as cli
-from specc.cli.fmt_convert_expand import expand_spec
+from specc.cli.rewrite_commands import expand_spec
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.spec_modules import collect_field_paths
 from specc.ir.ir_text import format_ir as as_text
@@ -93,7 +93,7 @@ def test_names_that_shadow_std_names(
     assert as_text(elaborate_spec(open_spec(str(out))).graph) == wanted
     own_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
     named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
-    left = {n for n in named & {*SpecLibrary().list_standard_names()} if n not in own_names}
+    left = {n for n in named & {*SpecLibrary().list_std_names()} if n not in own_names}
     assert left <= {"mean", "topk"}
 
 
@@ -104,7 +104,7 @@ def test_expansion_uses_no_std_block() -> None:
     own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
     named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
     assert "encoder_layer" in own or own & named
-    left = {n for n in named & {*SpecLibrary().list_standard_names()} if n not in own}
+    left = {n for n in named & {*SpecLibrary().list_std_names()} if n not in own}
     assert left <= {"mean", "topk"}
 
 

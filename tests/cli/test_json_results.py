@@ -151,7 +151,7 @@ def test_internal_error_as_json(
     def raise_key_error(given: object) -> int:
         raise KeyError("target")
 
-    monkeypatch.setattr("specc.cli.check.run_check", raise_key_error)
+    monkeypatch.setattr("specc.cli.check.execute_check", raise_key_error)
     (found,) = run_json(["check", "gpt2"], capsys, 70)
     assert found["code"] == "E0986"
     assert "KeyError: 'target'" in found["message"]
@@ -246,7 +246,9 @@ def test_verify_difference_as_json(
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["max_error"] < 1e-5 for r in found["rounds"])
     monkeypatch.setattr("specc.verification.tolerance.RELATIVE_TOLERANCE", -1.0)
-    monkeypatch.setattr("specc.verification.verify_model.is_rounding_difference", lambda *_: False)
+    monkeypatch.setattr(
+        "specc.verification.model_verification.is_rounding_difference", lambda *_: False
+    )
     (found,) = run_json(["verify", "xor.onnx"], capsys, 4)
     assert found["agrees"] is False
     assert found["rounds"] == []

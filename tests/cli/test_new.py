@@ -10,9 +10,9 @@ from specc.cli import main as cli
 from specc.cli.new import make_spec_name
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.driver.draft_spec import draft_spec
+from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
-from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, format_spec_instance
+from specc.driver.spec_draft import draft_spec
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.library.spec_files import find_builtin_specs
 from specc.syntax.dsl.dsl_printer import format_dsl
@@ -26,7 +26,7 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 
 def print_instance(name: str, sign: str) -> str:
-    made = format_spec_instance(SpecInstance(name="mine", extends=name, comment_separator=sign))
+    made = format_derived_spec(DerivedSpec(name="mine", extends=name, comment_separator=sign))
     return format_dsl(made) if sign == " = " else format_yaml(made)
 
 
@@ -103,7 +103,7 @@ def test_new_writes_the_schema_for_editors(
 def test_spec_name_from_file_name(stem: str, name: str) -> None:
     assert make_spec_name(stem) == name
     assert open_spec_argument(
-        format_yaml(format_spec_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
+        format_yaml(format_derived_spec(DerivedSpec(name=make_spec_name(stem), extends="xor")))
     )
 
 

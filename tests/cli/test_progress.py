@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from specc.cli import terminal
-from specc.cli.terminal import ProgressLine, iterate_with_count, show_write_progress
+from specc.cli.terminal import ProgressLine, iterate_with_counter, show_write_progress
 from specc.io.atomic_write import WRITE_PROGRESS
 
 
@@ -56,29 +56,29 @@ def test_short_operation_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("stream", "manner"),
     [
-        (io.StringIO(), terminal.OutputStyle()),
-        (Terminal(), terminal.OutputStyle("json")),
-        (Terminal(), terminal.OutputStyle(is_quiet=True)),
+        (io.StringIO(), terminal.OutputSettings()),
+        (Terminal(), terminal.OutputSettings("json")),
+        (Terminal(), terminal.OutputSettings(is_quiet=True)),
     ],
 )
 def test_no_progress_outside_a_terminal(
-    stream: io.StringIO, manner: terminal.OutputStyle, monkeypatch: pytest.MonkeyPatch
+    stream: io.StringIO, manner: terminal.OutputSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    said = terminal.OUTPUT_STYLE.set(manner)
+    said = terminal.OUTPUT_SETTINGS.set(manner)
     try:
         with show_write_progress("writing"):
             assert WRITE_PROGRESS.get() is None
-        assert list(iterate_with_count(iter(["a", "b"]), "comparing")) == ["a", "b"]
+        assert list(iterate_with_counter(iter(["a", "b"]), "comparing")) == ["a", "b"]
     finally:
-        terminal.OUTPUT_STYLE.reset(said)
+        terminal.OUTPUT_SETTINGS.reset(said)
     assert not stream.getvalue()
 
 
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
-    assert list(iterate_with_count(iter(["a", "b"]), "comparing")) == ["a", "b"]
+    assert list(iterate_with_counter(iter(["a", "b"]), "comparing")) == ["a", "b"]
     assert [t for t in seen.getvalue().split("\r\x1b[K") if t] == [
         f"comparing, {n} done …" for n in range(3)
     ]

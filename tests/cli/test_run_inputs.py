@@ -12,7 +12,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.cli.run_inputs import read_arguments
+from specc.cli.run_inputs import parse_input_arguments
 from specc.diagnostics.diagnostic import Failed
 
 TEXT = """specc 1
@@ -110,10 +110,10 @@ def test_arguments_follow_the_table_of_the_docs(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"in1\nin2\n")))
     if isinstance(wanted, str):
         with pytest.raises(Failed, match=wanted) as failed:
-            read_arguments(model.input_signature, words)
+            parse_input_arguments(model.input_signature, words)
         assert wanted != "E0802" or len(failed.value.diagnostics[0].helps) == 2
         return
-    found = read_arguments(model.input_signature, words).inputs
+    found = parse_input_arguments(model.input_signature, words).inputs
     assert found["ids"].tolist() == wanted
     if len({len(w) for w in words}) > 1 and words == ["abc", "d"]:
         assert found["keep"].tolist() == [[True] * 3, [True, False, False]]
@@ -168,7 +168,7 @@ def test_pil_images_equal_image_files(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{n}.png") for n in range(6)]
     for n, path in enumerate(paths):
         pillow.fromarray(np.full((8, 8, 3), 40 * n, np.uint8)).save(path)
-    batch = read_arguments(model.input_signature, paths).inputs["pixels"]
+    batch = parse_input_arguments(model.input_signature, paths).inputs["pixels"]
     assert batch.shape == (6, 1, 4, 4)
     assert np.allclose(batch[:, 0, 0, 0] * 255, [40 * n for n in range(6)], atol=1e-3)
     opened = [pillow.open(path) for path in paths]

@@ -15,7 +15,7 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 
 BEAM = GenerationSettings(
@@ -61,7 +61,9 @@ def test_one_beam_is_greedy(seed: int, penalty: float) -> None:
     # with one beam, eos is taken only if it is the best candidate, as in greedy decoding
     table, prompt = make_hashed_logits(seed, 6), np.array([[2, 3], [4, 1]])
     said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
-    steps = np.stack([m.tokens for m in decode_steps(TableStepper(table), prompt, said)], axis=1)
+    steps = np.stack(
+        [m.tokens for m in iterate_decode_steps(TableStepper(table), prompt, said)], axis=1
+    )
     beams = search_tokens(
         table, prompt.tolist(), replace(said, strategy="beam", num_beams=1, early_stopping=True)
     )

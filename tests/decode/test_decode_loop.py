@@ -14,9 +14,9 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.decode_loop_and_beam_search import decode_steps
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import Bools, Ints
+from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import Failed
 
 VOCAB = 7
@@ -32,7 +32,7 @@ def generate_tokens(
     spread: float = 2.0,
 ) -> Ints:
     """Return i64[batch steps]: the tokens that the toy model of this seed generates."""
-    steps = decode_steps(
+    steps = iterate_decode_steps(
         TableStepper(make_hashed_logits(seed, VOCAB, spread)), np.array(prompt), settings
     )
     return np.stack([made.tokens for made in steps], axis=1)
@@ -47,7 +47,9 @@ prompts = st.integers(1, 3).flatmap(
 
 def test_model_inputs() -> None:
     toy = TableStepper(make_continuing_logits("abcd", "aabb"))
-    steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
+    steps = list(
+        iterate_decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,)))
+    )
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
     assert [made.has_ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
     assert toy.input_count == [(2, 2), (2, 1), (2, 1)]
@@ -56,7 +58,7 @@ def test_model_inputs() -> None:
 def test_finished_sequences_are_padded() -> None:
     prompt = np.array([[1], [2]])
     steps = list(
-        decode_steps(
+        iterate_decode_steps(
             TableStepper(make_continuing_logits("ab", "bcde")),
             prompt,
             GenerationSettings(stop=(0,), pad=5, log_probs=True),
@@ -71,7 +73,7 @@ def test_finished_sequences_are_padded() -> None:
 
 def test_several_eos_tokens() -> None:
     steps = list(
-        decode_steps(
+        iterate_decode_steps(
             TableStepper(make_continuing_logits("ab", "bcd")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(4, 2)),
@@ -82,9 +84,11 @@ def test_several_eos_tokens() -> None:
 
 def test_max_tokens() -> None:
     toy = TableStepper(make_continuing_logits("abcdefgh"))
-    assert len(list(decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
+    assert (
+        len(list(iterate_decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
+    )
     assert len(toy.input_count) == 3
-    assert list(decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
+    assert list(iterate_decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
 
 
 def test_watch_can_stop_a_sequence() -> None:
@@ -92,7 +96,7 @@ def test_watch_can_stop_a_sequence() -> None:
         return tokens == 3
 
     steps = list(
-        decode_steps(
+        iterate_decode_steps(
             TableStepper(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
@@ -105,7 +109,7 @@ def test_watch_can_stop_a_sequence() -> None:
 def test_log_probs_exclude_penalties() -> None:
     table = make_hashed_logits(4, VOCAB)
     settings = replace(SAMPLED, repetition_penalty=1.5, log_probs=True, stop=())
-    steps = list(decode_steps(TableStepper(table), np.array([[3, 1]]), settings))
+    steps = list(iterate_decode_steps(TableStepper(table), np.array([[3, 1]]), settings))
     text = [int(made.tokens[0]) for made in steps]
     total = sum(float(made.log_probs[0]) for made in steps if made.log_probs is not None)
     assert total == pytest.approx(sum_log_probabilities(table, (3, 1), text), abs=1e-5)
@@ -119,7 +123,7 @@ def test_repetition_penalty_ignores_padding() -> None:
         settings = GenerationSettings(repetition_penalty=1.2, max_tokens=4)
         return [
             int(m.tokens[0])
-            for m in decode_steps(
+            for m in iterate_decode_steps(
                 TableStepper(make_flat_logits), np.array([[0, 1]]), settings, padding_mask=keep
             )
         ]
@@ -183,7 +187,7 @@ def test_nonfinite_logits(wrong: float, strategy: str) -> None:
 
     settings = GenerationSettings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
     with pytest.raises(Failed) as caught:
-        list(decode_steps(TableStepper(table), np.array([[1]]), settings))
+        list(iterate_decode_steps(TableStepper(table), np.array([[1]]), settings))
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 
 
@@ -198,7 +202,9 @@ def test_logits_of_finished_sequences_are_ignored() -> None:
         )
 
     steps = list(
-        decode_steps(TableStepper(table), np.array([[1], [2]]), GenerationSettings(stop=(0,)))
+        iterate_decode_steps(
+            TableStepper(table), np.array([[1], [2]]), GenerationSettings(stop=(0,))
+        )
     )
     assert [made.tokens.tolist() for made in steps] == [[0, 2], [0, 2], [0, 2], [0, 0]][
         : len(steps)

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_models import TableStepper, make_continuing_logits
 
-from specc.decode.decode_loop_and_beam_search import decode_steps
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps
 from specc.decode.detokenizer import (
     CONTEXT,
     WINDOW,
     BatchDetokenizer,
     Detokenizer,
+    compute_stop_prefix_length,
     find_stop_string,
     make_stop_check,
-    measure_stop_prefix,
     truncate_at_stop_string,
 )
 from specc.decode.generation_settings import GenerationSettings
@@ -119,7 +119,7 @@ def test_first_complete_stop_string_wins(text: str, stops: list[str]) -> None:
     assert (at is None) == (shortest is None)
     if shortest is not None and at is not None:
         assert any(shortest[at:] == s for s in stops)
-    assert measure_stop_prefix(text, stops) <= max((len(s) for s in stops), default=0)
+    assert compute_stop_prefix_length(text, stops) <= max((len(s) for s in stops), default=0)
 
 
 def test_batch_elements_stop_independently() -> None:
@@ -127,7 +127,7 @@ def test_batch_elements_stop_independently() -> None:
     shown: list[list[str]] = []
     ended = []
     toy = TableStepper(make_continuing_logits("abcdef", "babab", "cab"))
-    for made in decode_steps(
+    for made in iterate_decode_steps(
         toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), observer=texts.feed
     ):
         shown.append(texts.pop_new_text())
@@ -139,7 +139,7 @@ def test_batch_elements_stop_independently() -> None:
 
 def test_withheld_text_is_shown_at_the_end() -> None:
     texts = BatchDetokenizer(letter_decode, 1, ["bcx"])
-    for _ in decode_steps(
+    for _ in iterate_decode_steps(
         TableStepper(make_continuing_logits("abcdef")),
         np.array([[1]]),
         GenerationSettings(max_tokens=2),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     Floats,
     apply_repetition_penalty,
     apply_temperature,

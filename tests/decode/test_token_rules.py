@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     DecodePosition,
     count_prompt_tokens,
     list_prompt_tokens,
@@ -33,7 +33,7 @@ class ConstantStepper:
 
 def generate_text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[int]:
     """Return the greedy tokens after a prompt; 2, 3 and 4 have the highest logits."""
-    made = decode_steps(ConstantStepper([2, 3, 4]), np.array([prompt]), settings)
+    made = iterate_decode_steps(ConstantStepper([2, 3, 4]), np.array([prompt]), settings)
     return [int(step.tokens[0]) for step in made]
 
 

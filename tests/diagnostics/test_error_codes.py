@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import Failed, compute_exit_status, find_error_family
-from specc.driver.spec_loader import OpenedSpec, check_spec
+from specc.diagnostics.diagnostic import Failed, compute_exit_status, get_error_category
+from specc.driver.spec_loader import LoadedSpec, check_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
-from specc.library.spec_files import SpecLibrary, find_error_pages, read_page_title
+from specc.library.spec_files import SpecLibrary, map_error_pages, read_page_title
 from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
 
 def test_codes_and_pages_agree() -> None:
     assert sorted(find_used_codes()) == sorted(PAGES)
-    assert list(find_error_pages()) == sorted(PAGES)
+    assert list(map_error_pages()) == sorted(PAGES)
 
 
 def test_page_headings() -> None:
@@ -121,8 +121,8 @@ def test_exit_status(codes: list[str], status: int) -> None:
 
 
 def test_warnings_have_exit_status_0() -> None:
-    assert {find_error_family(code).value for code in PAGES if code.startswith("W")} == {0}
-    assert 0 not in {find_error_family(code).value for code in PAGES if code.startswith("E")}
+    assert {get_error_category(code).value for code in PAGES if code.startswith("W")} == {0}
+    assert 0 not in {get_error_category(code).value for code in PAGES if code.startswith("E")}
 
 
 def test_every_code_has_a_golden_message() -> None:
@@ -165,7 +165,7 @@ def get_check_codes(name: str, text: str) -> set[str]:
         module = build_module(parse_spec(decode_spec(text.encode(), name)), name)
         module.directory = ROOT / "specs" / "models"
         found = check_spec(
-            OpenedSpec(build_program(module, library), library, ConfigReader(), name)
+            LoadedSpec(build_program(module, library), library, ConfigReader(), name)
         )
     except Failed as failed:
         return {d.code for d in failed.diagnostics}

@@ -17,18 +17,18 @@ from support.attention_maps import (
     make_image_attention,
 )
 
-from specc.drawing.attention_maps import max_pool_map
-from specc.drawing.attention_sheet import MAX_LEGIBLE, draw_attention_maps
+from specc.drawing.attention_map_drawing import MAX_LEGIBLE, draw_attention_maps
+from specc.drawing.attention_maps import max_pool_attention
 from specc.drawing.drawing_marks import (
     MASKED_COLOR,
-    CellsMark,
     ColorScale,
     Drawing,
+    HeatmapMark,
     TextMark,
     make_printable_label,
 )
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
-from specc.drawing.svg_and_html_page import MAX_PATHS, render_svg
+from specc.drawing.svg_html_pages import MAX_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
@@ -38,9 +38,9 @@ def list_texts(drawing: Drawing) -> list[str]:
     return [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
 
 
-def list_heatmaps(drawing: Drawing) -> list[CellsMark]:
+def list_heatmaps(drawing: Drawing) -> list[HeatmapMark]:
     """Return the heat maps without the color scale."""
-    return [m for m in drawing.marks if isinstance(m, CellsMark) and m.width > 12]
+    return [m for m in drawing.marks if isinstance(m, HeatmapMark) and m.width > 12]
 
 
 def paint_cells(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
@@ -62,7 +62,7 @@ def test_svg_cells(rows, columns, seed):
     rng = np.random.default_rng(seed)
     colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
     drawing = Drawing(width=100, height=100)
-    drawing.add([CellsMark(x=0, y=0, width=90, height=90, colors=colors)])
+    drawing.add([HeatmapMark(x=0, y=0, width=90, height=90, colors=colors)])
     (group,) = Xml.fromstring(render_svg(drawing)).iter(f"{SVG}g")
     np.testing.assert_array_equal(paint_cells(group, colors.shape), colors)
 
@@ -178,7 +178,7 @@ def test_logarithmic_scale():
 def test_large_maps_keep_their_peaks():
     weights = np.zeros((1, 3000, 3000))
     weights[0, 1234, 2345] = 1.0
-    small, step = max_pool_map(weights, 1024)
+    small, step = max_pool_attention(weights, 1024)
     assert small.shape == (1, 1000, 1000)
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0

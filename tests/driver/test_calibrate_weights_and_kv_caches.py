@@ -48,7 +48,7 @@ def test_self_generated_samples(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_large_model_generates_samples_with_quantized_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specc.driver.calibrate_weights_and_kv_caches.LARGE_WEIGHT_BYTES", 0)
+    monkeypatch.setattr("specc.driver.model_calibration.LARGE_WEIGHT_BYTES", 0)
     path = compile_small(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "2")
     said = capsys.readouterr().err
     assert "samples, generated with round-to-nearest weights" in said

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 import specc
-from specc.artifact.manifest import RandomWeights
+from specc.artifact.manifest import RandomInitInfo
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import list_required_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_names_and_initializers import parse_initializer
-from specc.weights.parameter_values import make_initial_values
+from specc.weights.parameter_sources import make_initial_values
 
 TINY = {
     "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,
@@ -52,7 +52,7 @@ def test_missing_head_is_initialized(tmp_path: Path) -> None:
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
-    assert model.manifest.random_init == RandomWeights(7, 4)
+    assert model.manifest.random_init == RandomInitInfo(7, 4)
     assert model.manifest.weights["drawn"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
@@ -90,12 +90,12 @@ def test_missing_head_of_a_package(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_get_first_graph(found), init_missing=3, graphs="step")
-    assert specc.load(out).random_init == RandomWeights(3, 1)
+    assert specc.load(out).random_init == RandomInitInfo(3, 1)
 
 
 def _get_first_graph(found: Any) -> str:
     """Return the name of the first graph, which generates."""
-    from specc.frontend.generate_stream_reading_sections import list_graphs
+    from specc.frontend.section_evaluation import list_graphs
 
     return list_graphs(found.program)[0].name
 

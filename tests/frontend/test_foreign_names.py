@@ -40,7 +40,7 @@ PIECES = sorted(
         if re.search(r"[({\[]| [-+*/%=<>&|!]+ ", piece)
     }
 )
-KNOWN = {*BUILTINS, *SpecLibrary().list_standard_names()}
+KNOWN = {*BUILTINS, *SpecLibrary().list_std_names()}
 
 
 def checked(tmp_path: Path, statement: str, item: str = "") -> None:
@@ -127,7 +127,7 @@ def test_former_std_names_suggest_current_names(
     old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     help = f"`{old}` is now `{new}`"
-    assert new in SpecLibrary().list_standard_names()
+    assert new in SpecLibrary().list_std_names()
     assert check_statement(tmp_path, f"{old}(x)").startswith("E0204")
     assert help in check_statement(tmp_path, f"{old}(x)")
     assert help in check_statement(tmp_path, f"apply({old}, x)")
@@ -138,8 +138,8 @@ def test_former_std_names_suggest_current_names(
 def test_suggested_options_exist() -> None:
     library = SpecLibrary()
     takes = {slot.name for word in BUILTINS.values() for slot in word.parameters}
-    for name in library.list_standard_names():
-        found = library.find_standard_item(name)
+    for name in library.list_std_names():
+        found = library.find_std_item(name)
         assert found is not None
         takes |= {param.name for param in found[0].params or ()}
     assert takes.issuperset(FOREIGN_OPTIONS.values())

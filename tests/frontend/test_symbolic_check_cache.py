@@ -6,7 +6,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver import spec_loader
-from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend import symbolic_check
 from specc.library.spec_files import SpecLibrary, find_builtin_specs
 
@@ -33,11 +33,11 @@ def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.Mo
     assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
 
 
-def run_trials(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
+def run_trials(spec: LoadedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
     return symbolic_check.check_spec_symbolically(spec.program, spec.library, graph)
 
 
-def list_trials(spec: OpenedSpec) -> list[str]:
+def list_trials(spec: LoadedSpec) -> list[str]:
     """Return the trial values and the graphs of the trials."""
     found = []
     for trial in run_trials(spec):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
@@ -21,7 +21,7 @@ from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
 from specc.weights.parameter_names_and_initializers import parse_initializer
-from specc.weights.parameter_values import make_initial_values
+from specc.weights.parameter_sources import make_initial_values
 
 SPECS = Path(__file__).with_name("specs")
 TEXT = "d=32 heads=4 hidden=24 layers=2 vocab=17"
@@ -75,7 +75,7 @@ SIZES = {
 }
 
 
-def opened(name: str, sets: str = "") -> OpenedSpec:
+def opened(name: str, sets: str = "") -> LoadedSpec:
     quoted = [s.replace("=gated-gelu", '="gated-gelu"') for s in sets.split()]
     return open_spec(str(SPECS / name), config_settings=quoted)
 

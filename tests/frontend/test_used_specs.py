@@ -11,7 +11,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_text import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl as as_specc
 from specc.syntax.parse import parse_spec
@@ -69,7 +69,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spec_of(directory: Path, config: object = None, **more: list[str]) -> OpenedSpec:
+def spec_of(directory: Path, config: object = None, **more: list[str]) -> LoadedSpec:
     """Open the spec `outer` with a config file."""
     name = ""
     if config is not None:
@@ -80,7 +80,7 @@ def spec_of(directory: Path, config: object = None, **more: list[str]) -> Opened
     )
 
 
-def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
+def shapes(spec: LoadedSpec) -> dict[str, list[int | None]]:
     made = elaborate_spec(spec).graph.parameters
     return {n: [d.number for d in v.type.shape] for n, v in made.items()}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program
 from specc.library.spec_files import SpecLibrary
@@ -19,7 +19,7 @@ LAYER = """block layer(x: float[batch, n, 8]) -> float[batch, n, 8] {
 """
 
 
-def opened(body: str, before: str = "", after: str = "", result: str = "x") -> OpenedSpec:
+def opened(body: str, before: str = "", after: str = "", result: str = "x") -> LoadedSpec:
     text = f"""specc 1
 model m
 {before}
@@ -31,7 +31,7 @@ return {result}
 {after}
 """
     module = build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc")
-    return OpenedSpec(build_program(module, LIBRARY), LIBRARY, ConfigReader(), "m.specc")
+    return LoadedSpec(build_program(module, LIBRARY), LIBRARY, ConfigReader(), "m.specc")
 
 
 def codes(body: str, before: str = "", after: str = "") -> list[str]:

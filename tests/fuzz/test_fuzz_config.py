@@ -9,7 +9,7 @@ import pytest
 from support.parameter_sweeps import sample_sweep
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import collect_field_paths
@@ -23,11 +23,11 @@ NAMES = ("gpt2", "bert", "vit", "vit_mae")
 
 
 @cache
-def opened(name: str) -> OpenedSpec:
+def opened(name: str) -> LoadedSpec:
     return open_spec(name)
 
 
-def list_config_keys(spec: OpenedSpec) -> list[str]:
+def list_config_keys(spec: LoadedSpec) -> list[str]:
     """Return every key of a config.json that a spec reads."""
     fields = collect_field_paths(spec.program.iterate_fields()).values()
     return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
@@ -38,7 +38,7 @@ def assert_read_or_refused(name: str, data: bytes) -> None:
     try:
         raw = parse_config_json(decode_config_source(data, "config.json"))
         check_spec(
-            OpenedSpec(
+            LoadedSpec(
                 spec.program,
                 spec.library,
                 ConfigReader(hf_config_lookup=spec.library.read_hf_config_field, config_file=raw),

@@ -11,7 +11,7 @@ from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 ODD: list[Any] = [
@@ -49,7 +49,7 @@ def mutate_document(rng: random.Random, data: Any) -> Any:
 
 def assert_read_or_refused(data: bytes) -> None:
     try:
-        record = TextTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
+        record = JsonTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
             decode_text([0, 1, *encode_text_ids(text, record), 7], record)
     except Failed as failed:

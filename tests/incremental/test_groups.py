@@ -13,7 +13,7 @@ import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.causality import check_causality, check_streaming_causality
 from specc.analysis.mask_bands import find_band_interval
-from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.types import Interval
@@ -40,7 +40,7 @@ IDS = np.array([[1, 3, 3, 3, 4, 3, 3, 5, 1, 4]])
 
 def write_spec(
     directory: Path, shown: str = "same_group(group)", end: str = GENERATE
-) -> OpenedSpec:
+) -> LoadedSpec:
     path = directory / "grouped.specc"
     path.write_text(SPEC.replace("SHOWN", shown) + end)
     return open_spec(str(path))

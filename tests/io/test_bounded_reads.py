@@ -9,7 +9,7 @@ import pytest
 from support.resource_limits import run_with_limits
 
 import specc
-from specc.artifact.package_index import PackageIndex, parse_index
+from specc.artifact.package_index import PackageIndex, parse_package_index
 from specc.diagnostics.diagnostic import Failed
 from specc.io.safe_read import UnreadableFileError, read_regular_file
 from specc.preprocessing.array_files import convert_nested_lists
@@ -105,15 +105,16 @@ def test_package_index_with_many_graphs() -> None:
     text = '{"format": 1, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
         '"linked": {}, "about": {}, "sources": {}}'  # fmt: skip
     assert isinstance(
-        parse_index((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"), PackageIndex
+        parse_package_index((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"),
+        PackageIndex,
     )
     assert (
-        get_error_code(lambda: parse_index((text % (graphs, facts)).encode(), "specc.json"))
+        get_error_code(lambda: parse_package_index((text % (graphs, facts)).encode(), "specc.json"))
         == "E0831"
     )
     assert (
         get_error_code(
-            lambda: parse_index(
+            lambda: parse_package_index(
                 (text % ('"a": "score.onnx", "b": "score.onnx"', facts)).encode(), "specc.json"
             )
         )

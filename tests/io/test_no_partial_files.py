@@ -44,7 +44,7 @@ def read_files(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
 
 
-def run_compile(*words: str) -> int:
+def execute_compile(*words: str) -> int:
     source = [] if "--weights" in words else ["--init", "1"]
     return cli.main(["compile", "m.specc", *source, "--weights-as", "copy", "-o", "m.onnx", *words])
 
@@ -68,7 +68,7 @@ def test_each_failing_call_leaves_a_complete_model(
 
         with monkeypatch.context() as patch:
             patch.setattr(output.os, call, fail_nth_call)
-            code = run_compile()
+            code = execute_compile()
         if code == 0:
             assert nth > 1, "nothing was made to fail"
             return
@@ -88,7 +88,7 @@ def test_missing_disk_space_is_detected_before_writing(
 
     before = read_files(directory)
     monkeypatch.setattr(output.os, "write", fail_on_write)
-    assert run_compile("--set", "width=900000000000") == 3
+    assert execute_compile("--set", "width=900000000000") == 3
     err = capsys.readouterr().err
     assert "error[E0813]" in err
     assert "GB needed" in err
@@ -120,6 +120,6 @@ def test_failed_compile_writes_nothing(
     words: list[str], code: str, status: int, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = read_files(directory)
-    assert run_compile(*words) == status
+    assert execute_compile(*words) == status
     assert f"error[{code}]" in capsys.readouterr().err
     assert read_files(directory) == before

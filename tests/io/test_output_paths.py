@@ -316,8 +316,8 @@ def test_signatures_identify_their_format_only(tmp_path: Path, outputs: dict[str
     tests = {
         ".onnx": file_signatures.is_specc_model,
         ".png": file_signatures.is_specc_png,
-        ".npz": file_signatures.is_specc_arrays,
-        ".safetensors": file_signatures.is_specc_weights,
+        ".npz": file_signatures.is_specc_npz,
+        ".safetensors": file_signatures.is_specc_safetensors,
     }
     for ending, data in outputs.items():
         (tmp_path / "file").write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.cli import list_doc_explain as list_command
+from specc.cli import catalog_commands as list_command
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.io import platform
@@ -33,8 +33,8 @@ def stays(given):
         (folder / "sums").write_bytes(b"x")
         out.write_entry("m.onnx", chunks())
 
-import specc.cli.list_doc_explain
-specc.cli.list_doc_explain.run_list = stays
+import specc.cli.catalog_commands
+specc.cli.catalog_commands.execute_list = stays
 sys.argv = ["specc", "list"]
 main.entry()
 """
@@ -87,7 +87,7 @@ def test_signal_masked_by_an_import_error(
 
     monkeypatch.setattr(platform, "RECEIVED_SIGNALS", [])
     monkeypatch.setattr(
-        list_command, "add_list_arguments" if loading else "run_list", interrupt_import
+        list_command, "add_list_arguments" if loading else "execute_list", interrupt_import
     )
     numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]

@@ -11,7 +11,7 @@ from support.op_examples import EXAMPLES, Array, OpExample, build_example_graph
 from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
-from specc.ir.dependence import Dependence, DependenceGate, find_dependences
+from specc.ir.dependence import Dependence, DependenceMask, find_dependences
 
 
 def evaluate(example: OpExample, operands: list[Array | None]) -> tuple[Array, ...]:
@@ -35,7 +35,7 @@ def perturb(example: OpExample, x: Array, axis: int, row: int, rng: np.random.Ge
 
 
 def find_gated_queries(
-    gate: DependenceGate, operands: list[Array | None], others: list[Array | None], key: int
+    gate: DependenceMask, operands: list[Array | None], others: list[Array | None], key: int
 ) -> set[int]:
     """Return the queries that attend to key `key` before or after the perturbation."""
     seen: set[int] = set()
@@ -53,7 +53,7 @@ def allows(
     row: int,
     rows: int,
     index: tuple[int, ...],
-    seen: dict[DependenceGate, set[int]],
+    seen: dict[DependenceMask, set[int]],
     one: bool,
 ) -> bool:
     match link.kind:

@@ -5,7 +5,7 @@ import pytest
 
 from specc.diagnostics.source import Source, Span
 from specc.ir import ops
-from specc.ir.graph import Builder, Input, NodeOrigin
+from specc.ir.graph import GraphBuilder, Input, NodeOrigin
 from specc.ir.types import Type
 
 
@@ -21,7 +21,7 @@ def test_each_source_position_is_recorded_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Span, "__eq__", count_comparisons)
     source, count = Source("m.specc", "x" * 2_000), 1_000
     spans = [Span(source, n, n + 1) for n in range(count)]
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", 3)))
     w = b.add_input("w", Input(Type.of("f32", 3, 3)))
     for span in [*spans, *(Span(source, n, n + 1) for n in range(count))]:

@@ -3,7 +3,7 @@
 import pytest
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_text import format_ir, parse_dim
 from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
@@ -37,7 +37,7 @@ def test_initial_states_correspond_to_final_states() -> None:
 
 
 def test_result_index_of_values() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type("f32", tuple(map(parse_dim, ("b", "h", "t", "4"))))))
     made = b.add_node(ops.Attend(1.0), x, x, x)
     assert [v.index for v in made] == [0, ops.Attend.weights_result]

@@ -6,7 +6,7 @@ from support.op_examples import EXAMPLES, OpExample, build_example_graph
 
 import specc_numpy
 from specc.ir import ops
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.recurrent_as_loop import expand_to_scan
 
@@ -16,7 +16,7 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 @pytest.mark.parametrize("example", LAYERS, ids=str)
 def test_loop_equals_the_layer(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
-    b = Builder()
+    b = GraphBuilder()
     given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     assert isinstance(example.op, ops.Rnn | ops.Gru | ops.Lstm)
     loop = b.build_graph(
@@ -35,7 +35,7 @@ def test_loop_equals_the_layer(example: OpExample) -> None:
 
 def test_input_projections_are_outside_the_loop() -> None:
     example = next(e for e in LAYERS if e.op == ops.Gru("before"))
-    b = Builder()
+    b = GraphBuilder()
     given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     expand_to_scan(b, ops.Gru("before"), given)
     (scan,) = (n.op for n in b.nodes if isinstance(n.op, ops.Scan))

@@ -36,7 +36,7 @@ def test_output_length(kernel: tuple[int, ...]) -> None:
                 assert made.evaluate({"n": rows}) == counted, (window, rows)
             # A non-empty sequence that is too short for one window is an error, not an empty
             # result.
-            refused = (op.compute_spare_length(Dim.from_value(rows), 0).number or 0) < 0
+            refused = (op.compute_length_slack(Dim.from_value(rows), 0).number or 0) < 0
             is_short = (rows > 0 and not counted) or made.evaluate({"n": rows}) < 0
             assert refused == is_short, (window, rows)
 

@@ -71,7 +71,7 @@ def test_unknown_name_builds_nothing() -> None:
     std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert std.get("no_such_block") is None
     assert not std.modules
-    assert SpecLibrary().find_standard_item("no_such_block") is None
+    assert SpecLibrary().find_std_item("no_such_block") is None
 
 
 def test_table_format() -> None:

@@ -11,8 +11,8 @@ from support.derived_graphs import derive_encoder_and_step
 
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weight_sources import WeightSources, load_parameter_values
-from specc.ir.model import DecodingConfig, SelfDecodingGraph
+from specc.driver.weight_sources import WeightSources, load_parameters
+from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph
 from specc.library.spec_files import find_builtin_specs
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
@@ -44,10 +44,10 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     derived = derive_encoder_and_step(graph, model.generation.sequence_input, {"logits": "newest"})
-    values = load_parameter_values(spec, graph, WeightSources())
+    values = load_parameters(spec, graph, WeightSources())
     path = directory / f"{name}.onnx"
     write_model(
-        SelfDecodingGraph(graph, derived, decoding, model.defaults),
+        StandaloneGeneratorGraph(graph, derived, decoding, model.defaults),
         path,
         values,
         target=get_target("ort-cpu"),

@@ -12,7 +12,7 @@ from support.verification_lines import list_model_lines
 
 import specc
 from specc.cli.main import main
-from specc.cli.run_inputs import read_arguments
+from specc.cli.run_inputs import parse_input_arguments
 from specc.runtime.loaded_model import LoadedModel
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
@@ -47,7 +47,7 @@ def test_it_agrees_with_the_reference(model: LoadedModel) -> None:
 
 
 def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
-    pixels = read_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
+    pixels = parse_input_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
         "pixel_values"
     ]
     logits = model.run(pixel_values=pixels)["logits"]
@@ -56,7 +56,7 @@ def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
 
 
 def test_attention_maps_are_available(digits: Path, model: LoadedModel, tmp_path: Path) -> None:
-    pixels = read_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
+    pixels = parse_input_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
         "pixel_values"
     ]
     results, weights = model.attention(pixel_values=pixels)

@@ -16,7 +16,7 @@ from specc.ir.graph import Graph
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
     compute_attention_weights,
-    find_attention_locations,
+    locate_attention_nodes,
 )
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
@@ -68,7 +68,7 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     given = make_random_inputs(graph, choose_lengths(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
-    assert scopes == list(find_attention_locations(graph))
+    assert scopes == list(locate_attention_nodes(graph))
     assert len(scopes) == count_attentions(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
@@ -78,7 +78,7 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope
-        value = find_attention_locations(graph)[scope.partition(ITERATION_SEPARATOR)[0]].value
+        value = locate_attention_nodes(graph)[scope.partition(ITERATION_SEPARATOR)[0]].value
         assert value.node is not None
         if isinstance(value.node.op, ops.Attend | ops.MaskedSoftmax | ops.Softmax):
             total = found.sum(-1)

@@ -11,8 +11,8 @@ from support.html_pages import check_page, read_page_data
 from support.small_configs import SMALL_CONFIGS
 
 import specc
-from specc.runtime.attention_views import AttentionSelection, render_attention, run_with_attention
-from specc.runtime.attention_weights import find_attention_locations
+from specc.runtime.attention_capture import AttentionSelection, capture_attention, render_attention
+from specc.runtime.attention_weights import locate_attention_nodes
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
@@ -29,11 +29,11 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     model = specc.load(tmp_path / "m.onnx").default_model
     graph = model.manifest.graph
     given = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
-    if not find_attention_locations(graph):
+    if not locate_attention_nodes(graph):
         with pytest.raises(specc.Failed, match="E0931"):
-            run_with_attention(model, given, scope="*")
+            capture_attention(model, given, scope="*")
         return
-    seen = run_with_attention(model, given, scope="*")
+    seen = capture_attention(model, given, scope="*")
     page = render_attention(seen, ".html", AttentionSelection(scope="*")).content.decode()
     check_page(page)
     assert len(read_page_data(page)["maps"]) == len(seen.attention_maps.maps)

@@ -22,7 +22,7 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.runtime.open_model import open_compiled_model
+from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.random_inputs import make_random_inputs
 from specc.weights.formats.safetensors import write_safetensors
 from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES

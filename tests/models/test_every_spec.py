@@ -15,7 +15,7 @@ from support.small_configs import FAMILIES, SMALL_CONFIGS, list_specs_with
 from support.verification_lines import list_model_lines
 
 import specc
-from specc.cli.list_doc_explain import read_title
+from specc.cli.catalog_commands import read_spec_title
 from specc.cli.main import main
 from specc.driver.spec_loader import open_spec
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -126,7 +126,7 @@ def test_every_spec_compiles_loads_and_agrees_with_the_reference(
 def _check_text(path: Path) -> None:
     """Check the facts that are read from the text alone, because parsing all specs takes seconds."""
     file = read_spec_file(path, path.name)
-    assert read_title(path) == file.doc
+    assert read_spec_title(path) == file.doc
     configs = [item for item in file.items if isinstance(item, ast.Config)]
     expected = [e for c in configs for e in c.entries if isinstance(e, ast.Expect)]
     types = {value for e in expected if e.key == "model_type" for value in e.values}

@@ -18,7 +18,7 @@ import specc
 from specc.cli.main import main
 from specc.driver.reading_section import build_preprocessing_config
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.preprocessing.preprocessing_records import TextCharacters
+from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
 from specc.preprocessing.vocabulary import format_vocabulary_line
 
@@ -40,12 +40,12 @@ data = loaded("numbers_data", DEMO / "data.py")
 
 
 @pytest.fixture(scope="module")
-def record() -> TextCharacters:
+def record() -> CharTokenizer:
     spec = open_spec("numbers")
-    found = build_preprocessing_config(spec.program, elaborate_spec(spec)).get_input_reading(
+    found = build_preprocessing_config(spec.program, elaborate_spec(spec)).get_input_config(
         "source"
     )
-    assert isinstance(found, TextCharacters)
+    assert isinstance(found, CharTokenizer)
     return found
 
 
@@ -158,7 +158,7 @@ def test_every_length_is_sampled() -> None:
     assert min(lengths.count(n) for n in data.LENGTHS) > 100
 
 
-def test_the_spec_knows_every_character(record: TextCharacters) -> None:
+def test_the_spec_knows_every_character(record: CharTokenizer) -> None:
     listed = (ROOT / "specs" / "models" / "numbers.vocab").read_text(encoding="utf-8")
     tokens = ["<pad>", "<start>", "<end>", *data.characters()]
     assert listed == "".join(f"{format_vocabulary_line(token)}\n" for token in tokens)
@@ -171,7 +171,7 @@ def test_the_spec_knows_every_character(record: TextCharacters) -> None:
 
 
 def test_batches_contain_encoded_pairs(
-    record: TextCharacters, monkeypatch: pytest.MonkeyPatch
+    record: CharTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "data", data)
     batches = loaded("numbers_batches", DEMO / "batches.py")

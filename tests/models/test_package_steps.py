@@ -20,8 +20,8 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
+from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, FullForwardSession, KVCacheSession
 from specc.runtime.generator import Generator, make_generator
-from specc.runtime.steppers import MIN_BUFFER_POSITIONS, FullForwardStepper, KVCacheStepper
 
 TARGETS = ("ort-cpu", "onnx")
 WINDOWED = {
@@ -74,13 +74,13 @@ def make_inputs(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
 
 def open_steppers(
     model: Model, prompts: Rows, sources: Rows
-) -> tuple[KVCacheStepper, FullForwardStepper, Ids]:
+) -> tuple[KVCacheSession, FullForwardSession, Ids]:
     """Return a stepper with KV cache and one with full passes, and the initial inputs of both."""
     inputs, whole = (make_inputs(model, prompts, sources), make_generator(model.default_model))
     assert whole
-    steps, full = writer(model).create_stepper(inputs), whole.create_stepper(inputs)
-    assert isinstance(steps, KVCacheStepper)
-    assert isinstance(full, FullForwardStepper)
+    steps, full = writer(model).create_decoder_session(inputs), whole.create_decoder_session(inputs)
+    assert isinstance(steps, KVCacheSession)
+    assert isinstance(full, FullForwardSession)
     return steps, full, inputs[writer(model).input_signature.sequence_input]
 
 
@@ -150,7 +150,9 @@ def test_generation_does_not_depend_on_the_prefill_chunk_size() -> None:
     for size in (0, 1, 4, 13):
         model = specc.load(path, threads=1, prefill_chunk_size=size)
         assert (
-            writer(model).create_stepper(dict(model.generate(**prompt).prepared_inputs)).chunk_size
+            writer(model)
+            .create_decoder_session(dict(model.generate(**prompt).prepared_inputs))
+            .chunk_size
             == size
         )
         assert model.generate(**prompt).results()[0][0].tokens == wanted

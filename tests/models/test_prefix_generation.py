@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -150,7 +150,7 @@ def generate_by_full_passes(
     if settings.strategy == "beam":
         found = search_beams(full, ids, settings, padding_mask=keep)
         return [[h.tokens for h in row] for row in found]
-    steps = [s.tokens for s in decode_steps(full, ids, settings, padding_mask=keep)]
+    steps = [s.tokens for s in iterate_decode_steps(full, ids, settings, padding_mask=keep)]
     rows = np.stack(steps, axis=1).tolist()
     return [[_cut_at_stop(row)] for row in rows]
 

@@ -26,7 +26,7 @@ from specc.api import Model
 from specc.cli.main import main
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.library.spec_files import find_builtin_specs
-from specc.preprocessing.preprocessing_records import TextCharacters
+from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_codec import decode_text as text_of
 from specc.preprocessing.text_codec import encode_text_ids
 
@@ -73,9 +73,9 @@ def dates(path: Path) -> Model:
 
 
 @pytest.fixture(scope="module")
-def vocabulary(dates: Model) -> TextCharacters:
-    record = dates.manifest.reading.get_input_reading("source")
-    assert isinstance(record, TextCharacters)
+def vocabulary(dates: Model) -> CharTokenizer:
+    record = dates.manifest.reading.get_input_config("source")
+    assert isinstance(record, CharTokenizer)
     return record
 
 
@@ -190,7 +190,7 @@ def test_dates_are_translated(
 
 
 def test_the_alignment_of_days_and_months_is_reversed(
-    path: Path, dates: Model, vocabulary: TextCharacters, tmp_path: Path
+    path: Path, dates: Model, vocabulary: CharTokenizer, tmp_path: Path
 ) -> None:
     """The alignment of "3 mai 1979" and 1979-05-03 is reversed."""
     ((best,),) = dates.generate("3 mai 1979").results()
@@ -240,7 +240,7 @@ def test_a_package_generates_the_tokens_of_the_full_graph(dates: Model, tmp_path
     assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list("1979-05-03")
 
 
-def test_a_given_target_is_scored(dates: Model, vocabulary: TextCharacters) -> None:
+def test_a_given_target_is_scored(dates: Model, vocabulary: CharTokenizer) -> None:
     source = encode_text_ids("3 mai 1979", vocabulary)[None]
     target = np.concatenate([[1], encode_text_ids("1979-05-03", vocabulary)[:-1]])[None]
     logits = dates.run(source=source, target=target)["logits"]

@@ -16,7 +16,7 @@ from specc.incremental import encoder_graph, step_graph
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
-from specc.runtime.steppers import KVCacheStepper
+from specc.runtime.decoder_sessions import KVCacheSession
 
 SPEC = """specc 1
 model nearest "Words look at the three that score highest, by their numbers and scores."
@@ -57,8 +57,8 @@ def measure_step_difference(directory: Path, kind: str, splits: tuple[int, ...])
     ids = np.random.default_rng(0).integers(2, 11, (2, 7))
     full = model.run(ids=ids)["logits"]
     assert model.generator
-    steps = model.generator.create_stepper({"ids": ids[:, : splits[0]]})
-    assert isinstance(steps, KVCacheStepper)
+    steps = model.generator.create_decoder_session({"ids": ids[:, : splits[0]]})
+    assert isinstance(steps, KVCacheSession)
     past, apart = 0, 0.0
     for count in splits:
         past += count
@@ -93,7 +93,7 @@ def test_padding_before_the_keys_is_detected(
         rows = encoder_graph.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
         return b.add_op(rows, keys)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(step_graph, "pad_topk_keys", in_front)
+    monkeypatch.setattr(step_graph, "pad_top_k_keys", in_front)
     assert measure_step_difference(tmp_path, "causal", (1, 1, 5)) > 1e-3
 
 

@@ -14,7 +14,7 @@ from support.elaborated_specs import (
 from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_required_parameters
 from specc.library.spec_files import find_builtin_specs
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
 ANSWERS = np.array([[0], [1], [1], [0]], np.float32)

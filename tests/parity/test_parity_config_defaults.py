@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING
 from specc.driver.spec_loader import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.generate_stream_reading_sections import value_to_data
+from specc.frontend.section_evaluation import value_to_plain_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
@@ -82,7 +82,7 @@ def read_config_values(data: dict[str, Any]) -> ConfigReader:
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:
     """Return all config values, as in a manifest."""
     found = evaluate_and_check_config(create_context(LIBRARY), program, reader)
-    return {name: value_to_data(value) for name, value in found.items()}
+    return {name: value_to_plain_data(value) for name, value in found.items()}
 
 
 def keep_only_types(written: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from support.onnx_sessions import open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.op import Op
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
@@ -27,7 +27,7 @@ D = Dim.from_value
 
 
 def graph_of(op: Op, *given: Array) -> tuple[Graph, Mapping[str, Array]]:
-    build_ = Builder()
+    build_ = GraphBuilder()
     named = {f"x{n}": x for n, x in enumerate(given)}
     inputs = [build_.add_input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()]
     return build_.build_graph("g", {"y": build_.add_node(op, *inputs)[0]}), named
@@ -126,7 +126,7 @@ def test_nearest_resize_for_all_lengths(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
 def test_nearest_resize_with_dynamic_lengths(mode: str) -> None:
     named = mode.replace("_", "-")
-    build_ = Builder()
+    build_ = GraphBuilder()
     n, m = Dim.symbol("n"), Dim.symbol("m")
     x = build_.add_input("x", Input(Type("f32", (D(1), n))))
     like = build_.add_input("like", Input(Type("f32", (m,))))

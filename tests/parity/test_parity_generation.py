@@ -28,9 +28,13 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import (
+    BeamHypothesis,
+    iterate_decode_steps,
+    search_beams,
+)
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     Bools,
     Floats,
     Ints,
@@ -161,7 +165,8 @@ def begin(model: Any) -> tuple[FullPassStepper, Ints, Bools | None]:
 def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, FullPassStepper]:
     stepper, prompt, keep = begin(model)
     return np.stack(
-        [m.tokens for m in decode_steps(stepper, prompt, settings, padding_mask=keep)], axis=1
+        [m.tokens for m in iterate_decode_steps(stepper, prompt, settings, padding_mask=keep)],
+        axis=1,
     ), stepper
 
 

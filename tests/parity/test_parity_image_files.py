@@ -24,9 +24,9 @@ from transformers.processing_utils import ProcessorMixin
 import specc
 from specc.cli.main import main
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.image_tiles_and_patches import read_prepared_image
+from specc.preprocessing.image_tiles_and_patches import preprocess_image
 from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -134,14 +134,14 @@ def test_image_processors(name: str, tmp_path: Path) -> None:
     record = parse_input_record(
         read_image_options({"kind": "image", **case.options}, [tmp_path], None)
     )
-    assert isinstance(record, ImageRecord)
+    assert isinstance(record, ImageConfig)
     for size in case.sizes:
         path = write_image(tmp_path, size)
         if max(size) / min(size) > case.most_ratio:
             with pytest.raises(specc.Failed, match="E0990"):
-                read_prepared_image(path, record, "pixel_values")
+                preprocess_image(path, record, "pixel_values")
             continue
-        made = read_prepared_image(path, record, "pixel_values")
+        made = preprocess_image(path, record, "pixel_values")
         with Image.open(path) as image:
             wanted = theirs(image.convert("RGB"), return_tensors="np")
         values = np.asarray(wanted["pixel_values"])

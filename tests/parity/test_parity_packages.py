@@ -21,7 +21,7 @@ from support.published_models import list_module_weights, randomize_weights
 
 import specc
 from specc.api import Model
-from specc.runtime.steppers import MIN_BUFFER_POSITIONS
+from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS
 from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity

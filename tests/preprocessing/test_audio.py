@@ -25,13 +25,13 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
     parse_output_record,
 )
 from specc.preprocessing.preprocessing_records import (
-    CtcTranscript,
+    CtcDecoding,
     FilterBanks,
     LogMel,
     Sound,
     Waveform,
 )
-from specc.preprocessing.show_results import show_results
+from specc.preprocessing.result_formatting import format_results
 from specc.preprocessing.text_codec import decode_ctc
 
 RNG = np.random.default_rng(3)
@@ -121,7 +121,7 @@ def test_input_records_round_trip(record: Sound) -> None:
     assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 
-SPOKEN = CtcTranscript(vocab=("-", "|", "a", "b"), mask_output="there", do_lower_case=True)
+SPOKEN = CtcDecoding(vocab=("-", "|", "a", "b"), mask_output="there", do_lower_case=True)
 
 
 def test_transcript_record_round_trip() -> None:
@@ -135,7 +135,7 @@ def test_ctc_decoding_merges_repeated_tokens() -> None:
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
     there = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
     reading = PreprocessingConfig(outputs=(("y", SPOKEN),))
-    assert show_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
+    assert format_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
 
 
 def test_options_of_preprocessor_config(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.preprocessing.preprocessing_records import TextBytes, TextCharacters
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_rows
+from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_sequences
 from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary
 
-LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
+LETTERS = CharTokenizer(("<pad>", "<start>", "<end>", *"abc 1"), end_token_id=2, start_token_id=1)
 characters = st.characters(exclude_categories=["Cs"])
 
 
@@ -24,7 +24,7 @@ def get_diagnostic(action):
 def test_start_and_end_tokens():
     assert encode_text_ids("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
     assert encode_text_ids("ab", LETTERS).dtype == np.int64
-    assert encode_text_ids("", TextCharacters(("a",))).shape == (0,)
+    assert encode_text_ids("", CharTokenizer(("a",))).shape == (0,)
 
 
 def test_decoding_skips_special_tokens():
@@ -38,14 +38,14 @@ def test_characters_round_trip(text):
 
 @given(st.text(characters), st.integers(0, 10))
 def test_bytes_round_trip(text, offset):
-    record = TextBytes(
+    record = ByteTokenizer(
         offset, end_token_id=1 if offset >= 2 else None, start_token_id=0 if offset >= 2 else None
     )
     assert decode_text(encode_text_ids(text, record), record) == text
 
 
 def test_byte_ids_of_byt5():
-    assert encode_text_ids("hi", TextBytes(3, end_token_id=1)).tolist() == [107, 108, 1]
+    assert encode_text_ids("hi", ByteTokenizer(3, end_token_id=1)).tolist() == [107, 108, 1]
 
 
 def test_unknown_character_error():
@@ -58,34 +58,34 @@ def test_unknown_character_error():
 
 
 def test_unknown_token():
-    record = TextCharacters(("?!", "a"), unknown_token_id=0)
+    record = CharTokenizer(("?!", "a"), unknown_token_id=0)
     assert encode_text_ids("axa", record).tolist() == [1, 0, 1]
     assert decode_text([1, 0, 1], record) == "a\ufffda"
 
 
 def test_lone_surrogates():
-    assert get_diagnostic(lambda: encode_text_ids("a\ud800", TextBytes())).code == "E0908"
+    assert get_diagnostic(lambda: encode_text_ids("a\ud800", ByteTokenizer())).code == "E0908"
     assert get_diagnostic(lambda: encode_text_ids("a\ud800", LETTERS)).code == "E0908"
 
 
 def test_ids_outside_the_vocabulary():
     assert get_diagnostic(lambda: decode_text([8], LETTERS)).code == "E0916"
-    assert get_diagnostic(lambda: decode_text([-1], TextBytes())).code == "E0916"
+    assert get_diagnostic(lambda: decode_text([-1], ByteTokenizer())).code == "E0916"
 
 
 def test_invalid_utf_8():
-    assert decode_text([0xC3, 0x28], TextBytes()) == "\ufffd("
+    assert decode_text([0xC3, 0x28], ByteTokenizer()) == "\ufffd("
 
 
 def test_padding_mask():
     rows = [encode_text_ids("a", LETTERS), encode_text_ids("abc", LETTERS)]
-    ids, keep = pad_token_rows(rows, 0)
+    ids, keep = pad_token_sequences(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
     assert keep.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    ids, keep = pad_token_rows(rows, 0, left=True)
+    ids, keep = pad_token_sequences(rows, 0, left=True)
     assert ids[0].tolist() == [0, 0, 1, 3, 2]
     assert keep[0].tolist() == [False, False, True, True, True]
-    assert pad_token_rows([], 0)[0].shape == (0, 0)
+    assert pad_token_sequences([], 0)[0].shape == (0, 0)
 
 
 def parse_vocabulary(text: str) -> tuple[str, ...]:

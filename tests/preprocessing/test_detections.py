@@ -5,8 +5,8 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import BoxesOutput
-from specc.preprocessing.show_results import decode_detections, show_results
+from specc.preprocessing.preprocessing_records import DetectionOutput
+from specc.preprocessing.result_formatting import decode_detections, format_results
 
 BOXES = np.array([[0.5, 0.5, 0.5, 1.0], [0.25, 0.5, 0.5, 0.5]], np.float32)
 SIZE = (10, 20)
@@ -15,7 +15,7 @@ SIZE = (10, 20)
 
 def test_softmax_drops_no_object_and_low_scores() -> None:
     logits = np.log(np.array([[0.1, 0.7, 0.2], [0.2, 0.2, 0.6]], np.float32))
-    (one,) = decode_detections(BoxesOutput(), logits, BOXES, SIZE)
+    (one,) = decode_detections(DetectionOutput(), logits, BOXES, SIZE)
     assert one.label == 1
     assert one.score == pytest.approx(0.7)
     assert one.box == pytest.approx((5, 0, 15, 10))
@@ -23,38 +23,38 @@ def test_softmax_drops_no_object_and_low_scores() -> None:
 
 def test_sigmoid_returns_every_class_above_the_threshold() -> None:
     odds = np.array([[3.0, 1 / 3], [9.0, 4.0]], np.float32)
-    record = BoxesOutput(score_function="sigmoid")
+    record = DetectionOutput(score_function="sigmoid")
     found = decode_detections(record, np.log(odds), BOXES, SIZE)
     assert [(one.label, round(one.score, 6)) for one in found] == [(0, 0.9), (1, 0.8), (0, 0.75)]
     assert found[0].box == found[1].box == pytest.approx((0, 2.5, 10, 7.5))
-    top = BoxesOutput(score_function="sigmoid", max_detections=1)
+    top = DetectionOutput(score_function="sigmoid", max_detections=1)
     assert len(decode_detections(top, np.log(odds), BOXES, SIZE)) == 1
 
 
 def test_one_table_per_image() -> None:
-    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput(labels=("cat", "[tag]"))),))
+    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=("cat", "[tag]"))),))
     logits = np.array([[[0, 9, 0], [0, 0, 9]], [[0, 0, 9], [0, 0, 9]]], np.float32)
     outputs = {"logits": logits, "pred_boxes": np.stack([BOXES, BOXES])}
-    assert show_results(reading, outputs, [SIZE, SIZE]).lines == (
+    assert format_results(reading, outputs, [SIZE, SIZE]).lines == (
         "0:",
         "label  score  left  top  right  bottom",
         "[tag]  1.000   5.0  0.0   15.0    10.0",
         "1:",
         "no objects",
     )
-    relative = show_results(reading, outputs).lines
+    relative = format_results(reading, outputs).lines
     assert relative[2].split()[2:] == ["0.2", "0.0", "0.8", "1.0"]
 
 
 @pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
 def test_wrong_number_of_labels(labels: tuple[str, ...]) -> None:
-    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput(labels=labels)),))
+    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=labels)),))
     outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
     with pytest.raises(Failed, match="E0916"):
-        show_results(reading, outputs, [SIZE])
+        format_results(reading, outputs, [SIZE])
 
 
 def test_missing_boxes() -> None:
-    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput()),))
+    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput()),))
     with pytest.raises(Failed, match="E0916"):
-        show_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])
+        format_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])

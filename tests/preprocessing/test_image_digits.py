@@ -10,10 +10,10 @@ from PIL import Image as Pillow
 from support.image_files import read_image
 
 from specc.preprocessing.images import decode_image, normalize_image
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"
-DIGIT = ImageRecord(size=(8, 8), channels=1, resample="box", scale=1 / 255, invert="auto")
+DIGIT = ImageConfig(size=(8, 8), channels=1, resample="box", scale=1 / 255, invert="auto")
 HALF_LEVEL = 0.5 / 255 + 1e-6
 
 

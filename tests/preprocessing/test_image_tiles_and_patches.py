@@ -10,9 +10,9 @@ import pytest
 from specc.batch_inference.row_batches import _decode_pixels
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.image_tiles_and_patches import flatten_patches, prepare_image
+from specc.preprocessing.image_tiles_and_patches import flatten_patches, preprocess_pixels
 from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 AREA: dict[str, Any] = {
     "kind": "image", "sizing": "area", "bounds": [[64, 256]], "multiple": 4, "patches": [2, 2, 1], "channels": 1,
@@ -24,15 +24,15 @@ WITHIN: dict[str, Any] = {"kind": "image", "sizing": "within", "bounds": [[8, 8]
 def test_extreme_aspect_ratios(options: dict[str, Any], size: tuple[int, int]) -> None:
     pytest.importorskip("PIL.Image")
     record = parse_input_record(options)
-    assert isinstance(record, ImageRecord)
+    assert isinstance(record, ImageConfig)
     with pytest.raises(Failed, match="E0990"):
-        prepare_image(np.zeros((*size, 1), np.uint8), record)
+        preprocess_pixels(np.zeros((*size, 1), np.uint8), record)
 
 
 def test_columns_of_data_sets() -> None:
     """`specc map` reads no images of different sizes."""
     record = parse_input_record(AREA)
-    assert isinstance(record, ImageRecord)
+    assert isinstance(record, ImageConfig)
     with pytest.raises(Failed, match="E0911"):
         _decode_pixels("a.png", record)
 

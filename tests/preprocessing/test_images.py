@@ -18,10 +18,10 @@ from specc.preprocessing.images import (
     normalize_image,
     resize_image,
 )
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 RNG = np.random.default_rng(1)
-GRAY = ImageRecord(size=(4, 4), channels=1, resample="nearest")
+GRAY = ImageConfig(size=(4, 4), channels=1, resample="nearest")
 
 
 def encode_image(picture: Pillow.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -45,7 +45,7 @@ def test_image_file(tmp_path):
     path = tmp_path / "p.png"
     Pillow.fromarray(original).save(path)
     result = read_image(
-        str(path), ImageRecord(size=(5, 7), mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
+        str(path), ImageConfig(size=(5, 7), mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     )
     expected = (original / 255 - [0.5, 0.4, 0.3]) / [0.5, 0.25, 0.2]
     assert result.shape == (1, 3, 5, 7)
@@ -60,7 +60,7 @@ def test_channel_conversion():
     np.testing.assert_allclose(gray * 255, color @ [0.299, 0.587, 0.114], atol=1e-3)
     flat = sample_pixels(4, 4)
     three = normalize_image(
-        decode_image(encode_image(Pillow.fromarray(flat)), "x"), ImageRecord(size=(4, 4))
+        decode_image(encode_image(Pillow.fromarray(flat)), "x"), ImageConfig(size=(4, 4))
     )[0]
     for plane in three:
         np.testing.assert_allclose(plane * 255, flat, atol=1e-3)
@@ -122,27 +122,27 @@ def test_center_crop():
     wide = np.zeros((4, 12, 1), np.float32)
     wide[:, 4:8] = 255
     np.testing.assert_allclose(
-        normalize_image(wide, ImageRecord(size=(4, 4), channels=1, do_center_crop=True)), 1
+        normalize_image(wide, ImageConfig(size=(4, 4), channels=1, do_center_crop=True)), 1
     )
-    assert normalize_image(wide, ImageRecord(size=(4, 4), channels=1, resample="box")).min() == 0
+    assert normalize_image(wide, ImageConfig(size=(4, 4), channels=1, resample="box")).min() == 0
 
 
 def test_auto_invert_by_the_border():
     paper = np.full((9, 9, 1), 250, np.float32)
     paper[3:6, 3:6] = 10
-    record = ImageRecord(size=(9, 9), channels=1, invert="auto")
+    record = ImageConfig(size=(9, 9), channels=1, invert="auto")
     dark_ground = normalize_image(paper, record)[0, 0]
     assert dark_ground[0, 0] < 0.1 < 0.9 < dark_ground[4, 4]
     # already light on dark
     np.testing.assert_allclose(normalize_image(255 - paper, record)[0, 0], dark_ground)
     np.testing.assert_allclose(
-        normalize_image(paper, ImageRecord(size=(9, 9), channels=1, invert=True))[0, 0], dark_ground
+        normalize_image(paper, ImageConfig(size=(9, 9), channels=1, invert=True))[0, 0], dark_ground
     )
 
 
 def test_denormalize_inverts_normalize():
     original = sample_pixels(6, 5, 3)
-    record = ImageRecord(size=(6, 5), mean=(0.48, 0.45, 0.4), std=(0.26, 0.27, 0.28), invert=True)
+    record = ImageConfig(size=(6, 5), mean=(0.48, 0.45, 0.4), std=(0.26, 0.27, 0.28), invert=True)
     np.testing.assert_array_equal(
         denormalize_image(normalize_image(original, record)[0], record), original
     )
@@ -152,7 +152,7 @@ def test_images_of_one_pixel_and_one_line():
     for shape in ((1, 1, 1), (1, 9, 3), (9, 1, 3)):
         assert normalize_image(
             np.zeros(shape, np.float32),
-            ImageRecord(size=(3, 3), invert="auto", do_center_crop=True),
+            ImageConfig(size=(3, 3), invert="auto", do_center_crop=True),
         ).shape == (1, 3, 3, 3)
 
 

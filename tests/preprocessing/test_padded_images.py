@@ -6,18 +6,18 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.images import normalize_image
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 
 MEAN = (0.485, 0.456, 0.406)
 
 
-def make_padded_record(size: tuple[int, int], **more: object) -> ImageRecord:
+def make_padded_record(size: tuple[int, int], **more: object) -> ImageConfig:
     told = {"mean": MEAN, "shortest_longest_edge": (64, 96), "resizes_to_uint8": True} | more
-    return ImageRecord(size=size, **told)
+    return ImageConfig(size=size, **told)
 
 
-def make_page_record(size: tuple[int, int], **more: object) -> ImageRecord:
-    return ImageRecord(size=size, pads_all_sides=True, resizes_to_uint8=True, **more)
+def make_page_record(size: tuple[int, int], **more: object) -> ImageConfig:
+    return ImageConfig(size=size, pads_all_sides=True, resizes_to_uint8=True, **more)
 
 
 def sample_image(rows: int, columns: int) -> np.ndarray:

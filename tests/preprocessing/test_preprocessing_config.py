@@ -11,22 +11,22 @@ from specc.preprocessing.preprocessing_config_and_task_kinds import (
     parse_input_record,
 )
 from specc.preprocessing.preprocessing_records import (
-    ClassMapOutput,
+    ByteTokenizer,
+    CharTokenizer,
+    ImageConfig,
     ImageOutput,
-    ImageRecord,
     LabelsOutput,
     NumbersOutput,
-    TextBytes,
-    TextCharacters,
+    SegmentationMap,
     TextOutput,
-    TextWords,
+    WordTokenizer,
 )
 
 EVERYTHING = PreprocessingConfig(
     inputs=(
         (
             "pixels",
-            ImageRecord(
+            ImageConfig(
                 size=(8, 8),
                 channels=1,
                 resample="box",
@@ -37,19 +37,19 @@ EVERYTHING = PreprocessingConfig(
                 do_center_crop=True,
             ),
         ),
-        ("source", TextCharacters(("<end>", "a", "b"), end_token_id=0, unknown_token_id=0)),
-        ("raw", TextBytes(offset=3, end_token_id=1)),
-        ("spoken", TextWords(("<end>", "cat"), end_token_id=0, do_lower_case=True)),
+        ("source", CharTokenizer(("<end>", "a", "b"), end_token_id=0, unknown_token_id=0)),
+        ("raw", ByteTokenizer(offset=3, end_token_id=1)),
+        ("spoken", WordTokenizer(("<end>", "cat"), end_token_id=0, do_lower_case=True)),
         ("state", NumbersOutput()),
     ),
     outputs=(
         ("logits", LabelsOutput(("cat", "dog"), top_k=2)),
-        ("text", TextOutput(TextBytes(3, 1))),
-        ("told", TextOutput(TextWords(("cat", "[UNK]"), unknown_token_id=1))),
-        ("spelled", TextOutput(TextCharacters(("a", "é")))),
+        ("text", TextOutput(ByteTokenizer(3, 1))),
+        ("told", TextOutput(WordTokenizer(("cat", "[UNK]"), unknown_token_id=1))),
+        ("spelled", TextOutput(CharTokenizer(("a", "é")))),
         ("score", NumbersOutput(digits=6)),
-        ("rebuilt", ImageOutput(ImageRecord(size=(16, 16)))),
-        ("mask", ClassMapOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
+        ("rebuilt", ImageOutput(ImageConfig(size=(16, 16)))),
+        ("mask", SegmentationMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
     ),
 )
 
@@ -60,7 +60,7 @@ def test_json_round_trip():
 
 
 def test_input_without_a_record_is_an_array():
-    assert EVERYTHING.get_input_reading("other") == NumbersOutput()
+    assert EVERYTHING.get_input_config("other") == NumbersOutput()
 
 
 def get_record_error(value: object) -> str:
@@ -153,10 +153,10 @@ def test_labels_depend_on_the_rank():
     """One line of a spec serves a head that classifies an image and one that classifies its
     pixels."""
     labels = ("sky", "sea", "land", "road")
-    places = ClassMapOutput(labels)
+    places = SegmentationMap(labels)
     assert adapt_labels_to_rank(LabelsOutput(labels, top_k=2), 4) == places
     assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top_k=3)
-    assert adapt_labels_to_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top_k=2)
+    assert adapt_labels_to_rank(SegmentationMap(labels[:2]), 2) == LabelsOutput(labels[:2], top_k=2)
     for record, rank in (
         (LabelsOutput(labels), 2),
         (LabelsOutput(labels), 3),

@@ -10,16 +10,16 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.preprocessing.image_prompts import prepare_images
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import ImageRecord, TextCharacters
-from specc.preprocessing.python_values import convert_input, convert_to_array
+from specc.preprocessing.preprocessing_records import CharTokenizer, ImageConfig
+from specc.preprocessing.python_inputs import convert_input, convert_to_array
 
-VOCAB = TextCharacters(tuple("abcdefgh"))
+VOCAB = CharTokenizer(tuple("abcdefgh"))
 READING = PreprocessingConfig(
-    inputs=(("text", VOCAB), ("pixels", ImageRecord(size=(2, 2), channels=1)))
+    inputs=(("text", VOCAB), ("pixels", ImageConfig(size=(2, 2), channels=1)))
 )
 NUMBERS = [[0.0, 1.0], [2.0, 3.0]]
 TEXTS = ["ab", "c"]
@@ -122,7 +122,7 @@ def test_pil_images_and_paths(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     pillow.fromarray(page).save(path)
     images = {"path": path, "string": str(path), "image": pillow.fromarray(page)}
-    made = Builder()
+    made = GraphBuilder()
     shape = Dim.symbol("batch"), *map(Dim.from_value, (1, 2, 2))
     made.add_input("pixels", Input(Type("f32", shape)))
     graph = made.build_graph("g", {})
@@ -176,7 +176,7 @@ def test_long_lists_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(value)
         return False
 
-    monkeypatch.setattr("specc.preprocessing.python_values._is_array_like", record_call)
+    monkeypatch.setattr("specc.preprocessing.python_inputs._is_array_like", record_call)
     many = [[1.0] * 100, [2] * 100]
     assert convert_input(many, "x") is many
     assert len(asked) == 2

@@ -10,7 +10,7 @@ import pytest
 import specc
 from specc.api import Model
 from specc.batch_inference.row_batches import RowReader
-from specc.cli.run_inputs import read_arguments
+from specc.cli.run_inputs import parse_input_arguments
 from specc.diagnostics.diagnostic import Failed
 
 SPEC = """specc 1
@@ -83,7 +83,7 @@ WORDS: list[tuple[list[str], list[list[float]]]] = [
 
 @pytest.mark.parametrize(("words", "wanted"), WORDS)
 def test_on_the_command_line(words: list[str], wanted: list[list[float]], model: Model) -> None:
-    given = read_arguments(model.input_signature, words)
+    given = parse_input_arguments(model.input_signature, words)
     assert {w for w in given.files if w.endswith("png")} == set(given.files)
     np.testing.assert_allclose(model.run(**given.inputs)["y"], wanted)
 
@@ -114,7 +114,7 @@ def test_ambiguous_image_lists(texts: list[str], pictures: Any, code: str, model
 @pytest.mark.parametrize("word", ["[]", "[1]", '["51.png", 2]'])
 def test_list_without_paths(word: str, model: Model) -> None:
     with pytest.raises(Failed) as failed:
-        read_arguments(model.input_signature, ["x", word])
+        parse_input_arguments(model.input_signature, ["x", word])
     assert failed.value.diagnostics[0].code == "E0906"
 
 

@@ -9,20 +9,20 @@ from PIL import Image as Pillow
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
-    ClassMapOutput,
+    ByteTokenizer,
+    CharTokenizer,
+    ImageConfig,
     ImageOutput,
-    ImageRecord,
     LabelsOutput,
     NumbersOutput,
-    TextBytes,
-    TextCharacters,
+    SegmentationMap,
     TextOutput,
 )
-from specc.preprocessing.show_results import (
+from specc.preprocessing.result_formatting import (
     compute_probabilities,
+    format_output,
     format_percent,
-    show_output,
-    show_results,
+    format_results,
 )
 
 
@@ -38,11 +38,11 @@ def test_label_and_probability():
     reading = PreprocessingConfig(outputs=(("logits", LabelsOutput(tuple("0123456789"))),))
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
-    assert show_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
+    assert format_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
 
 
 def test_labels_are_aligned():
-    one = show_output(
+    one = format_output(
         "logits", LabelsOutput(("cat", "horse", "emu"), top_k=3), make_logits(0.2, 0.75, 0.05)
     )
     assert one.lines == ("horse  75 %", "cat    20 %", "emu     5 %")
@@ -50,21 +50,24 @@ def test_labels_are_aligned():
 
 def test_batch_elements_are_numbered():
     rows = np.concatenate([make_logits(0.9, 0.1), make_logits(0.3, 0.7)])
-    assert show_output("l", LabelsOutput(("a", "b")), rows).lines == ("0:  a  90 %", "1:  b  70 %")
+    assert format_output("l", LabelsOutput(("a", "b")), rows).lines == (
+        "0:  a  90 %",
+        "1:  b  70 %",
+    )
 
 
 def test_class_indices_without_labels():
-    assert show_output("l", LabelsOutput(), make_logits(0.2, 0.8)).lines == ("1  80 %",)
+    assert format_output("l", LabelsOutput(), make_logits(0.2, 0.8)).lines == ("1  80 %",)
 
 
 def test_top_exceeds_the_number_of_labels():
     assert (
-        len(show_output("l", LabelsOutput(("a", "b"), top_k=5), make_logits(0.2, 0.8)).lines) == 2
+        len(format_output("l", LabelsOutput(("a", "b"), top_k=5), make_logits(0.2, 0.8)).lines) == 2
     )
 
 
 def test_control_characters_are_escaped():
-    assert show_output("l", LabelsOutput(("\x1b[31m",)), make_logits(1.0)).lines == (
+    assert format_output("l", LabelsOutput(("\x1b[31m",)), make_logits(1.0)).lines == (
         "\\x1b[31m  100 %",
     )
 
@@ -85,48 +88,49 @@ def test_softmax_is_stable():
 
 
 def test_number_format():
-    lines = show_output(
+    lines = format_output(
         "out", NumbersOutput(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
     ).lines
     assert lines == ("out  float32[2, 2]", "[[0.123  2]", " [1e-09  -4]]")
-    assert show_output("n", NumbersOutput(), np.array(7)).lines == ("n  7",)
-    assert len(show_output("big", NumbersOutput(), np.zeros((1000, 1000))).lines) < 20
+    assert format_output("n", NumbersOutput(), np.array(7)).lines == ("n  7",)
+    assert len(format_output("big", NumbersOutput(), np.zeros((1000, 1000))).lines) < 20
 
 
 def test_all_outputs_are_shown_by_default():
-    assert show_results(PreprocessingConfig(), {"a": np.array(1), "b": np.array(True)}).lines == (
+    assert format_results(PreprocessingConfig(), {"a": np.array(1), "b": np.array(True)}).lines == (
         "a  1",
         "b  true",
     )
 
 
 def test_text_of_ids_and_logits():
-    record = TextOutput(TextCharacters(("<end>", "a", "b"), end_token_id=0))
-    assert show_output("t", record, np.array([[2, 1, 0, 1]])).lines == ("ba",)
+    record = TextOutput(CharTokenizer(("<end>", "a", "b"), end_token_id=0))
+    assert format_output("t", record, np.array([[2, 1, 0, 1]])).lines == ("ba",)
     scores = np.eye(3, dtype=np.float32)[[1, 2, 0]][None]
-    assert show_output("t", record, scores).lines == ("ab",)
-    assert show_output("t", TextOutput(TextBytes()), np.array([[104, 10]])).lines == ("h\\n",)
+    assert format_output("t", record, scores).lines == ("ab",)
+    assert format_output("t", TextOutput(ByteTokenizer()), np.array([[104, 10]])).lines == ("h\\n",)
 
 
 def test_image_output():
     original = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
-    record = ImageOutput(ImageRecord(size=(2, 4), mean=(0.5,), std=(0.5,)))
+    record = ImageOutput(ImageConfig(size=(2, 4), mean=(0.5,), std=(0.5,)))
     values = ((original / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
-    ((name, data),) = show_output("rebuilt", record, values).images
+    ((name, data),) = format_output("rebuilt", record, values).images
     assert name == "rebuilt.png"
     np.testing.assert_array_equal(decode_png(data), original)
 
 
 def test_class_map():
-    record = ClassMapOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
+    record = SegmentationMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
     ids = np.array([[[0, 0], [1, 0]]])
-    shown = show_output("mask", record, ids)
+    shown = format_output("mask", record, ids)
     assert shown.lines == ("sky   75 %  #0000ff", "sea   25 %  #00ffff")
     assert decode_png(shown.images[0][1])[1, 0].tolist() == [0, 255, 255]
     scores = np.stack([ids == 0, ids == 1], axis=1).astype(np.float32)
-    assert show_output("mask", record, scores) == shown
+    assert format_output("mask", record, scores) == shown
     assert [
-        name for name, _ in show_output("../m", ClassMapOutput(), np.array([ids[0], ids[0]])).images
+        name
+        for name, _ in format_output("../m", SegmentationMap(), np.array([ids[0], ids[0]])).images
     ] == ["___m-0.png", "___m-1.png"]
 
 
@@ -135,22 +139,22 @@ def test_class_map():
     [
         (LabelsOutput(("a", "b")), np.zeros((1, 3), np.float32)),
         (LabelsOutput(), np.zeros((1, 3), np.int64)),
-        (TextOutput(TextBytes()), np.zeros((1, 3), np.float32)),
-        (TextOutput(TextBytes()), np.array(3)),
-        (ImageOutput(ImageRecord(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
-        (ClassMapOutput(("a",)), np.array([[[1]]])),
-        (ClassMapOutput(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
-        (ClassMapOutput(), np.array([[[-1]]])),
-        (ClassMapOutput(), np.zeros(3, np.float32)),
+        (TextOutput(ByteTokenizer()), np.zeros((1, 3), np.float32)),
+        (TextOutput(ByteTokenizer()), np.array(3)),
+        (ImageOutput(ImageConfig(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
+        (SegmentationMap(("a",)), np.array([[[1]]])),
+        (SegmentationMap(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
+        (SegmentationMap(), np.array([[[-1]]])),
+        (SegmentationMap(), np.zeros(3, np.float32)),
     ],
 )
 def test_outputs_that_do_not_match_their_record(record, value):
     with pytest.raises(Failed) as caught:
-        show_output("x", record, value)
+        format_output("x", record, value)
     assert caught.value.diagnostics[0].code == "E0916"
 
 
 def test_missing_output():
     with pytest.raises(Failed) as caught:
-        show_results(PreprocessingConfig(outputs=(("y", NumbersOutput()),)), {"x": np.array(1)})
+        format_results(PreprocessingConfig(outputs=(("y", NumbersOutput()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

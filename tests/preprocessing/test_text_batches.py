@@ -5,13 +5,13 @@ import pytest
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TextCharacters
+from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_batches import encode_text_inputs, try_encode_texts
 
-RECORD = TextCharacters(("a", "b"))
+RECORD = CharTokenizer(("a", "b"))
 
 
 def test_each_text_becomes_ids_or_an_error() -> None:
@@ -35,7 +35,7 @@ def test_each_text_becomes_ids_or_an_error() -> None:
     ],
 )
 def test_errors_name_the_text(texts: list[object], code: str, note: str) -> None:
-    made = Builder()
+    made = GraphBuilder()
     n = Dim.symbol("n")
     made.add_input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
     graph = made.build_graph("g", {})

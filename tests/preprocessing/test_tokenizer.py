@@ -13,21 +13,21 @@ from support.tokenizer_files import KINDS, LINES, train_tokenizer
 
 from specc.decode.detokenizer import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_records import TextBytes, TextOutput
-from specc.preprocessing.show_results import show_output
+from specc.preprocessing.preprocessing_records import ByteTokenizer, TextOutput
+from specc.preprocessing.result_formatting import format_output
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
-from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def make_record(kind: str, **options) -> TextTokenizer:
-    return TextTokenizer(file=TokenizerFile.from_text(train_tokenizer(kind)), **options)
+def make_record(kind: str, **options) -> JsonTokenizer:
+    return JsonTokenizer(file=TokenizerFile.from_text(train_tokenizer(kind)), **options)
 
 
-def make_changed_record(kind: str, **parts) -> TextTokenizer:
-    return TextTokenizer(
+def make_changed_record(kind: str, **parts) -> JsonTokenizer:
+    return JsonTokenizer(
         file=TokenizerFile.from_text(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
     )
 
@@ -151,10 +151,12 @@ def test_token_labels():
 def test_text_output():
     bert = make_record("wordpiece")
     ids = encode_text_ids("attention is", bert)
-    assert show_output("ids", TextOutput(bert), ids[None]).lines == ("attention is",)
+    assert format_output("ids", TextOutput(bert), ids[None]).lines == ("attention is",)
     scores = np.eye(256, dtype=np.float32)[ids][None]
-    assert show_output("scores", TextOutput(bert), scores).lines == ("attention is",)
-    assert get_error_code(lambda: show_output("scores", TextOutput(bert), scores[0, 0])) == "E0916"
+    assert format_output("scores", TextOutput(bert), scores).lines == ("attention is",)
+    assert (
+        get_error_code(lambda: format_output("scores", TextOutput(bert), scores[0, 0])) == "E0916"
+    )
 
 
 # --- streaming ------------------------------------------------------------------------
@@ -206,14 +208,14 @@ def test_long_streams_drop_old_ids(kind):
 
 @given(ANY_TEXT, st.integers(0, 5))
 def test_bytes_are_streamed_by_character(text, offset):
-    one = TextBytes(offset)
+    one = ByteTokenizer(offset)
     stream = Detokenizer(partial(decode_text, record=one))
     pieces = [stream.feed(int(i)) for i in encode_text_ids(text, one)]
     assert "".join([*pieces, stream.flush()]) == text
 
 
 def test_incomplete_characters_are_withheld():
-    stream = Detokenizer(partial(decode_text, record=TextBytes()))
+    stream = Detokenizer(partial(decode_text, record=ByteTokenizer()))
     assert [stream.feed(b) for b in "é!".encode()] == ["", "é", "!"]
     assert stream.feed(0xE2, 0x82) == ""
     assert stream.flush() == "\ufffd"

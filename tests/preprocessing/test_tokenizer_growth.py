@@ -11,7 +11,7 @@ from support.tokenizer_files import train_tokenizer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing import tokenizer_library
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     MAX_GROWTH,
     MAX_OVERDUE_CALLS,
@@ -159,7 +159,7 @@ def test_tokenization_time_limit(
 ) -> None:
     pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     monkeypatch.setattr(tokenizer_library, "SECONDS", 0)
-    record = TextTokenizer(
+    record = JsonTokenizer(
         file=check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     )
     with pytest.raises(Failed) as failed:
@@ -201,7 +201,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
 def test_long_texts_equal_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     content = train_tokenizer("byte_bpe")
-    record = TextTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))
+    record = JsonTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))
     text = "a word, and another " * 40
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
     assert tokenize_text(text, record) == ids

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TextOutput
 from specc.preprocessing.text_codec import encode_text_ids
-from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, JsonTokenizer, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 SMALL = TokenizerFile.from_text('{"model": {"type": "WordLevel"}}')
@@ -20,10 +20,10 @@ LARGE = TokenizerFile.from_text(
 )
 READING = PreprocessingConfig(
     (
-        ("ids", TextTokenizer(file=SMALL, end_token_id=1)),
+        ("ids", JsonTokenizer(file=SMALL, end_token_id=1)),
         (
             "other",
-            TextTokenizer(
+            JsonTokenizer(
                 file=LARGE,
                 start_token_id=2,
                 adds_special_tokens=False,
@@ -32,7 +32,7 @@ READING = PreprocessingConfig(
             ),
         ),
     ),
-    (("logits", TextOutput(TextTokenizer(file=SMALL))),),
+    (("logits", TextOutput(JsonTokenizer(file=SMALL))),),
 )
 
 
@@ -147,5 +147,5 @@ def test_missing_tokenizers_package(monkeypatch: pytest.MonkeyPatch):
     file = check_tokenizer_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
     assert (
-        get_error_code(lambda: encode_text_ids("some words", TextTokenizer(file=file))) == "E0940"
+        get_error_code(lambda: encode_text_ids("some words", JsonTokenizer(file=file))) == "E0940"
     )

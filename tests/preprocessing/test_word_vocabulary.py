@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.preprocessing.preprocessing_records import TextWords
+from specc.preprocessing.preprocessing_records import WordTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.vocabulary import SPECIAL_TOKEN, encode_words, find_unreachable_words
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
-WORDS = TextWords(LISTED, do_lower_case=True)
+WORDS = WordTokenizer(LISTED, do_lower_case=True)
 known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
 
 
-def get_diagnostic(text: str, record: TextWords) -> Diagnostic:
+def get_diagnostic(text: str, record: WordTokenizer) -> Diagnostic:
     with pytest.raises(Failed) as caught:
         encode_text_ids(text, record)
     return caught.value.diagnostics[0]
@@ -49,13 +49,13 @@ def test_words_round_trip(words: list[str]) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_with_an_unknown_token(text: str) -> None:
-    ids = encode_text_ids(text, TextWords(LISTED, unknown_token_id=8))
+    ids = encode_text_ids(text, WordTokenizer(LISTED, unknown_token_id=8))
     assert len(ids) <= len(text)
     assert set(ids.tolist()) <= {*range(1, 9)}
 
 
 def test_start_end_and_unknown_tokens() -> None:
-    record = TextWords(LISTED, end_token_id=0, start_token_id=1, unknown_token_id=8)
+    record = WordTokenizer(LISTED, end_token_id=0, start_token_id=1, unknown_token_id=8)
     ids = encode_text_ids("cat Dog", record)
     assert ids.tolist() == [1, 2, 8, 0]
     assert decode_text(ids, record) == "cat \ufffd"
@@ -64,7 +64,7 @@ def test_start_end_and_unknown_tokens() -> None:
 def test_special_tokens_in_text_are_not_special() -> None:
     """`<pad>` in a text is three words, not the padding token."""
     assert get_diagnostic("<pad>", WORDS).code == "E0959"
-    assert encode_text_ids("<pad>", TextWords(LISTED, unknown_token_id=8)).tolist() == [8, 8, 8]
+    assert encode_text_ids("<pad>", WordTokenizer(LISTED, unknown_token_id=8)).tolist() == [8, 8, 8]
     assert get_token_label(0, WORDS) == "·"
 
 
@@ -73,11 +73,11 @@ def test_special_tokens_in_text_are_not_special() -> None:
     [
         ("a the", WORDS, "remove it"),
         ("the catt", WORDS, "did you mean `cat`?"),
-        ("the Cat", TextWords(LISTED), "`cat` is in it"),
+        ("the Cat", WordTokenizer(LISTED), "`cat` is in it"),
         ("the \x1b[31m", WORDS, "remove it"),
     ],
 )
-def test_unknown_word_error(text: str, record: TextWords, help: str) -> None:
+def test_unknown_word_error(text: str, record: WordTokenizer, help: str) -> None:
     told = get_diagnostic(text, record)
     assert told.code == "E0959"
     assert told.primary is not None
@@ -119,10 +119,10 @@ def test_vocabulary_next_to_the_weights(tmp_path: Path) -> None:
 
 def test_unreachable_words() -> None:
     vocab = ("<end>", "cat", "Dog", "new york", "u.s.", "[UNK]", "\u00a0x", "ÉTÉ")
-    assert find_unreachable_words(TextWords(vocab)) == ["new york", "\u00a0x"]
-    small = TextWords(vocab, do_lower_case=True)
+    assert find_unreachable_words(WordTokenizer(vocab)) == ["new york", "\u00a0x"]
+    small = WordTokenizer(vocab, do_lower_case=True)
     assert find_unreachable_words(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
-    for record in (TextWords(vocab), small):
+    for record in (WordTokenizer(vocab), small):
         for number, word in enumerate(vocab):
             told = (
                 word in find_unreachable_words(record) or SPECIAL_TOKEN.fullmatch(word) is not None

@@ -30,8 +30,8 @@ from specc.diagnostics.source import Source
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.reading_section import FILE_ERROR_CODES
-from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
-from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.driver.spec_loader import LoadedSpec, check_spec, open_spec
+from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import count_untied_parameters
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
@@ -41,7 +41,7 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.parameter_sources import RandomInitWeights, read_parameter
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -51,7 +51,7 @@ BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
 """Sections other than the graphs."""
 
 
-def check_accepts(spec: OpenedSpec) -> bool:
+def check_accepts(spec: LoadedSpec) -> bool:
     """Return True if `check_spec` accepts the spec, with numbers for all config values."""
     try:
         model = check_spec(spec).model
@@ -68,7 +68,7 @@ def check_accepts(spec: OpenedSpec) -> bool:
     return not proved.errors and (count_untied_parameters(model.graph).number or 0) <= LARGEST
 
 
-def list_compile_codes(spec: OpenedSpec, directory: Path) -> list[str]:
+def list_compile_codes(spec: LoadedSpec, directory: Path) -> list[str]:
     """Return the codes of errors of `compile`, except missing files."""
     try:
         compile_model(
@@ -79,7 +79,7 @@ def list_compile_codes(spec: OpenedSpec, directory: Path) -> list[str]:
     return []
 
 
-def make_mutated_spec(given: SpecMutant) -> OpenedSpec | None:
+def make_mutated_spec(given: SpecMutant) -> LoadedSpec | None:
     """Return a mutant as a spec with small sizes; None if it cannot be parsed."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
@@ -94,7 +94,7 @@ def make_mutated_spec(given: SpecMutant) -> OpenedSpec | None:
         if (n := Dim.from_value(v) if type(v := fixed.get(p)) is int else choose_small_value(e, p))
         is not None
     }
-    return OpenedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
+    return LoadedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
 
 
 def mutate_section(seed: int) -> SpecMutant:
@@ -274,7 +274,7 @@ graph h(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
 """A second graph with its own weights."""
 
 
-def with_line(line: str, more: str, directory: Path) -> OpenedSpec:
+def with_line(line: str, more: str, directory: Path) -> LoadedSpec:
     path = directory / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n\n"
@@ -332,7 +332,7 @@ OF_ONE_HEAD = (
 """Weight rules that apply to one of the two graphs, or to a part of it."""
 
 
-def two_heads(rule: str, directory: Path) -> OpenedSpec:
+def two_heads(rule: str, directory: Path) -> LoadedSpec:
     path = directory / "heads.specc"
     path.write_text(f"{TWO_HEADS}weights {{\n  {rule}\n}}\n", encoding="utf-8")
     return open_spec(str(path))
@@ -346,15 +346,15 @@ def test_weight_rules_apply_to_graphs_that_contain_the_weights(
     spec = two_heads(rule, tmp_path)
     model = check_spec(spec, graph).model
     assert model
-    drawn = load_parameter_values(spec, model.graph, WeightSources(init=0))
-    assert isinstance(drawn, SeededValues)
+    drawn = load_parameters(spec, model.graph, WeightSources(init=0))
+    assert isinstance(drawn, RandomInitWeights)
     tensors = {name: read_parameter(drawn, name) for name in model.graph.parameters}
     for name in ("first.weight", "second.weight"):
         if rule.startswith(f"load {name}") and name in tensors:
             tensors["published"] = np.ascontiguousarray(tensors.pop(name).T)
     write_safetensors(tmp_path / "w.safetensors", tensors)
     with closing(
-        load_parameter_values(
+        load_parameters(
             spec, model.graph, WeightSources(checkpoint=str(tmp_path / "w.safetensors"))
         )
     ) as read:

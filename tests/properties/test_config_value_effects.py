@@ -12,10 +12,10 @@ import pytest
 from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.driver.weights_section import read_weight_rules
 from specc.frontend.elaboration_context import Env
-from specc.frontend.generate_stream_reading_sections import list_graphs
+from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.ir.ir_text import format_ir
 from specc.syntax import ast
@@ -46,7 +46,7 @@ OF_OTHER_SPECS = {
 """Fields that have an effect only in a spec that uses this one, or only in a used spec alone."""
 
 
-def iterate_fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
+def iterate_fields(spec: LoadedSpec) -> Iterator[tuple[str, ast.TypeName]]:
     """Yield every field by its dotted path, including those of used specs."""
     for path, entry in spec.program.map_fields_by_path().items():
         if entry.type.name != "record":
@@ -81,14 +81,14 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
     return rules + "".join(describe_graph(spec, graph.name) for graph in list_graphs(spec.program))
 
 
-def describe_graph(spec: OpenedSpec, graph: str) -> str:
+def describe_graph(spec: LoadedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]
-    return repr((whole, model.generation, model.input_readings, model.result_displays))
+    return repr((whole, model.generation, model.input_configs, model.output_formats))
 
 
 QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae"}

@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing is kept": (step_plan, "select_cached_values", lambda *_: []),
     "everything counts as free": (
         step_plan,
-        "find_free_values",
+        "find_recomputable_values",
         lambda graph, *_: {r for _, results in graph.nodes for r in results},
     ),
 }
@@ -183,7 +183,7 @@ def _keep_early_exit(op: object, **changed: Any) -> object:
 
 def _ignore_loop_bodies(*given: Any) -> list[Value]:
     """Mutation: keeps no state of values in loop bodies."""
-    inside = given[0].flow.loop_bodies.values()
+    inside = given[0].flow.loop_body_dataflows.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
     return [v for v in select_cached_values(*given) if v not in within]

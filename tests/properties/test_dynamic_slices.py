@@ -18,7 +18,7 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.runtime.open_model import open_compiled_model
+from specc.runtime.inference_model import open_compiled_model
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
 KINDS = ("row", "first", "behind", "split", "number")

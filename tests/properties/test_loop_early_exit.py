@@ -20,7 +20,7 @@ from specc.analysis.batch_independence import check_batch_independence
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.frontend.body_extraction import EarlyExit
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Value
+from specc.ir.graph import Graph, GraphBuilder, Value
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_text import format_ir
 from specc.transforms.pass_pipeline import simplify_graph
@@ -95,7 +95,7 @@ def sample_inputs(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, An
 
 def run_all_iterations(graph: Graph) -> Graph:
     """Return the graph with loops that run all iterations."""
-    b, now = Builder(), dict[Value, Value]()
+    b, now = GraphBuilder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
         now[value] = b.add_input(name, graph.input_facts[name])
     for name, value in graph.parameters.items():
@@ -140,7 +140,9 @@ def test_early_exit_changes_no_result(tmp_path: Path) -> None:
 
 def test_changes_after_done_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted mistake: carries change after done. Both the proof and the values detect it."""
-    monkeypatch.setattr(EarlyExit, "freeze_finished", lambda self, context, before, after: after)
+    monkeypatch.setattr(
+        EarlyExit, "freeze_finished_carries", lambda self, context, before, after: after
+    )
     assert all(check_batch_independence(elaborate_text(tmp_path, s)[0], "batch") for s in range(8))
     faults = [find_failure(tmp_path, seed) for seed in range(8)]
     assert sum("depends" in f or "to the end" in f for f in faults) > 3

@@ -12,15 +12,15 @@ from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder, sample_
 from support.random_key_reductions import KEY, QUERY, add_key_reduction
 
 import specc_numpy
-from specc.analysis import grid_constants
+from specc.analysis import masked_constants as module
 from specc.analysis import masked_reductions as skipping
-from specc.analysis import masked_values as module
-from specc.analysis.masked_reductions import iterate_neutral_reads
-from specc.analysis.masked_values import find_masked_values
+from specc.analysis import query_key_constants
+from specc.analysis.masked_constants import find_masked_constants
+from specc.analysis.masked_reductions import iterate_unaffected_reductions
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
-from specc.ir.graph import Graph, Input, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Input, Value, collect_required_nodes
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Type
 
@@ -57,7 +57,7 @@ def make_reduction_graph(seed: int, wanted: Wanted) -> Graph:
         drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
     graph = drawn.build.build_graph("grids", {"y": drawn.streams[-1]})
     leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").leaks}
-    sound = (v for v in wanted(graph) if not leaks & collect_needed_nodes([v]))
+    sound = (v for v in wanted(graph) if not leaks & collect_required_nodes([v]))
     found = {f"v{n}": v for n, v in enumerate(sound)}
     return drawn.build.build_graph("grids", found)
 
@@ -82,7 +82,7 @@ def find_false_fact(seed: int) -> Iterator[str]:
     found = run(graph, seed, ROWS)
     apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
     for name, value in graph.outputs.items():
-        for number, reach in find_masked_values(value, QUERY, KEY).items():
+        for number, reach in find_masked_constants(value, QUERY, KEY).items():
             outside = ~((apart >= reach.low) & (apart <= reach.high))
             if (found[name][:, outside] != number).any():
                 assert value.node
@@ -94,7 +94,7 @@ def list_reductions(graph: Graph) -> Iterator[Value]:
     for node, results in graph.nodes:
         for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
-                for _, reach in iterate_neutral_reads(node, link):
+                for _, reach in iterate_unaffected_reductions(node, link):
                     if reach.low >= 0 and results[0].type.rank < 3:
                         yield results[0]
 
@@ -129,7 +129,7 @@ def test_most_score_matrices_have_a_proved_fact() -> None:
     known = read = 0
     for seed in range(15):
         for value in make_reduction_graph(seed, iterate_grids).outputs.values():
-            found = find_masked_values(value, QUERY, KEY)
+            found = find_masked_constants(value, QUERY, KEY)
             known += any(i not in (FULL_INTERVAL, EMPTY_INTERVAL) for i in found.values())
         read += len(make_reduction_graph(seed, list_reductions).outputs)
     assert known > 50
@@ -138,12 +138,16 @@ def test_most_score_matrices_have_a_proved_fact() -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "infinity absorbs all": (module, "compute_absorbing_result", lambda fn, n, least, turned: n),
-    "an exponential leaves numbers": (grid_constants.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
+    "an exponential leaves numbers": (
+        query_key_constants.EXACT_UNARY_FUNCTIONS,
+        "exp",
+        lambda x: x,
+    ),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
-    "a rank is a key": (module, "bound_visible_ranks", lambda reach: reach),
+    "a rank is a key": (module, "bound_visible_sort_indices", lambda reach: reach),
     "either side hides": (
         module,
-        "intersect_masked_values",
+        "intersect_masked_constants",
         lambda f: {n: EMPTY_INTERVAL for p in f for n in p},
     ),
     "anything counts for nothing": (skipping, "_is_neutral_number", lambda node, number: True),
@@ -171,11 +175,11 @@ def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(here, name, wrong)
     else:
         monkeypatch.setattr(place, name, wrong)
-    find_masked_values.cache_clear()
+    find_masked_constants.cache_clear()
     seeds = [FIRST_SEEDS[mistake], *range(200)]
     found = any(
         f for seed in seeds for f in (*find_false_fact(seed), *find_changed_reduction(seed))
     )
     monkeypatch.undo()
-    find_masked_values.cache_clear()
+    find_masked_constants.cache_clear()
     assert found

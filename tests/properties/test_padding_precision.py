@@ -265,11 +265,11 @@ def test_a_leak_between_two_sequences_has_a_warning(body: str) -> None:
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "any resize repeats positions": (
         padding_axis_lengths,
-        "get_repeat_count",
+        "get_upsampling_factor",
         lambda node, axis: 2,
     ),
     "repeated positions count one each": (
-        padding_dataflow.PaddingWalk,
+        padding_dataflow.PaddingDataflow,
         "_count_axis_padding",
         lambda self, length: padding_dataflow.EVERY_POSITION,
     ),
@@ -312,7 +312,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda node, facts: False,
     ),
     "an index is valid on every axis": (
-        padding_dataflow.PaddingWalk,
+        padding_dataflow.PaddingDataflow,
         "_is_indexed_by_position",
         lambda self, length, count: True,
     ),
@@ -324,7 +324,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "masks settle each other": (
         padding_dataflow,
         "PaddedResult",
-        lambda true_masks, **kw: PaddedResult(true_masks=AnyValue(), **kw),
+        lambda always_true_masks, **kw: PaddedResult(always_true_masks=AnyValue(), **kw),
     ),
 }
 

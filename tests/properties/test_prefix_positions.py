@@ -28,10 +28,10 @@ from support.random_prefix_graphs import (
 import specc_numpy
 from specc.analysis import affine_indices, mask_bands, time_dataflow
 from specc.analysis.causality import check_causality
-from specc.analysis.masked_values import find_masked_values
+from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_axis_lengths import find_padding_offsets
 from specc.analysis.padding_check import can_padding_reach, check_padding
-from specc.analysis.query_key_grids import QueryKeyGrid
+from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.incremental import encoder_graph, step_graph
 from specc.incremental.step_graph import add_encoder_graph, derive_step_graph
@@ -126,7 +126,7 @@ def _find_unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, 
 def clear_caches() -> None:
     """Clear all caches of proofs."""
     mask_bands.find_mask_band.cache_clear()
-    find_masked_values.cache_clear()
+    find_masked_constants.cache_clear()
 
 
 def find_first_failure(seeds: range) -> str:
@@ -286,7 +286,7 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
         assert texts[0] == texts[1]
 
 
-def _use_times_as_indices(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
+def _use_times_as_indices(grid: QueryKeyTensor) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
     if (grid.query_axis, grid.key_axis) == (0, None):
         return affine_indices.AffineIndex(query_slope=affine_indices.ONE)

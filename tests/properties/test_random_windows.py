@@ -15,7 +15,7 @@ from specc.analysis import padding_dataflow, padding_invariance
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.types import Type
 
 B, N, WIDTH = Dim.symbol("b"), Dim.symbol("n"), 2
@@ -26,7 +26,7 @@ class WindowStack:
     """A stack of windows over `x` and its padding mask."""
 
     def __init__(self, seed: int, side: str) -> None:
-        self.rng, self.build = random.Random(seed), Builder()
+        self.rng, self.build = random.Random(seed), GraphBuilder()
         self.x = self.build.add_input("x", Input(Type("f32", (B, N, Dim.from_value(WIDTH)))))
         self.keep = self.build.add_input("keep", Input(Type("bool", (B, N)), padding_side=side))  # type: ignore[arg-type]  # a side
         self.strides = side == "right" or self.rng.random() < 0.2
@@ -72,7 +72,7 @@ class WindowStack:
                 counted = self.rng.random() < 0.5
                 op = ops.AveragePool(kernel, stride, pads, (0,), counted)
                 self.x = self.one(op, self.x)
-        if not op.keeps_positions(0):
+        if not op.is_position_preserving(0):
             self.keep = self.one(ops.DownsamplePaddingMask(stride[0], op.get_lag(0)), self.keep)
 
     def thin(self, start: int, step: int) -> None:
@@ -142,7 +142,7 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(
                 padding_invariance,
                 "is_window_unaffected",
-                lambda r: r.is_zero or r.read_facts.minimum_axes,
+                lambda r: r.is_zero or r.read_facts.minimum_pad_axes,
             )
 
 

@@ -80,7 +80,7 @@ def test_a_leak_has_a_warning(name: str) -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "an index selects the same position on every axis": (
-        padding_dataflow.PaddingWalk,
+        padding_dataflow.PaddingDataflow,
         "_is_indexed_by_position",
         lambda self, length, count: True,
     ),

@@ -328,7 +328,7 @@ equations = st.lists(
 ).map(tuple)
 read = st.one_of(
     build_trees(ast.InputReading, names, values, remarks),
-    build_trees(ast.ResultDisplay, names, values, remarks),
+    build_trees(ast.OutputPostprocessing, names, values, remarks),
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(

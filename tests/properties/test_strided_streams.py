@@ -15,7 +15,7 @@ from support.random_graphs import sample_graph_values
 from support.random_strided_graphs import make_strided_graph
 
 import specc_numpy
-from specc.analysis import mask_bands, masked_values
+from specc.analysis import mask_bands, masked_constants
 from specc.analysis import time_dataflow as flow_module
 from specc.analysis.causality import check_causality
 from specc.analysis.time_axis import (
@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         ),
     ),
     "rows of a head are no rows": (position_demand, "count_positions_ahead", lambda *_: 0),
-    "all rows come at one pace": (masked_values, "has_equal_rates", lambda *_: True),
+    "all rows come at one pace": (masked_constants, "has_equal_chunk_rates", lambda *_: True),
 }
 
 
@@ -172,10 +172,10 @@ def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyP
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     if mistake == "all rows come at one pace":
-        monkeypatch.setattr(mask_bands, "has_equal_rates", wrong)
+        monkeypatch.setattr(mask_bands, "has_equal_chunk_rates", wrong)
     for cached in (
         trace_time_dataflow,
-        masked_values.find_masked_values,
+        masked_constants.find_masked_constants,
         mask_bands.find_mask_band,
     ):
         cached.cache_clear()
@@ -189,7 +189,7 @@ def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyP
             break
     for cached in (
         trace_time_dataflow,
-        masked_values.find_masked_values,
+        masked_constants.find_masked_constants,
         mask_bands.find_mask_band,
     ):
         cached.cache_clear()

@@ -15,10 +15,10 @@ from support.derived_graphs import derive_encoder_and_step
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 
 import specc_numpy
-from specc.analysis import grid_constants, query_key_grids
+from specc.analysis import query_key_constants, query_key_tensors
 from specc.analysis.causality import check_causality
 from specc.analysis.mask_bands import find_mask_band
-from specc.analysis.masked_values import find_masked_values
+from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -224,7 +224,7 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 
 MISTAKES = {
     "axes after a split keep their numbers": (
-        "_follow_reshape",
+        "_unwrap_reshape",
         lambda grid, x, axis, made, read: grid.view_operand(x, grid.query_axis, grid.key_axis),
     ),
     "a bias adds nothing": ("_has_bias", lambda node: False),
@@ -234,8 +234,8 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, wrong = MISTAKES[mistake]
-    place = query_key_grids if hasattr(query_key_grids, name) else grid_constants
-    for cache in (find_masked_values, find_mask_band, trace_time_dataflow):
+    place = query_key_tensors if hasattr(query_key_tensors, name) else query_key_constants
+    for cache in (find_masked_constants, find_mask_band, trace_time_dataflow):
         cache.cache_clear()
     monkeypatch.setattr(place, name, wrong)
     try:
@@ -244,5 +244,5 @@ def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyP
             test_a_proof_is_never_contradicted(60)
     finally:
         monkeypatch.undo()
-        for cache in (find_masked_values, find_mask_band, trace_time_dataflow):
+        for cache in (find_masked_constants, find_mask_band, trace_time_dataflow):
             cache.cache_clear()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import specc
+from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.generator import make_generator
-from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 SPEC = """specc 1
 model blocks
@@ -64,9 +64,12 @@ def test_reordered_steps_give_the_logits_of_full_passes(directory: Path) -> None
     whole = make_generator(model.default_model)
     assert model.generator
     assert whole
-    steps, full = model.generator.create_stepper(prepared), whole.create_stepper(prepared)
-    assert isinstance(steps, KVCacheStepper)
-    assert isinstance(full, FullForwardStepper)
+    steps, full = (
+        model.generator.create_decoder_session(prepared),
+        whole.create_decoder_session(prepared),
+    )
+    assert isinstance(steps, KVCacheSession)
+    assert isinstance(full, FullForwardSession)
     tokens = prepared["ids"]
     for order in ([0, 1, 2], [2, 0, 0], [1, 1, 0, 2], [3]):
         steps.reorder(np.array(order))

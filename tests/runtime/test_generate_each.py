@@ -17,12 +17,12 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
-from specc.runtime.continuous_batching import ContinuousBatch
-from specc.runtime.generate_each import (
+from specc.runtime.batched_generation import (
     generate_in_batches,
     make_continuous_batch,
     make_prompt_inputs,
 )
+from specc.runtime.continuous_batching import ContinuousBatch
 
 WINDOWED = {
     "decoder.attention.mask": "causal & window(3)",
@@ -154,8 +154,8 @@ def test_free_slots_are_refilled() -> None:
     lengths = [len(ended_row[0].tokens) for ended_row in results]
     fixed = sum(16 * max(lengths[n : n + 16]) for n in range(0, 200, 16))
     assert len(lengths) == 200
-    assert batch.fed_tokens * 1.5 < fixed
-    assert batch.used_tokens == sum(lengths)
+    assert batch.processed_tokens * 1.5 < fixed
+    assert batch.valid_tokens == sum(lengths)
 
 
 def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatch) -> None:

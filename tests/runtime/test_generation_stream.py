@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.decode.token_choice import DecodeStep
+from specc.decode.token_selection import DecodeStepOutput
 
 SPEC = """
 specc 1
@@ -84,12 +84,12 @@ def test_suppressing_every_token_has_a_code(model: Model) -> None:
 
 
 def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> Iterator[DecodeStep]:
-        yield DecodeStep(np.array([1]), None, np.array([False]))
+    def interrupted(*_: Any, **__: Any) -> Iterator[DecodeStepOutput]:
+        yield DecodeStepOutput(np.array([1]), None, np.array([False]))
         raise KeyboardInterrupt
 
     writing = model.generate("ab", max_tokens=6)
-    monkeypatch.setattr("specc.runtime.generation_stream.decode_steps", interrupted)
+    monkeypatch.setattr("specc.runtime.generation_stream.iterate_decode_steps", interrupted)
     monkeypatch.setattr(
         "specc.runtime.generation_stream.run_standalone",
         lambda *_: next(interrupted()) and list(interrupted()),

@@ -13,13 +13,13 @@ import pytest
 from support.two_graph_packages import read_extra_file, write_pair_package
 
 from specc.artifact import package_index
-from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_file_name
+from specc.artifact.package_index import INDEX_FILE, is_path_inside_directory, is_plain_file_name
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.io.safe_read import compute_file_sha256
+from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_package import open_package
-from specc.runtime.open_model import open_compiled_model
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
     "path", ["../w.safetensors", "/w", "a//b", "a/../../b", "a\\..\\b", "C:/w", ""]
 )
 def test_a_checkpoint_outside_the_package_is_refused(path: str, pair: Path) -> None:
-    assert not is_path_below(path)
+    assert not is_path_inside_directory(path)
     write_changed_index(pair, lambda data: data["linked"].update({path: FACTS}))
     assert get_error(pair).code == "E0831"
 
@@ -227,11 +227,11 @@ def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
 def test_a_package_replaced_during_load_is_loaded_again(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former = package_index.read_index(pair)
+    former = package_index.read_package_index(pair)
     write_pair_package(pair, seed=1)
-    answers = [former, package_index.read_index(pair)]
+    answers = [former, package_index.read_package_index(pair)]
     monkeypatch.setattr(
-        "specc.runtime.package_files.read_index",
+        "specc.runtime.package_files.read_package_index",
         lambda directory, **more: answers.pop(0) if len(answers) > 1 else answers[0],
     )
     assert open_package(pair).index == answers[0]

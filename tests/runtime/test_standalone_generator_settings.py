@@ -10,7 +10,7 @@ import pytest
 from support.verification_lines import list_model_lines, list_opened_lines
 
 import specc
-from specc.runtime.open_model import open_compiled_model
+from specc.runtime.inference_model import open_compiled_model
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {

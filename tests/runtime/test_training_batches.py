@@ -9,7 +9,7 @@ from support.image_files import read_image
 import specc
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
-from specc.preprocessing.preprocessing_records import ImageRecord
+from specc.preprocessing.preprocessing_records import ImageConfig
 from specc.runtime.training_batches import IGNORE_INDEX, TrainingCollator
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
@@ -48,8 +48,8 @@ def dates() -> TrainingCollator:
 
 def test_images_are_preprocessed_as_in_run(digits: TrainingCollator) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
-    record = digits.reading.get_input_reading("pixel_values")
-    assert isinstance(record, ImageRecord)
+    record = digits.reading.get_input_config("pixel_values")
+    assert isinstance(record, ImageConfig)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]
     made = digits.make_batch(

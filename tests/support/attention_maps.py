@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from specc.drawing.attention_maps import AttentionMap, AttentionMaps, MapAxis, PatchGrid
+from specc.drawing.attention_maps import AttentionMap, AttentionMapAxis, AttentionMaps, PatchGrid
 
 HOSTILE_LABELS = (
     "</script><script>alert(1)</script>",
@@ -23,11 +23,11 @@ HOSTILE_LABELS = (
 """Tokens that a vocabulary may contain."""
 
 
-def make_axis(labels, role="input", **more) -> MapAxis:
+def make_axis(labels, role="input", **more) -> AttentionMapAxis:
     """Return an axis with these labels, or with the labels 0, 1, … of a given count."""
     if isinstance(labels, int):
         labels = [str(n) for n in range(labels)]
-    return MapAxis(role=role, labels=tuple(labels), **more)
+    return AttentionMapAxis(role=role, labels=tuple(labels), **more)
 
 
 def make_attention_map(

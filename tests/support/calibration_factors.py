@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc import backend
-from specc.backend import TensorSlot
+from specc.backend import TensorSpec
 from specc.calibration import gram_matrices
-from specc.calibration.activation_taps import WeightReaders
+from specc.calibration.activation_taps import CalibrationTargets
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.weights.quantization_error_stats import QuantizationErrorStats
-from specc.weights.quantized_values import GetFactor, PrequantizedWeight
+from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 
 def compute_weight_factors(
-    readers: WeightReaders,
+    readers: CalibrationTargets,
     weights: Mapping[str, Array],
     sample: Mapping[str, Array],
     directory: Path,
@@ -27,7 +27,7 @@ def compute_weight_factors(
     @dataclass(frozen=True)
     class Part:
         graph: Graph
-        outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
+        outputs: Mapping[str, TensorSpec] = field(default_factory=dict)
 
         def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
             given = {name: weights[name] for name in self.graph.parameters}
@@ -41,5 +41,5 @@ def compute_weight_factors(
         found[name] = [factor(n) for n in range(readers.experts[name])]
         return PrequantizedWeight(stem, stem, QuantizationErrorStats())
 
-    gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], directory, round_one)
+    gram_matrices.quantize_with_calibration(opened, readers, lambda: [sample], directory, round_one)
     return found

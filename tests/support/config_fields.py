@@ -21,7 +21,7 @@ from specc.driver.spec_loader import open_spec
 from specc.driver.weights_section import list_required_parameters, read_weight_rules
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 from support.published_models import Arrays
 
 TOLERANCE = 1e-5

@@ -15,7 +15,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.model import DerivedGraphs, KVBufferGraph
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
@@ -136,7 +136,7 @@ def build_op_models(
     for example in EXAMPLES:
         if _rounds_together(example.op):
             continue
-        builder = Builder()
+        builder = GraphBuilder()
         types = [
             a and (replace(a, dtype="f32") if a.dtype == "f64" else a) for a in example.operands
         ]

@@ -13,8 +13,8 @@ import specc_numpy
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs
+from specc.runtime.decoder_sessions import FullForwardSession, KVCacheSession
 from specc.runtime.generator import make_generator
-from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 Array = Any
 NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
@@ -108,9 +108,12 @@ def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
     full_forward = make_generator(model.default_model)
     assert model.generator
     assert full_forward
-    steps, full = model.generator.create_stepper(prepared), full_forward.create_stepper(prepared)
-    assert isinstance(steps, KVCacheStepper)
-    assert isinstance(full, FullForwardStepper)
+    steps, full = (
+        model.generator.create_decoder_session(prepared),
+        full_forward.create_decoder_session(prepared),
+    )
+    assert isinstance(steps, KVCacheSession)
+    assert isinstance(full, FullForwardSession)
     tokens, difference = prepared["ids"], 0.0
     for order, more in REORDERED_BATCHES:
         if more:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.types import Type
 
 BATCH, SEQ = Dim.symbol("batch"), Dim.symbol("seq")
@@ -19,7 +19,7 @@ def build_decoder(
     """Return a decoder with RoPE, grouped-query attention, layer norm, RMS norm and a tied head;
     vocabulary 11.
     """
-    b = Builder()
+    b = GraphBuilder()
 
     def weight(name: str, *shape: int) -> Value:
         return b.add_parameter(

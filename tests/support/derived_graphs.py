@@ -18,5 +18,5 @@ def derive_encoder_and_step(
 ) -> DerivedGraphs:
     """Derive `encode` and `step` of `graph` for these outputs."""
     return add_encoder_graph(
-        derive_step_graph(graph, growing, outputs, first_token_output=begins, chunk_length=chunk)
+        derive_step_graph(graph, growing, outputs, first_token_logits=begins, chunk_length=chunk)
     )

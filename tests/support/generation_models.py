@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 import specc_numpy
-from specc.decode.decode_loop_and_beam_search import BeamHypothesis, decode_steps, search_beams
+from specc.decode.decode_loop_and_beam_search import (
+    BeamHypothesis,
+    iterate_decode_steps,
+    search_beams,
+)
 from specc.decode.generation_settings import GenerationSettings
-from specc.ir.model import DecodingConfig, SelfDecodingGraph, resolve_absent_inputs
+from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph, resolve_missing_inputs
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
-from specc_onnx.generate.generator_inputs import GenerationParts
+from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.write.onnx_verifier import verify_built_model
 from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import (
@@ -30,7 +34,7 @@ from support.small_configs import SMALL_CONFIGS
 
 
 class FullPassStepper:
-    """A `specc.decode.token_choice.Stepper` that runs a full forward pass in each step: no KV
+    """A `specc.decode.token_selection.DecoderSession` that runs a full forward pass in each step: no KV
     cache, no derived graphs, float64.
 
     `others` are static inputs; `beside` are inputs along the time axis other than the tokens.
@@ -82,7 +86,7 @@ class FullPassStepper:
         if defaults is None or name not in defaults.outputs or keep != "any":
             return np.ones(tokens.shape, bool)
         values = specc_numpy.evaluate_graph(
-            resolve_absent_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
+            resolve_missing_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
         )
         return values[name][:, -tokens.shape[1] :]
 
@@ -166,8 +170,8 @@ class GenerationCase:
         derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
-        whole = SelfDecodingGraph(model.graph, derived, decoding, inside)
-        self.ingredients = GenerationParts.from_graph(whole)
+        whole = StandaloneGeneratorGraph(model.graph, derived, decoding, inside)
+        self.ingredients = GeneratorDefinition.from_graph(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)
         self.session = open_silent_session(self.model)
@@ -196,7 +200,9 @@ class GenerationCase:
     def generate_expected(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return tokens and log-probabilities, computed with full forward passes."""
         steps = list(
-            decode_steps(self._full(), self.prompt, self.settings, padding_mask=self._kept())
+            iterate_decode_steps(
+                self._full(), self.prompt, self.settings, padding_mask=self._kept()
+            )
         )
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)

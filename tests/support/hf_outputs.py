@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import specc
 import specc_numpy
-from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section import (
     list_required_parameters,
@@ -30,7 +30,7 @@ from specc.frontend.spec_to_graph import create_context, elaborate_model, evalua
 from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 from specc.weights.weight_rules import WeightRules, select_graph_rules
 from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import (
@@ -112,7 +112,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
 
-def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
+def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     """Return the weight rules of one graph of the spec."""
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)

@@ -8,7 +8,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session
@@ -37,7 +37,7 @@ class LocalAttentionCase:
 
     def graph(self) -> Graph:
         """Return the graph with an input for each operand."""
-        b = Builder()
+        b = GraphBuilder()
         (h, groups), (d, e) = self.heads, self.widths
         q, k, v = (
             self._heads(b, name, heads, width)
@@ -62,14 +62,14 @@ class LocalAttentionCase:
         y = b.add_op(ops.Merge(2, 2), b.add_op(ops.Transpose((0, 2, 1, 3)), y))
         return b.build_graph("attention", {"y": y})
 
-    def _heads(self, b: Builder, name: str, heads: int, width: int) -> Value:
+    def _heads(self, b: GraphBuilder, name: str, heads: int, width: int) -> Value:
         if not self.packed:
             return b.add_input(name, Input(Type.of("f32", BATCH, heads, SEQ, width)))
         x = b.add_input(name, Input(Type.of("f32", BATCH, SEQ, heads * width)))
         split = b.add_op(ops.Split(2, (Dim.from_value(heads), Dim.from_value(width))), x)
         return b.add_op(ops.Transpose((0, 2, 1, 3)), split)
 
-    def _band(self, b: Builder, apart: Value) -> Value:
+    def _band(self, b: GraphBuilder, apart: Value) -> Value:
         sides = []
         for fn, bound in (("ge", self.low), ("le", self.high)):
             if bound is not None:
@@ -77,7 +77,7 @@ class LocalAttentionCase:
                 sides.append(b.add_op(ops.Compare(fn), apart, number))
         return b.add_op(ops.And(), *sides) if len(sides) == 2 else sides[0]
 
-    def _beside(self, b: Builder, mask: Value, j: Value) -> Value:
+    def _beside(self, b: GraphBuilder, mask: Value, j: Value) -> Value:
         if not self.global_tokens:
             return mask
         if self.global_tokens == "first":
@@ -94,7 +94,7 @@ class LocalAttentionCase:
         return mask
 
 
-def _in_front(b: Builder, grid: Value) -> Value:
+def _in_front(b: GraphBuilder, grid: Value) -> Value:
     return b.add_op(ops.Insert(0), b.add_op(ops.Insert(0), grid))
 
 

@@ -103,9 +103,7 @@ def list_mechanisms(spec: str) -> set[str]:
     """Return the mechanisms of a spec, with those of the specs that it extends and uses."""
     found: set[str] = set()
     _collect_ops(elaborate_with_config(spec, **SMALL_CONFIGS[spec]).model.graph, found)
-    _collect_names(
-        open_spec(spec).program, {*BUILTINS, *SpecLibrary().list_standard_names()}, found
-    )
+    _collect_names(open_spec(spec).program, {*BUILTINS, *SpecLibrary().list_std_names()}, found)
     return found
 
 

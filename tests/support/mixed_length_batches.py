@@ -17,14 +17,14 @@ import specc_numpy
 from specc.artifact.generation_facts import GenerationMetadata
 from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_absent_inputs
+from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_missing_inputs
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime import batch_slots
+from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generation_request import prepare_prompts
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.steppers import KVCacheStepper
 from specc.transforms import pass_pipeline
 
 Array = NDArray[Any]
@@ -115,7 +115,7 @@ class GenerativeModel:
     def can_batch(self) -> bool:
         return can_batch_mixed_lengths(self.model, self.derived)
 
-    def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
+    def stepper(self, prepared: Mapping[str, Array]) -> KVCacheSession:
         """Return a stepper for the prompts."""
         derived, generation = self.derived, self.model.generation
         assert generation
@@ -127,11 +127,11 @@ class GenerativeModel:
             states=derived.states,
             static_inputs=derived.static_inputs,
             full_inputs=derived.full_length_inputs,
-            first_token_output=derived.initial_logits_output,
+            first_token_logits=derived.initial_logits_output,
         )
         encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
         step: Any = ReferenceSession(derived.step, self.weights)
-        return KVCacheStepper(
+        return KVCacheSession(
             metadata=metadata,
             input_signature=self.input_signature,
             encoder_session=encode,
@@ -167,7 +167,7 @@ class GenerativeModel:
             return np.ones(tokens.shape, np.bool_)
         inputs = {self.input_signature.sequence_input: tokens}
         outputs = specc_numpy.evaluate_graph(
-            resolve_absent_inputs(defaults, (mask_input,)), inputs, {}
+            resolve_missing_inputs(defaults, (mask_input,)), inputs, {}
         )
         return np.array(outputs[mask_input])
 
@@ -230,7 +230,7 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
     there is none.
     """
     rng = random.Random(seed)
-    batch: KVCacheStepper | None = None
+    batch: KVCacheSession | None = None
     rows: list[tuple[SampledSequence, int]] = []
     growing = model.input_signature.sequence_input
     for step in range(steps):
@@ -244,8 +244,8 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
             prepared = batch_slots.stack_prompts(
                 model.input_signature, [t.prepared for t in joined]
             )
-            margin = batch_slots.count_spare_columns(model.derived.states)
-            prepared = batch_slots.prepend_spare_columns(model.input_signature, prepared, margin)
+            margin = batch_slots.count_extra_padding_columns(model.derived.states)
+            prepared = batch_slots.prepend_padding_columns(model.input_signature, prepared, margin)
             first = model.stepper(prepared)
             logits = np.asarray(first.step(prepared[growing]), np.float64)
             new = [(sequence, sequence.prompt) for sequence in joined]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.op import Op
 from specc.ir.ops.tensor import ARITH_FUNCTIONS, COMPARE_FUNCTIONS, POINTWISE_FUNCTIONS
 from specc.ir.types import Type
@@ -72,7 +72,7 @@ def bool_type(*shape: int) -> Type:
 
 def make_running_body() -> Graph:
     """Return `carry' = carry + row · captured`, with the output `carry' + row`; rows are f[2 3]."""
-    build = Builder()
+    build = GraphBuilder()
     row = build.add_input("row", Input(float_type(2, 3)))
     carry = build.add_input("carry", Input(float_type(2, 3)))
     captured = build.add_input("captured", Input(float_type(3)))
@@ -84,7 +84,7 @@ def make_running_body() -> Graph:
 
 def make_expert_body(axes: int = 0) -> Graph:
     """Return `tanh(rows · weightᵀ + shared)`; rows are f[… routed 3] after `axes` axes of length 1."""
-    build = Builder()
+    build = GraphBuilder()
     ones = (Dim.from_value(1),) * axes
     shape = (*ones, Dim.symbol("routed"), Dim.from_value(3))
     rows = build.add_input("rows", Input(Type("f64", shape)))
@@ -96,7 +96,7 @@ def make_expert_body(axes: int = 0) -> Graph:
 
 def make_mapped_body() -> Graph:
     """Return a body without carries: each row doubled and mixed along its last axis."""
-    build = Builder()
+    build = GraphBuilder()
     row = build.add_input("row", Input(float_type(2, 3)))
     twice = build.add_op(ops.Arith("add"), row, row)
     return build.build_graph("body", {"y": build.add_op(ops.Softmax(1), twice), "z": twice})
@@ -106,7 +106,7 @@ def make_halting_body() -> Graph:
     """Return a body that sums rows until one is large: `h = h + x` if not done, with the sums as
     output.
     """
-    body = Builder()
+    body = GraphBuilder()
     x = body.add_input("x", Input(float_type(6, 3)))
     h = body.add_input("h", Input(float_type(6, 3)))
     done = body.add_input("done", Input(bool_type(6)))
@@ -127,7 +127,7 @@ def make_drifting_body() -> Graph:
     """Return a body whose carry shifts its rows by one in each iteration, so that its receptive
     field grows.
     """
-    build = Builder()
+    build = GraphBuilder()
     row = build.add_input("row", Input(float_type(5)))
     carry = build.add_input("carry", Input(float_type(5)))
     after = build.add_op(ops.Arith("add"), build.add_op(ops.Delay(0, 1, 0.0), carry), row)
@@ -581,7 +581,7 @@ EXAMPLES: list[OpExample] = [
 
 def build_example_graph(example: OpExample) -> tuple[Graph, list[Value | None]]:
     """Return the graph of one node with an input for each operand."""
-    build = Builder()
+    build = GraphBuilder()
     args = [
         build.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)
     ]

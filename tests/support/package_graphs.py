@@ -5,7 +5,7 @@ decoding loop.
 from collections.abc import Callable, Mapping
 
 from specc.decode.generation_settings import merge_settings
-from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, SelfDecodingGraph
+from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, StandaloneGeneratorGraph
 from specc.transforms import pass_pipeline
 from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
 from support.generation_models import make_decoding
@@ -63,7 +63,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
         )
         decoding = make_decoding(chosen, generation.logits_output, True)
         graph = pass_pipeline.simplify_graph(model.graph)
-        whole = SelfDecodingGraph(graph, derive_graphs(model), decoding, model.defaults)
+        whole = StandaloneGeneratorGraph(graph, derive_graphs(model), decoding, model.defaults)
         return build_generation_model(whole, get_target(where), opset)
 
     return made

@@ -11,20 +11,20 @@ from math import inf
 
 from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality, check_default_causality, find_time_symbol
-from specc.analysis.mask_bands import find_grid_band
-from specc.analysis.masked_values import find_masked_values
+from specc.analysis.mask_bands import find_query_key_band
+from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.padding_check import check_padding
-from specc.analysis.padding_dataflow import make_padding_walk
+from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
-from specc.analysis.query_key_grids import QueryKeyGrid
+from specc.analysis.query_key_tensors import QueryKeyTensor
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.incremental.position_demand import compute_position_demand
 from specc.incremental.position_demand_types import NEWEST_ONLY, DemandContext
-from specc.incremental.state_selection import find_free_values
+from specc.incremental.state_selection import find_recomputable_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_text import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
@@ -34,6 +34,7 @@ from specc.ir.ops.recurrent import remove_axis
 from specc.ir.types import FULL_INTERVAL, Interval, Type
 from specc.transforms import pass_pipeline
 from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_quantization import quantize_graph
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.quantization_plan import (
     QUANTIZATION_KINDS,
@@ -41,7 +42,6 @@ from specc.transforms.quantization_plan import (
     QuantizationOptions,
     choose_weight_formats,
 )
-from specc.transforms.quantize_weights_and_kv_caches import quantize_graph
 from specc.transforms.split_scan import can_vectorize_op, split_scan, vectorize_op
 
 Graphs = Mapping[str, Graph]
@@ -130,7 +130,7 @@ def _rewrite(graphs: Graphs, words: Words) -> Iterable[str]:
 def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ lift ROWS AXIS INPUT…`: the graph is the body of a loop over these inputs."""
     length, axis, moving = Dim.symbol(words[0]), int(words[1]), set(words[2:])
-    graph, b = get_main_graph(graphs), Builder()
+    graph, b = get_main_graph(graphs), GraphBuilder()
     now: dict[Value, Value] = {}
     fixed = set(graph.parameters.values())
     for name, value in graph.parameters.items():
@@ -165,7 +165,7 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
         state = found.get_state(value)
         if state.is_time_dependent:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
-            said += ["the newest position"] * state.is_newest + ["all positions"] * state.is_all
+            said += ["the newest position"] * state.is_last_only + ["all positions"] * state.is_all
             yield f"{name} {', '.join(said)}"
     for leak in found.leaks:
         result = dict(graph.nodes)[leak.node][0]
@@ -176,8 +176,8 @@ def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ bands QUERY KEY`: axes of the outputs."""
     graph, (query, key) = get_main_graph(graphs), map(int, words)
     for name, value in graph.outputs.items():
-        true = find_grid_band(QueryKeyGrid(value, query, key))
-        false = find_grid_band(QueryKeyGrid(value, query, key), negated=True)
+        true = find_query_key_band(QueryKeyTensor(value, query, key))
+        false = find_query_key_band(QueryKeyTensor(value, query, key), negated=True)
         yield f"{name} is true within {format_interval(true)}, false within {format_interval(false)}"
 
 
@@ -185,7 +185,7 @@ def _beyond(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ beyond QUERY KEY`: axes of the outputs."""
     graph, (query, key) = get_main_graph(graphs), map(int, words)
     for name, value in graph.outputs.items():
-        pairs = find_masked_values(value, query, key).items()
+        pairs = find_masked_constants(value, query, key).items()
         said = [f"{n:g} outside {format_interval(i)}" for n, i in pairs if i != FULL_INTERVAL]
         yield f"{name}: {', '.join(said) or 'nothing is seen'}"
 
@@ -225,7 +225,7 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ padded KEEP`: values at padded positions of each value."""
     graph = get_main_graph(graphs)
     keep = graph.inputs[words[0]]
-    states = make_padding_walk(
+    states = make_padding_dataflow(
         graph, keep, graph.input_facts[words[0]].padding_side
     ).infer_graph_facts(graph)
     for name, value in number_values(graph):
@@ -234,7 +234,7 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero_axes", "mask_constant_axes", "minimum_axes", "finite_axes"):
+    for word in ("zero_pad_axes", "mask_constant_axes", "minimum_pad_axes", "finite_pad_axes"):
         if axes := getattr(rows, word):
             yield f"{word} {', '.join(map(str, sorted(axes)))}"
     for word in (
@@ -280,7 +280,9 @@ def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
     found = trace_time_dataflow(graph, symbol)
-    setting = DemandContext(graph, found, (), frozenset(find_free_values(graph, found, growing)))
+    setting = DemandContext(
+        graph, found, (), frozenset(find_recomputable_values(graph, found, growing))
+    )
     asked = {graph.outputs[n]: NEWEST_ONLY if r == "newest" else 0.0 for n, r in outputs.items()}
     needs = compute_position_demand(setting, asked)
     for name, value in number_values(graph):

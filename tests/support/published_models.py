@@ -24,7 +24,7 @@ from specc.io.file_signatures import is_gguf_path
 from specc.ir.model import ModelDefinition
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_values import read_parameter
+from specc.weights.parameter_sources import read_parameter
 from support.elaborated_specs import (
     ElaboratedSpec,
     assert_arrays_close,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
@@ -48,7 +48,7 @@ def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Arr
     blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
     scales = int_quantization.compute_group_scales(blocks, form.bits)
     codes = int_quantization.pack_quantized(
-        int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
+        int_quantization.round_to_integers(blocks, scales, form.bits).astype(np.int8),
         weight.shape[1],
         form,
     )
@@ -67,7 +67,7 @@ def build_quantized_linear(
     """Build `quantized_linear` of an input with these leading axes."""
     in_features = weight.shape[1]
     codes, scales = quantize_matrix(weight, form)
-    b = Builder()
+    b = GraphBuilder()
     axes = [Dim.symbol(a) if isinstance(a, str) else Dim.from_value(a) for a in leading_axes]
     x = b.add_input("x", Input(Type("f32", (*axes, Dim.from_value(in_features)))))
     weights = {form.format_codes_name("w"): codes, form.format_scales_name("w"): scales}

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 from support.random_dataflow_graphs import STREAM_TYPE, DataflowGraphBuilder
 from support.random_graphs import BATCH, SEQ, WIDTH
@@ -33,7 +33,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
 
     def add_batch_loop(self, x: Value) -> Value:
         """Add a loop over batch elements; return all its outputs, or the last carry."""
-        inner = Builder()
+        inner = GraphBuilder()
         row, carry = (inner.add_input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
         after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))
         body = inner.build_graph("body", {"c": after, "y": after})
@@ -47,7 +47,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         """Add a loop over `src` that captures a stream and processes it along its time axis in each
         iteration.
         """
-        inner = Builder()
+        inner = GraphBuilder()
         row = inner.add_input("row", Input(Type.of("f64", BATCH, WIDTH)))
         carry, seen = (
             inner.add_input("y", Input(STREAM_TYPE)),
@@ -61,7 +61,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         scan = ops.Scan(inner.build_graph("body", {"y": after}), 1, 1, 1)
         return self.one(scan, self.build.inputs["mem"], self.stream(), x)
 
-    def read_earlier_positions(self, inner: Builder, x: Value) -> Value:
+    def read_earlier_positions(self, inner: GraphBuilder, x: Value) -> Value:
         """Add an operation of a loop body that reads earlier positions."""
         match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
             case "back":
@@ -79,7 +79,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
                 )
         return inner.add_op(ops.Pointwise("sin"), x)
 
-    def read_whole_batch(self, inner: Builder, x: Value) -> Value:
+    def read_whole_batch(self, inner: GraphBuilder, x: Value) -> Value:
         """Add an operation of a loop body that depends on the whole batch."""
         match self.rng.choice(["numbers", "rows", "mean", "size", "turned"]):
             case "numbers":

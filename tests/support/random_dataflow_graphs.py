@@ -10,7 +10,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 from support.op_examples import make_sequence_conv
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
@@ -64,7 +64,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         """Add a loop over `src` that carries a stream; its body may read position ids, earlier
         positions, or the length.
         """
-        inner = Builder()
+        inner = GraphBuilder()
         row = inner.add_input("row", Input(Type.of("f64", BATCH, WIDTH)))
         carry, at = (
             inner.add_input("y", Input(STREAM_TYPE)),
@@ -157,7 +157,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
 
     def add_masked_scan(self, x: Value) -> Value:
         """Add a loop along the sequence that skips padded or other positions."""
-        inner = Builder()
+        inner = GraphBuilder()
         row, carry = (inner.add_input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
         after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))
         body = inner.build_graph("body", {"c": after, "y": after})

@@ -8,7 +8,7 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
 from support.op_examples import make_sequence_conv
@@ -22,7 +22,7 @@ class RandomGraphBuilder:
     """A builder with the streams f[batch seq 3] so far."""
 
     rng: random.Random
-    build: Builder = field(default_factory=Builder)
+    build: GraphBuilder = field(default_factory=GraphBuilder)
     streams: list[Value] = field(default_factory=list)
 
     def mask_streams(self) -> tuple[Value, Value]:
@@ -202,7 +202,7 @@ class RandomGraphBuilder:
         return self.one(self.rng.choice([ops.WeightedSum(), ops.MatMul()]), weights, y)
 
     def scan(self, x: Value, y: Value) -> Value:
-        inner = Builder()
+        inner = GraphBuilder()
         row_type = Type.of("f64", BATCH, WIDTH)
         row, other, carry = (inner.add_input(n, Input(row_type)) for n in ("x", "y", "c"))
         after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))

@@ -12,7 +12,7 @@ import numpy as np
 from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.types import Type
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 from support.random_graphs import sample_graph_values as plain_values
@@ -241,7 +241,7 @@ class FirstPositionBuilder(PrefixGraphBuilder):
 
     def add_capturing_loop(self, x: Value, row: Value) -> Value:
         """Add a loop that captures the first position."""
-        inner = Builder()
+        inner = GraphBuilder()
         type = Type.of("f64", BATCH, WIDTH)
         one, carry, first = (inner.add_input(n, Input(type)) for n in ("x", "c", "f"))
         after = inner.add_op(ops.Arith("add"), one, inner.add_op(ops.Pointwise("tanh"), carry))
@@ -255,7 +255,7 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         """Add a running sum with the first position as initial carry, which is not available before
         it.
         """
-        inner = Builder()
+        inner = GraphBuilder()
         type = Type.of("f64", BATCH, WIDTH)
         one, carry = (inner.add_input(n, Input(type)) for n in ("x", "c"))
         after = inner.add_op(ops.Arith("add"), one, carry)

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from specc.decode.token_choice import Floats, Ints
+from specc.decode.token_selection import Floats, Ints
 
 Table = Callable[[tuple[int, ...]], Sequence[float]]
 

@@ -12,7 +12,7 @@ from specc.driver import reading_section
 from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
-from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_spec, open_spec
 from specc.driver.weights_section import list_required_parameters, read_weight_rules
 from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
@@ -21,7 +21,7 @@ from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_files import read_package_file
-from specc.weights.parameter_values import ParameterValues, SeededValues
+from specc.weights.parameter_sources import ParameterSource, RandomInitWeights
 from specc.weights.weight_rules import find_tied_pairs
 from specc_onnx import get_target, write_package
 
@@ -46,7 +46,7 @@ ALL_SIZES = {**SHARED_SIZES, "out.weight": 24, "out.bias": 3, "more.weight": 64,
 
 
 @cache
-def elaborate_pair() -> tuple[OpenedSpec, Mapping[str, ModelDefinition]]:
+def elaborate_pair() -> tuple[LoadedSpec, Mapping[str, ModelDefinition]]:
     """Return the spec and its two graphs, elaborated once."""
     with TemporaryDirectory() as directory:
         source = Path(directory) / "pair.specc"
@@ -114,8 +114,8 @@ def write_pair_package(
 
 
 def bind_pair_weights(
-    spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str
-) -> ParameterValues:
+    spec: LoadedSpec, graphs: list[Graph], seed: int, weights: str
+) -> ParameterSource:
     """Return the weights of all graphs together."""
     wanted = {w.name: w for graph in graphs for w in list_required_parameters(graph)}
     context = create_context(spec.library)
@@ -124,7 +124,7 @@ def bind_pair_weights(
     if weights:
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
-    return SeededValues(
+    return RandomInitWeights(
         seed, wanted, {n: f.initializer for n, f in facts.items()}, find_tied_pairs(wanted, rules)
     )
 

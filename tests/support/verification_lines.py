@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from specc.runtime.inference_model import InferenceModel
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.open_model import OpenedModel
-from specc.verification.verify_model import (
+from specc.verification.model_verification import (
     iterate_all_rounds,
     iterate_package_rounds,
     iterate_rounds,
@@ -23,6 +23,6 @@ def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:
     return map(str, iterate_package_rounds(package, **options))
 
 
-def list_opened_lines(opened: OpenedModel, *, seed: int, rounds: int) -> Iterator[str]:
+def list_opened_lines(opened: InferenceModel, *, seed: int, rounds: int) -> Iterator[str]:
     """Return the lines of a file or package."""
     return map(str, iterate_all_rounds(opened, seed=seed, rounds=rounds))

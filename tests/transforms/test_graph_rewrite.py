@@ -5,7 +5,7 @@ from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value
 from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import Op
@@ -13,7 +13,7 @@ from specc.ir.types import Type
 from specc.transforms.graph_rewrite import NodeOperands, NodeResults, rewrite_graph
 
 
-def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
+def merge_transposes(build: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Merge two consecutive transposes."""
     match op, args:
         case ops.Transpose(order=order), (Value() as x,) if order == tuple(range(len(order))):
@@ -26,7 +26,7 @@ def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults 
 
 
 def build_three_transposes() -> Graph:
-    build = Builder()
+    build = GraphBuilder()
     x = build.add_input("x", Input(Type.of("f32", Dim.symbol("a"), 2, 3)))
     y = x
     for n in range(3):
@@ -73,7 +73,7 @@ def test_graph_errors_are_described() -> None:
 
 
 def test_batch_dependence_is_reported() -> None:
-    build = Builder()
+    build = GraphBuilder()
     b, t = Dim.symbol("batch"), Dim.symbol("seq")
     x = build.add_input("x", Input(Type.of("f32", b, t)))
     mean = build.add_op(ops.Reduce("mean", 0), x)
@@ -87,7 +87,7 @@ def test_batch_dependence_is_reported() -> None:
 
 
 def test_analysis_report() -> None:
-    build = Builder()
+    build = GraphBuilder()
     x = build.add_input("x", Input(Type.of("f32", Dim.symbol("batch"), Dim.symbol("seq"))))
     build.add_input(
         "keep", Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), padding_side="right")

@@ -6,7 +6,7 @@ import numpy as np
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
@@ -19,7 +19,7 @@ from specc.transforms.linear_weights import (
 
 def build_linear_graph(out: int, width: int, *, shown: bool = False) -> Graph:
     """Build two linear layers; one matrix is read by another op too."""
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(Type("f32", (Dim.symbol("n"), Dim.from_value(width)))))
     w = made.add_parameter(Parameter(name="w", type=Type.of("f32", out, width), initializer=""))
     b = made.add_parameter(Parameter(name="b", type=Type.of("f32", out), initializer=""))

@@ -10,7 +10,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input, Node, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, Parameter, Value
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
@@ -153,7 +153,7 @@ def test_kv_cache_is_half(name: str) -> None:
 
 def test_underflowing_constant_stays_float32() -> None:
     """`1e-9` underflows to zero in float16."""
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(Type.of("f32", 2, 3)))
     w = made.add_parameter(Parameter(name="w", type=Type.of("f32", 3, 3), initializer="zeros"))
     product = made.add_op(ops.Linear(), x, w)

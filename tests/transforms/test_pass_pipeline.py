@@ -65,7 +65,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def run_show(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def execute_show(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert main(["show", *map(str, words)]) == 0
     return capsys.readouterr().out
 
@@ -78,18 +78,18 @@ def test_ir_of_spec_model_and_package(
     all_parts = ["--graphs", "score,step", "-o", str(package)]
     assert main(["compile", str(spec), "--init", "0", *all_parts]) == 0
     capsys.readouterr()
-    text = run_show(capsys, spec, "--ir")
+    text = execute_show(capsys, spec, "--ir")
     assert format_ir(*parse_ir(text).values()) == text
-    assert run_show(capsys, model, "--ir") == text
-    assert run_show(capsys, package, "--ir") == text
+    assert execute_show(capsys, model, "--ir") == text
+    assert execute_show(capsys, package, "--ir") == text
     for name in ("fuse_scan", "split_scan", "prove", "encode"):
-        behind = run_show(capsys, spec, "--ir", "--print-after", name)
-        assert run_show(capsys, model, "--print-after", name) == behind
-        assert run_show(capsys, package, "--print-after", name) == behind
-    step = run_show(capsys, package, "--ir", "--graph", "step")
+        behind = execute_show(capsys, spec, "--ir", "--print-after", name)
+        assert execute_show(capsys, model, "--print-after", name) == behind
+        assert execute_show(capsys, package, "--print-after", name) == behind
+    step = execute_show(capsys, package, "--ir", "--graph", "step")
     assert list(parse_ir(step)) == ["g step"]
-    assert run_show(capsys, spec, "--print-after", "step") == step
-    assert run_show(capsys, package, "--graph", "step", "--print-after", "split_scan") == step
+    assert execute_show(capsys, spec, "--print-after", "step") == step
+    assert execute_show(capsys, package, "--graph", "step", "--print-after", "split_scan") == step
     for name in pass_pipeline.DERIVE_PASSES:
         asked = ["show", str(package), "--graph", "step", "--print-after", name]
         assert main(asked) == 1

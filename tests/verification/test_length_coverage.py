@@ -10,7 +10,7 @@ from support.parameter_sweeps import sample_sweep
 import specc
 from specc.cli import main as cli
 from specc.verification import length_coverage
-from specc.verification.verify_model import iterate_rounds
+from specc.verification.model_verification import iterate_rounds
 
 HEAD = """specc 1
 model m

@@ -15,8 +15,8 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.random_inputs import make_random_inputs
+from specc.verification.model_verification import iterate_rounds
 from specc.verification.round_plans_and_subgraph_coverage import SubgraphCoverage
-from specc.verification.verify_model import iterate_rounds
 
 HEAD = """specc 1
 model m

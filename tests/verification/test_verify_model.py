@@ -13,7 +13,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import open_package
@@ -143,7 +143,7 @@ def test_lengths_within_the_position_embedding(tmp_path: Path) -> None:
 
 def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
     """Yield the inputs of the first three rounds."""
-    b = Builder()
+    b = GraphBuilder()
     for name, facts in given.items():
         b.add_input(name, facts)
     graph = b.build_graph("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
@@ -164,7 +164,7 @@ def test_padding_side(side: Any, sides: set[int]) -> None:
     keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), padding_side=side)
     seen: set[int] = set()
     for seed in range(10):
-        b = Builder()
+        b = GraphBuilder()
         x = b.add_input("keep", keep)
         graph = b.build_graph("g", {"y": x})
         made = make_random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))["keep"]

@@ -90,7 +90,11 @@ def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
         assert box.y + box.height <= drawing.height
     for n, one in enumerate(boxes):
         for other in boxes[n + 1 :]:
-            assert are_disjoint(one, other) or is_inside(one, other) or is_inside(other, one)
+            assert (
+                are_disjoint(one, other)
+                or is_scope_inside(one, other)
+                or is_scope_inside(other, one)
+            )
     for line in (m for m in drawing.marks if isinstance(m, LineMark)):
         for x, y in line.points:
             assert -1 <= x <= drawing.width
@@ -106,7 +110,7 @@ def are_disjoint(one: BoxMark, other: BoxMark) -> bool:
     )
 
 
-def is_inside(one: BoxMark, other: BoxMark) -> bool:
+def is_scope_inside(one: BoxMark, other: BoxMark) -> bool:
     return (
         other.x <= one.x
         and other.y <= one.y

@@ -10,7 +10,7 @@ from specc.analysis.model_cost import count_parameters, summarize_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.library.spec_files import find_builtin_specs
-from specc.visualize.block_dataflow import BlockFlow
+from specc.visualize.block_dataflow import BlockDataflow
 from specc.visualize.block_tree import Block, build_block_tree
 
 SOME = ("digits", "rnnsearch", "perceiver", "xor", "han")
@@ -24,7 +24,7 @@ def elaborate_graph(name: str, *sets: str) -> Graph:
     return elaborate_spec(open_spec(name, config_settings=sets)).graph
 
 
-def list_named_edges(flow: BlockFlow) -> Iterator[tuple[str, str]]:
+def list_named_edges(flow: BlockDataflow) -> Iterator[tuple[str, str]]:
     for a, b in flow.edges:
         yield flow.items[a].name, flow.items[b].name
 
@@ -39,7 +39,7 @@ def test_block_weights_and_cost_equal_the_graph(name: str) -> None:
     graph = elaborate_graph(name, *([] if name in SOME else sets))
     root = build_block_tree(graph)
     assert root.parameter_count == count_parameters(graph)
-    assert root.multiply_adds == summarize_graph(graph).sum_parts("multiply_adds")
+    assert root.multiply_adds == summarize_graph(graph).sum_over_subtree("multiply_adds")
     for block in root.walk_blocks():
         for a, b in block.flow.edges:
             assert {a, b} <= {*range(len(block.flow.items))}

@@ -17,10 +17,10 @@ from specc.library.spec_files import find_builtin_specs
 from specc.visualize.block_dataflow import (
     LENGTH_OPERATIONS,
     VIEW_OPERATIONS,
-    FlowItem,
+    DataflowItem,
     find_node_scopes,
     is_float_value,
-    is_inside,
+    is_scope_inside,
 )
 from specc.visualize.block_layout import draw_block
 from specc.visualize.block_tree import Block, build_block_tree, expand_blocks
@@ -48,13 +48,13 @@ class DataFlowOracle:
     its part."""
 
     def __init__(
-        self, graph: Graph, part_of: Mapping[Node, FlowItem], outside: Set[Node] = NONE
+        self, graph: Graph, part_of: Mapping[Node, DataflowItem], outside: Set[Node] = NONE
     ) -> None:
         self.part_of, self.outside = part_of, outside
         self.results = dict(graph.nodes)
         self.inputs = {*graph.inputs.values()}
 
-    def sources(self, value: Value, *, mask: bool = False) -> Iterator[FlowItem | Value]:
+    def sources(self, value: Value, *, mask: bool = False) -> Iterator[DataflowItem | Value]:
         """Yield the parts, and graph inputs, from which a value is computed directly."""
         open_, seen = [(value, mask)], set()
         while open_:
@@ -90,7 +90,7 @@ def list_shown_blocks(root: Block) -> list[Block]:
 
 def map_nodes_to_parts(
     graph: Graph, homes: Mapping[Node, str], block: Block
-) -> dict[Node, FlowItem]:
+) -> dict[Node, DataflowItem]:
     """Return the part of a block that contains each node: an op, or the innermost block."""
     found = {i.node: i for i in block.flow.items if i.role == "op" and i.node}
     for item in block.flow.items:
@@ -106,7 +106,7 @@ def list_members(graph: Graph, homes: Mapping[Node, str], block: Block, name: st
         node
         for node, results in graph.nodes
         if is_computed(node, results)
-        and any(is_inside(homes[node], scope) for scope in inner.members)
+        and any(is_scope_inside(homes[node], scope) for scope in inner.members)
     ]
 
 
@@ -117,7 +117,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
         outside = {
             node
             for node, results in graph.nodes
-            if is_computed(node, results) and not is_inside(homes[node], block.outer_path)
+            if is_computed(node, results) and not is_scope_inside(homes[node], block.outer_path)
         }
         oracle = DataFlowOracle(graph, part_of, outside - part_of.keys())
         read = {
@@ -134,7 +134,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
             for a, b in block.flow.edges
             if {items[a].role, items[b].role} <= {"block", "op"}
         }
-        assert drawn == {e for e in read if isinstance(e[0], FlowItem)}, block.path
+        assert drawn == {e for e in read if isinstance(e[0], DataflowItem)}, block.path
         fed = {items[b] for a, b in block.flow.edges if items[a].role == "port"}
         fed -= {item for item in fed if item.role == "result"}
         assert fed == {b for a, b in read if isinstance(a, Value)}, block.path
@@ -187,7 +187,7 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
             continue
         if not all(a and is_float_value(a) and reads_inputs(graph, a) for a in node.args):
             continue
-        if homes[node] not in scopes or any(is_inside(homes[node], s) for s in leaves if s):
+        if homes[node] not in scopes or any(is_scope_inside(homes[node], s) for s in leaves if s):
             continue
         a, b = node.args
         assert a is not None

@@ -10,7 +10,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.visualize.architecture_diff import (
     ArchitectureChange,
     ArchitectureDifference,
-    DiffSide,
+    ComparedArchitecture,
     diff_architectures,
 )
 
@@ -30,11 +30,11 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 """
 
 
-def make_side(text: str, directory: Path, *sets: str) -> DiffSide:
+def make_side(text: str, directory: Path, *sets: str) -> ComparedArchitecture:
     path = directory / "m.specc"
     path.write_text(text)
     model = elaborate_spec(open_spec(str(path), config_settings=sets))
-    return DiffSide(name="m", graph=model.graph, config=model.config)
+    return ComparedArchitecture(name="m", graph=model.graph, config=model.config)
 
 
 def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureDifference:
@@ -93,7 +93,8 @@ def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
 
 def test_unlike_models_are_called_so() -> None:
     a, b = (
-        DiffSide(name=n, graph=elaborate_spec(open_spec(n)).graph) for n in ("rnnsearch", "vit")
+        ComparedArchitecture(name=n, graph=elaborate_spec(open_spec(n)).graph)
+        for n in ("rnnsearch", "vit")
     )
     found = diff_architectures(a, b)
     assert found.reason.startswith("unrelated models")

@@ -15,7 +15,7 @@ from specc.diagnostics.source import Source, Span
 from specc.weights.checkpoint import Checkpoint, open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_values import ByteRange, CheckpointBinding, read_parameter
+from specc.weights.parameter_sources import ByteRange, CheckpointBinding, read_parameter
 from specc.weights.weight_expressions import (
     ConcatExpr,
     FirstPresentExpr,

@@ -15,7 +15,7 @@ from specc.weights.external_data import (
     iterate_external_data,
     plan_external_data,
 )
-from specc.weights.parameter_values import ByteRange
+from specc.weights.parameter_sources import ByteRange
 
 
 def make_piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> TensorPiece:

@@ -69,7 +69,7 @@ def test_error_is_below_round_to_nearest(seed: int) -> None:
     )
     blocks = int_quantization.split_groups(rows, 32)
     units = int_quantization.compute_group_scales(blocks, 4)
-    near = int_quantization.round_to_grid(blocks, units, 4) * units[..., None]
+    near = int_quantization.round_to_integers(blocks, units, 4) * units[..., None]
     made = numbers * scales[..., None]
     wanted = inputs @ rows.T
     lost, usual = (np.linalg.norm(inputs @ w.reshape(16, -1).T - wanted) for w in (made, near))
@@ -91,7 +91,7 @@ def test_zero_activations() -> None:
     blocks = int_quantization.split_groups(rows, 32)
     assert (
         numbers
-        == int_quantization.round_to_grid(
+        == int_quantization.round_to_integers(
             blocks, int_quantization.compute_group_scales(blocks, 4), 4
         )
     ).all()

@@ -8,7 +8,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.weights.parameter_names_and_initializers import Initializer, parse_initializer
-from specc.weights.parameter_values import make_initial_values
+from specc.weights.parameter_sources import make_initial_values
 
 ALL: list[Initializer] = [
     Initializer("zeros"),

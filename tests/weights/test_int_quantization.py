@@ -10,9 +10,9 @@ from support.quantized_linear import pack_int4, quantize_matrix
 
 from specc.ir.ops.quantized import QuantizationFormat, WeightLayout
 from specc.weights import int_quantization
-from specc.weights.parameter_values import SeededValues
+from specc.weights.parameter_sources import RandomInitWeights
 from specc.weights.quantization_error_stats import QuantizationErrorStats
-from specc.weights.quantized_values import QuantizedValues
+from specc.weights.quantized_weights import QuantizedWeights
 from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [
@@ -86,11 +86,13 @@ def test_extreme_weights_stay_finite(
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (37, 11)
-    base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
-    values = QuantizedValues(base, {"w": form})
+    base = RandomInitWeights(
+        1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"}
+    )
+    values = QuantizedWeights(base, {"w": form})
     whole = np.frombuffer(b"".join(base.iterate_chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = quantize_matrix(whole.T if form.is_transposed else whole, form)
-    monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 30)
+    monkeypatch.setattr("specc.weights.quantized_weights.CHUNK_VALUES", 30)
     got = b"".join(values.iterate_chunks(form.format_codes_name("w"), form.dtype))
     assert got == (pack_int4(numbers) if form.dtype == "i4" else numbers.tobytes())
     assert b"".join(values.iterate_chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
@@ -105,8 +107,10 @@ def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.Mon
 
 def test_scales_before_codes() -> None:
     form = FORMS[0]
-    values = QuantizedValues(
-        SeededValues(1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
+    values = QuantizedWeights(
+        RandomInitWeights(
+            1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}
+        ),
         {"w": form},
     )
     first = b"".join(values.iterate_chunks("w:scale", "f32"))
@@ -137,7 +141,7 @@ def test_groups_below_the_minimum_scale_are_zero(bits: int) -> None:
     rows[0], rows[1, :7], rows[2] = 3e-40, -1e-39, 1e-3
     blocks = int_quantization.split_groups(rows, 16)
     scales = int_quantization.compute_group_scales(blocks, bits)
-    whole = int_quantization.round_to_grid(blocks, scales, bits)
+    whole = int_quantization.round_to_integers(blocks, scales, bits)
     assert not whole[:2].any()
     assert not scales[:2].any()
     assert np.allclose(whole[2] * scales[2][..., None], 1e-3, rtol=0.01)

@@ -18,15 +18,15 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
-from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.norm_folding import ComputeDtypeLimit, NormFoldedWeights, RangeCheckedWeights
+from specc.weights.parameter_sources import RandomInitWeights, read_parameter
 from specc.weights.weight_rules import RequiredParameter
 
 NORMS = ("norm", "ln_")
@@ -70,7 +70,7 @@ def compute_logits(path: Path) -> Array:
 
 
 @dataclass(frozen=True)
-class ArrayValues(SeededValues):
+class ArrayValues(RandomInitWeights):
     """Test arrays, streamed a few bytes at a time. Implements `Values`."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -81,11 +81,15 @@ class ArrayValues(SeededValues):
             yield data[start : start + 52].data
 
 
-def fold_all_norms(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> FoldedValues:
+def fold_all_norms(
+    graph: Graph, ties: dict[str, str], weights: dict[str, Array]
+) -> NormFoldedWeights:
     """Return the weights with every foldable norm weight folded."""
     wanted = {n: RequiredParameter(name=n, shape=w.shape) for n, w in weights.items()}
     base = ArrayValues(0, wanted, {}, arrays=weights)
-    return FoldedValues(base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted))
+    return NormFoldedWeights(
+        base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted)
+    )
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("llama", marks=LATER)])
@@ -224,7 +228,9 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
     large = np.full((4, 4), 1e38 if dtype == "f32" else 1e4, np.float32)
     gain = np.full(4, 1024, np.float32)
     folded = fold_all_norms(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
-    narrow = RangeCheckedValues(folded, {"w": NarrowDtype("f16", "w")}, folded.fold_by_parameter)
+    narrow = RangeCheckedWeights(
+        folded, {"w": ComputeDtypeLimit("f16", "w")}, folded.fold_by_parameter
+    )
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(Failed) as caught:
             read_parameter(values, "w", kind)
@@ -236,12 +242,12 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
 # --- which norms ----------------------------------------------------------------------
 
 FOUR = Dim.from_value(4)
-Rest = Callable[[Builder, Value, Value], dict[str, Value]]
+Rest = Callable[[GraphBuilder, Value, Value], dict[str, Value]]
 
 
 def build_norm_graph(rest: Rest) -> Graph:
     """Build `rest` over the result of a norm and a weight."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type("f32", (Dim.symbol("n"), FOUR))))
     parts = {"g": (4,), "b": (4,), "w": (4, 4)}
     g, bias, w = (
@@ -252,11 +258,11 @@ def build_norm_graph(rest: Rest) -> Graph:
     return b.build_graph("g", rest(b, made, w))
 
 
-def apply_linear(b: Builder, x: Value, w: Value) -> Value:
+def apply_linear(b: GraphBuilder, x: Value, w: Value) -> Value:
     return b.add_op(ops.Linear(), x, w, None)
 
 
-def transpose(b: Builder, w: Value) -> Value:
+def transpose(b: GraphBuilder, w: Value) -> Value:
     return b.add_op(ops.Transpose((1, 0)), w)
 
 

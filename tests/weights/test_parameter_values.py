@@ -12,14 +12,14 @@ from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_names_and_initializers import Initializer
-from specc.weights.parameter_values import SeededValues, make_initial_values, read_parameter
+from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter
 from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
 from specc.weights.weight_rules import LoadRule, RequiredParameter, WeightRules
 
 
 def test_seeded_parameters() -> None:
     want = {n: RequiredParameter(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
-    seeded = SeededValues(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
+    seeded = RandomInitWeights(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
     assert seeded.get_tied_source("head") == "wte"
     assert seeded.get_tied_source("wte") is None
     assert seeded.find_byte_range("q") is None

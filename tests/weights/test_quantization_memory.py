@@ -96,14 +96,14 @@ def measure_peak_memory(
 
 
 MISTAKE = """
-from specc.weights.quantized_values import QuantizedValues
-rows, kept = QuantizedValues._rows, []
+from specc.weights.quantized_weights import QuantizedWeights
+rows, kept = QuantizedWeights._rows, []
 
 def holding(self, name):
     for piece in rows(self, name):
         kept.append(piece.copy())
         yield piece
 
-QuantizedValues._rows = holding
+QuantizedWeights._rows = holding
 """
 """Planted before the command runs."""

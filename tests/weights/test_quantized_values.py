@@ -13,10 +13,10 @@ from support.quantized_linear import pack_int4
 from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights import int_quantization
-from specc.weights.parameter_values import ByteRange
-from specc.weights.quantized_values import QuantizedValues
-from specc.weights.value_checks import convert_dtype
+from specc.weights.parameter_sources import ByteRange
+from specc.weights.quantized_weights import QuantizedWeights
 from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_value_checks import convert_dtype
 
 RNG = np.random.default_rng(7)
 OUT, WIDE = 23, 45
@@ -89,11 +89,11 @@ def quantize_simply(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
 def test_bytes_equal_the_simple_implementation(
     dtype: str, bits: int, block: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 10 * many)
-    monkeypatch.setattr("specc.weights.quantized_values.CACHED_VALUES", many)
+    monkeypatch.setattr("specc.weights.quantized_weights.CHUNK_VALUES", 10 * many)
+    monkeypatch.setattr("specc.weights.quantized_weights.CACHED_VALUES", many)
     rows = sample_weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
-    values = QuantizedValues(StoredWeight(rows, dtype), {"w": form})
+    values = QuantizedWeights(StoredWeight(rows, dtype), {"w": form})
     numbers = b"".join(map(bytes, values.iterate_chunks(form.format_codes_name("w"), "u8")))
     scales = b"".join(map(bytes, values.iterate_chunks(form.format_scales_name("w"), "f32")))
     assert (numbers, scales) == quantize_simply(rows, bits, block)
@@ -105,14 +105,14 @@ def test_shared_buffers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a bug that does not copy values out of a chunk."""
     rows = sample_weight().astype(np.float32)
     form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
-    values = QuantizedValues(StoredWeight(rows, "f32", WIDE), {"w": form})
+    values = QuantizedWeights(StoredWeight(rows, "f32", WIDE), {"w": form})
 
-    def yield_shared_chunks(self: QuantizedValues, name: str) -> Iterator[Array]:
+    def yield_shared_chunks(self: QuantizedWeights, name: str) -> Iterator[Array]:
         yield from [
             np.frombuffer(chunk, np.float32).reshape(-1, WIDE)
             for chunk in self.base.iterate_chunks(name, "f32")
         ]
 
-    monkeypatch.setattr(QuantizedValues, "_iterate_rows", yield_shared_chunks)
+    monkeypatch.setattr(QuantizedWeights, "_iterate_rows", yield_shared_chunks)
     numbers = b"".join(map(bytes, values.iterate_chunks("w:int4", "u8")))
     assert numbers != quantize_simply(rows, 4, 16)[0]

@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.weights.formats import safetensors
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
-from specc.weights.value_checks import check_finite
+from specc.weights.weight_value_checks import check_finite
 
 KINDS = sorted(name for name in FLOAT_DTYPES if name in NUMPY_DTYPES)
 

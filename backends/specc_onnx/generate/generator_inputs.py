@@ -9,9 +9,9 @@ from specc.ir.graph import Graph, Value
 from specc.ir.model import (
     DecodingConfig,
     DerivedGraphs,
-    SelfDecodingGraph,
+    StandaloneGeneratorGraph,
     find_default_sources,
-    resolve_absent_inputs,
+    resolve_missing_inputs,
 )
 from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
@@ -56,23 +56,23 @@ class LoopCarry:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenDecision:
+class TokenSelection:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
-    (None without beam search), `can_continue` bool[], and the carries after the step.
+    (None without beam search), `should_continue` bool[], and the carries after the step.
     """
 
     tokens: str
     parents: str | None
-    can_continue: str
+    should_continue: str
     next_carries: Sequence[str]
 
 
 @dataclass(frozen=True)
-class GenerationParts(SelfDecodingGraph):
+class GeneratorDefinition(StandaloneGeneratorGraph):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
     @classmethod
-    def from_graph(cls, source: SelfDecodingGraph) -> "GenerationParts":
+    def from_graph(cls, source: StandaloneGeneratorGraph) -> "GeneratorDefinition":
         """Return the generator parts of the graph `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 
@@ -99,7 +99,7 @@ class GenerationParts(SelfDecodingGraph):
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
         others = [n for n in self._defaulted_inputs if n not in masks]
         return [
-            resolve_absent_inputs(self.defaults, names)
+            resolve_missing_inputs(self.defaults, names)
             for names in (masks, others)
             if names and self.defaults
         ]
@@ -183,7 +183,7 @@ class GenerationContext:
     sequences to beams.
     """
 
-    parts: GenerationParts
+    parts: GeneratorDefinition
     g: Emitter
     types: Mapping[str, Type]
     scalar_names: Mapping[str, str]
@@ -202,7 +202,7 @@ class GenerationContext:
         return self.parts.decoding
 
     @property
-    def step_batch(self) -> Dim:
+    def step_batch_size(self) -> Dim:
         """Return the number of sequences in a step: the batch size times the number of beams."""
         return self.batch * self.repeat_count
 
@@ -241,7 +241,7 @@ class GenerationContext:
             return x.name
         g = self.g
         g.site = LoweringSite(("beams",))
-        beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch), 1)
+        beam_ids = g.emit_node("Range", 0, g.emit_length(self.step_batch_size), 1)
         # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
         sequence_ids = g.emit_node("Div", beam_ids, self.repeat_count)
         return g.emit_node("Gather", x, sequence_ids, axis=axis)

@@ -17,7 +17,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenDecision
+from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
 from specc_onnx.generate.generator_strategies import DecodingStrategy
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import (
@@ -48,7 +48,7 @@ def hoist_invariant_nodes(
     types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
     lower_nodes(g, step, invariant)
     for name in types.keys() - former_names:
-        lengths = {str(context.batch): context.step_batch}
+        lengths = {str(context.batch): context.step_batch_size}
         shape = tuple(d.substitute(lengths) for d in types[name].shape)
         types[name] = Type(types[name].dtype, shape)
     g.lengths = outer_lengths
@@ -114,7 +114,7 @@ def _is_true_for_tokens(value: Value) -> bool:
 class LoopIteration:
     """One loop iteration: `token_carries` (tokens and masks), `state_carries` (caches), the
     `strategy`, the encoder outputs `static_inputs`, and the `hoisted_nodes` computed from them.
-    `first_logits` are the logits of sequences without a prompt; `empty_prompts` is the mask of
+    `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is the mask of
     these sequences.
     """
 
@@ -124,7 +124,7 @@ class LoopIteration:
     static_inputs: Mapping[str, Tensor]
     hoisted_nodes: set[Node]
     first_logits: Tensor | None = None
-    empty_prompts: str | None = None
+    empty_prompt_mask: str | None = None
 
     @property
     def carries(self) -> list[LoopCarry]:
@@ -162,7 +162,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
             carries_before = [t.name for t in carry_tensors[state_count:]]
             decision = loop.strategy.emit_step(g, logits, iteration.name, carries_before)
             next_carries = _list_next_carries(context, body_tensors, decision)
-        results = emit_body_results(g, [decision.can_continue, *next_carries])
+        results = emit_body_results(g, [decision.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
 
@@ -172,7 +172,7 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("choose",))
-    return _emit_newest_logits(context)
+    return _emit_last_logits(context)
 
 
 def emit_first_logits(
@@ -208,16 +208,16 @@ def emit_first_logits(
     )
     for value, name in zip(next_states, next_names, strict=True):
         g.values.tensors[value] = Tensor(name, value.type, value)
-    if loop.empty_prompts is None:
+    if loop.empty_prompt_mask is None:
         return logits
     # Some sequences of the batch may have a prompt while others have none.
     is_first = g.emit_node("Equal", iteration, 0)
-    operands = loop.empty_prompts, first_logits.name, logits
+    operands = loop.empty_prompt_mask, first_logits.name, logits
     branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
     return emit_if(g, is_first, [logits_type], branches)[0]
 
 
-def _emit_newest_logits(context: GenerationContext) -> str:
+def _emit_last_logits(context: GenerationContext) -> str:
     """Return the logits of the last position, f32[batch, vocabulary]."""
     tensor, g = (
         context.g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]],
@@ -231,7 +231,7 @@ def _emit_newest_logits(context: GenerationContext) -> str:
 
 
 def _list_next_carries(
-    context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenDecision
+    context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenSelection
 ) -> list[str]:
     """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
@@ -250,7 +250,7 @@ def _list_next_carries(
 
 
 def _emit_next_mask(
-    context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
+    context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenSelection
 ) -> str:
     """Emit the padding mask with one additional position, which the default of the input may mask
     out.
@@ -285,7 +285,7 @@ def _emit_next_mask(
 
 
 def _emit_next_state(
-    context: GenerationContext, state: DecodeState, decision: TokenDecision
+    context: GenerationContext, state: DecodeState, decision: TokenSelection
 ) -> str:
     name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
     # A beam continues with the cache of its parent. All beams share a state without a batch axis.

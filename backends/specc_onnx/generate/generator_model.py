@@ -15,13 +15,13 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import DecodeState, SelfDecodingGraph
+from specc.ir.model import DecodeState, StandaloneGeneratorGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
-    GenerationParts,
+    GeneratorDefinition,
     LoopCarry,
     map_scalar_inputs,
 )
@@ -49,20 +49,20 @@ from specc_onnx.write.onnx_graph import BuiltModel, add_parameters, finish_model
 
 
 def build_generation_model(
-    source: SelfDecodingGraph,
+    source: StandaloneGeneratorGraph,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
     """Build the standalone generator; `storage_dtypes` and `ties` are the arguments of
-    `build_model`. The model has the inputs `GenerationParts.inputs` and `map_scalar_inputs`, the
-    output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has the
-    same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without a
-    value inside the loop.
+    `build_model`. The model has the inputs `GeneratorDefinition.inputs` and `map_scalar_inputs`,
+    the output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has
+    the same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without
+    a value inside the loop.
     """
     onnx_targets.check_opset(opset)
-    parts = GenerationParts.from_graph(source)
+    parts = GeneratorDefinition.from_graph(source)
     context = _make_generation_context(parts, target, opset)
     g = context.g
     weights = add_parameters(g, parts.parameters, storage_dtypes or {}, ties or {})
@@ -101,7 +101,7 @@ def build_generation_model(
 
 
 def _make_generation_context(
-    parts: GenerationParts, target: Target, opset: int
+    parts: GeneratorDefinition, target: Target, opset: int
 ) -> GenerationContext:
     """Create the generation context, without any emitted nodes."""
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
@@ -156,7 +156,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     strategy_inputs = StrategyInputs(
         batch=context.batch,
         vocabulary=vocabulary,
-        step_batch=context.step_batch,
+        step_batch_size=context.step_batch_size,
         scalar_names=context.scalar_names,
         prompt=prompt,
         padding_mask=emit_prompt_mask(context),
@@ -170,7 +170,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         static_inputs=static_inputs,
         hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
         first_logits=first_logits,
-        empty_prompts=None if first_logits is None else emit_empty_prompts(context),
+        empty_prompt_mask=None if first_logits is None else emit_empty_prompt_mask(context),
     )
 
 
@@ -275,7 +275,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
             context.main_tensors[state.initial_output], state.batch_axis
         )
         return LoopCarry(state.name, state.type, initial)
-    lengths = {str(context.batch): context.step_batch}
+    lengths = {str(context.batch): context.step_batch_size}
     # A cache is initially empty; a state without a time axis (of a recurrent layer) is initially
     # zeros.
     shape = [
@@ -316,10 +316,10 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
     if initial.rank == 3:
         logits = g.emit_node("Squeeze", logits, [1])
     logits = emit_cast(g, logits, "f32", source_dtype=initial.dtype)
-    return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
+    return Tensor(logits, Type("f32", (context.step_batch_size, shape[-1])))
 
 
-def emit_empty_prompts(context: GenerationContext) -> str | None:
+def emit_empty_prompt_mask(context: GenerationContext) -> str | None:
     """Emit bool[batch, 1], true for prompts that contain only padding. Return None if there is no
     padding mask.
     """

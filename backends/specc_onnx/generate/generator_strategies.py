@@ -11,7 +11,7 @@ from typing import Protocol
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate import generator_token_rules, onnx_beam_search, onnx_sampling
+from specc_onnx.generate import generator_logits_processors, onnx_beam_search, onnx_sampling
 from specc_onnx.generate.generator_inputs import (
     GENERATED_DIM,
     MAX_TOKENS_INPUT,
@@ -20,13 +20,13 @@ from specc_onnx.generate.generator_inputs import (
     SAMPLING_INPUTS,
     SEED_INPUT,
     LoopCarry,
-    TokenDecision,
+    TokenSelection,
 )
-from specc_onnx.generate.generator_token_rules import (
+from specc_onnx.generate.generator_logits_processors import (
+    emit_logits_processors,
     emit_prompt_history,
-    emit_token_rules,
     get_history_type,
-    has_history,
+    needs_token_history,
 )
 from specc_onnx.generate.onnx_sampling import check_sampling_opset
 from specc_onnx.lower.emitter import Emitter, Tensor
@@ -44,13 +44,13 @@ GENERATED_COUNT_DIM = Dim.symbol("made")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInputs:
     """Inputs of a decoding strategy: the batch size, the vocabulary size, the number of sequences
-    in a step (`step_batch`), the names of scalar inputs, the prompt i64[step_batch, n] and its
-    padding mask.
+    in a step (`step_batch_size`), the names of scalar inputs, the prompt i64[step_batch_size, n]
+    and its padding mask.
     """
 
     batch: Dim
     vocabulary: int
-    step_batch: Dim
+    step_batch_size: Dim
     scalar_names: Mapping[str, str]
     prompt: str
     padding_mask: str | None
@@ -66,17 +66,17 @@ class StrategyInputs:
         """
         carries = []
         if decoding.has_repetition_penalty:
-            seen = generator_token_rules.emit_prompt_tokens(
+            seen = generator_logits_processors.emit_prompt_tokens(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
             type = Type.of("bool", self.batch, self.vocabulary)
             carries.append(LoopCarry("seen", type, seen))
-        if has_history(decoding):
+        if needs_token_history(decoding):
             history = emit_prompt_history(g, decoding, self.prompt, self.padding_mask)
             carries.append(LoopCarry("history", get_history_type(self.batch), history))
         return carries
 
-    def emit_score_rules(
+    def emit_processed_scores(
         self,
         g: Emitter,
         decoding: DecodingConfig,
@@ -86,11 +86,11 @@ class StrategyInputs:
     ) -> str:
         """Emit the scores after the repetition penalty and the other logits processors."""
         if decoding.has_repetition_penalty:
-            scores = generator_token_rules.emit_repetition_penalty(
+            scores = generator_logits_processors.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
             )
-        token_history = history[-1] if has_history(decoding) else None
-        return emit_token_rules(
+        token_history = history[-1] if needs_token_history(decoding) else None
+        return emit_logits_processors(
             g,
             decoding,
             scores,
@@ -107,8 +107,8 @@ def _emit_updated_history(
     """Emit the history carries extended by the new tokens, i64[batch, 1]."""
     updated = []
     if decoding.has_repetition_penalty:
-        updated.append(generator_token_rules.emit_seen_tokens(g, history[0], tokens))
-    if has_history(decoding):
+        updated.append(generator_logits_processors.emit_seen_tokens(g, history[0], tokens))
+    if needs_token_history(decoding):
         updated.append(g.emit_node("Concat", history[-1], tokens, axis=1))
     return updated
 
@@ -120,7 +120,7 @@ class DecodingStrategy(Protocol):
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
-    ) -> TokenDecision:
+    ) -> TokenSelection:
         """Emit one step for logits f32[batch, vocabulary] and the current carries."""
         ...
 
@@ -153,11 +153,11 @@ class SingleSequenceStrategy:
             self.sampler = onnx_sampling.emit_sampler_state(
                 g,
                 inputs.scalar_names[SEED_INPUT],
-                g.emit_length(inputs.step_batch),
+                g.emit_length(inputs.step_batch_size),
                 inputs.vocabulary,
                 settings,
             )
-        shape, rows = g.emit_shape([inputs.step_batch]), inputs.step_batch
+        shape, rows = g.emit_shape([inputs.step_batch_size]), inputs.step_batch_size
         empty = g.emit_node("Concat", shape, [0], axis=0)
         ended, no_tokens, no_scores = (
             g.emit_node("Expand", value, to)
@@ -172,10 +172,12 @@ class SingleSequenceStrategy:
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
-    ) -> TokenDecision:
+    ) -> TokenSelection:
         """Select one token per sequence."""
         is_finished, tokens_so_far, scores, *history = carries
-        allowed_scores = self.inputs.emit_score_rules(g, self.decoding, logits, iteration, history)
+        allowed_scores = self.inputs.emit_processed_scores(
+            g, self.decoding, logits, iteration, history
+        )
         if self.sampler:
             sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
@@ -203,11 +205,11 @@ class SingleSequenceStrategy:
         continues = g.emit_node(
             "And", has_unfinished, g.emit_node("Equal", emit_count_nonzero(g, is_invalid), 0)
         )
-        return TokenDecision(tokens, None, continues, next_carries)
+        return TokenSelection(tokens, None, continues, next_carries)
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, generated] and `log_probs` f32[batch, generated]."""
-        shape = (self.inputs.step_batch, GENERATED_COUNT_DIM)
+        shape = (self.inputs.step_batch_size, GENERATED_COUNT_DIM)
         return {
             "tokens": make_typed_tensor(final_carries[1], "i64", shape),
             "log_probs": make_typed_tensor(final_carries[2], "f32", shape),
@@ -224,12 +226,14 @@ class BeamSearchStrategy:
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
-    ) -> TokenDecision:
+    ) -> TokenSelection:
         """Select one token per hypothesis."""
         count = len(onnx_beam_search.BeamState._fields)
         beams, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
         log_probs = g.emit_node("LogSoftmax", logits, axis=1)
-        log_probs = self.inputs.emit_score_rules(g, self.decoding, log_probs, iteration, history)
+        log_probs = self.inputs.emit_processed_scores(
+            g, self.decoding, log_probs, iteration, history
+        )
         if self.decoding.renormalize_logits:
             # softmax over only -inf would return NaN
             possible = g.emit_node("Greater", log_probs, onnx_beam_search.NO_SCORE)

@@ -13,7 +13,7 @@ import numpy as np
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenDecision
+from specc_onnx.generate.generator_inputs import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenSelection
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
@@ -105,7 +105,7 @@ class BeamSearchStep:
         return min(wanted, self.decoding.num_beams * self.vocabulary)
 
 
-def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenDecision:
+def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenSelection:
     """Emit a step from log-probabilities `[s·n, vocabulary]`; the first step may have
     `[s, vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
     score.
@@ -152,7 +152,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
         scores, sequences, finished_scores, finished_sequences, is_finished, is_open
     )
     flat = g.emit_node("Reshape", tokens, [-1])
-    return TokenDecision(flat, parents, continues, next_state)
+    return TokenSelection(flat, parents, continues, next_state)
 
 
 def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:

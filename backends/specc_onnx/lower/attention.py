@@ -5,7 +5,11 @@ weighted sums, in blocks if the mask has a bounded band.
 from collections.abc import Mapping
 from math import inf
 
-from specc.analysis.local_attention import LocalAttention, plan_mask_blocks, plan_weight_blocks
+from specc.analysis.local_attention import (
+    LocalAttentionPlan,
+    plan_attention_weight_blocks,
+    plan_mask_blocks,
+)
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
 from specc.ir.types import Type
@@ -17,24 +21,24 @@ from specc_onnx.lower.blocked_attention import (
     set_lengths_nonempty,
 )
 from specc_onnx.lower.dense_attention import (
-    AttentionParts,
+    AttentionOperands,
     emit_dense_attention,
     emit_result_per_head,
 )
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
-from specc_onnx.lower.grid_slices import (
-    GridAxes,
-    GridSlice,
-    PositionSpan,
-    emit_position_slice,
-    emit_recomputed_slice,
-)
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.predictive_local_attention import (
     emit_window_sum,
     emit_window_weights,
     find_window_center,
+)
+from specc_onnx.lower.query_key_slices import (
+    PositionSpan,
+    QueryKeyAxes,
+    QueryKeySlicer,
+    emit_position_slice,
+    emit_recomputed_slice,
 )
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
@@ -58,9 +62,9 @@ def attend(
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
-    parts = AttentionParts(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
+    parts = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
     blocks = _plan_attention_blocks(g, parts)
-    if isinstance(blocks, LocalAttention):
+    if isinstance(blocks, LocalAttentionPlan):
         result = emit_local_attention(op, g, parts, blocks)
         description = f"dense, {blocks}"
     else:
@@ -69,7 +73,7 @@ def attend(
     return emit_result_per_head(g, result, query.shape[1], values.shape[3]), result.weights
 
 
-def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
+def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttentionPlan | str:
     """Return the plan of blocked attention, or the reason why blocked attention does not apply."""
     queries, keys = parts.grid[2:]
     if not g.target.uses_blocked_attention:
@@ -99,7 +103,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
     """Emit the sum of values weighted by `[…, q, k]` in blocks. Return None if blocks cannot be
     used.
     """
-    local = _plan_weight_blocks(g, weights, values)
+    local = _plan_attention_weight_blocks(g, weights, values)
     if local is None:
         return None
     type = g.site.types[0]
@@ -127,7 +131,9 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
     return emit_if(g, is_long, [type], branches, isolated=["short"])[0]
 
 
-def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
+def _plan_attention_weight_blocks(
+    g: Emitter, weights: Tensor, values: Tensor
+) -> LocalAttentionPlan | None:
     """Return the block plan if the weights have no other user and can be recomputed per block."""
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
@@ -135,16 +141,16 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     # Leading axes may differ if one of them has length 1 and is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
-    blocks = plan_weight_blocks(value)
+    blocks = plan_attention_weight_blocks(value)
     if blocks is None:
         return None
     queries, keys = weights.shape[-2:]
-    grid = GridSlice(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
+    grid = QueryKeySlicer(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
     grid.slice_value(value, _get_weight_axes(weights))
-    return blocks if value not in grid.grid_leaves else None
+    return blocks if value not in grid.query_key_leaves else None
 
 
-def _get_weight_axes(x: Tensor) -> GridAxes:
+def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
     return x.rank - 2, x.rank - 1
 
 

@@ -15,13 +15,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from specc.analysis.local_attention import GLOBAL_TOKEN_RATIO, GlobalTokenCondition, LocalAttention
+from specc.analysis.local_attention import (
+    GLOBAL_TOKEN_RATIO,
+    GlobalTokenCondition,
+    LocalAttentionPlan,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import (
-    AttentionParts,
+    AttentionOperands,
     AttentionResult,
     can_fuse_attention,
     emit_combined_mask,
@@ -36,7 +40,11 @@ from specc_onnx.lower.emitter import (
     make_body_graph,
     make_branch,
 )
-from specc_onnx.lower.grid_slices import PositionSpan, emit_recomputed_mask, slice_attention_parts
+from specc_onnx.lower.query_key_slices import (
+    PositionSpan,
+    emit_recomputed_mask,
+    slice_attention_operands,
+)
 from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
@@ -58,7 +66,7 @@ class GlobalTokens:
 
 
 def emit_local_attention(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention
+    op: ops.Attend, g: Emitter, parts: AttentionOperands, local: LocalAttentionPlan
 ) -> AttentionResult:
     """Emit attention that runs in blocks for sequences longer than `local.length_threshold`."""
     b, h, n, _ = parts.grid
@@ -71,7 +79,7 @@ def emit_local_attention(
         keys, queries = local.parts.key_conditions, local.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     is_long = emit_is_long_enough(g, b, n, local, global_tokens)
-    short_parts, notes = prepare_short_parts(op, g, parts, is_long)
+    short_parts, notes = prepare_dense_operands(op, g, parts, is_long)
     notes = {**notes}
 
     def emit_dense() -> list[str]:
@@ -99,9 +107,9 @@ def emit_local_attention(
     )
 
 
-def prepare_short_parts(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, is_long: str
-) -> tuple[AttentionParts, dict[str, str]]:
+def prepare_dense_operands(
+    op: ops.Attend, g: Emitter, parts: AttentionOperands, is_long: str
+) -> tuple[AttentionOperands, dict[str, str]]:
     """Return the operands of dense attention, whose masks are computed inside an `If` unless the
     sequence is long, and the notes with the names of these masks.
     """
@@ -166,7 +174,7 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 
 
 def emit_is_long_enough(
-    g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
+    g: Emitter, batch: Dim, queries: Dim, local: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
     """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
     tokens, and the batch is not empty.
@@ -228,8 +236,8 @@ def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
 def _emit_attention_blocks(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionParts,
-    local: LocalAttention,
+    parts: AttentionOperands,
+    local: LocalAttentionPlan,
     global_tokens: GlobalTokens,
 ) -> str:
     """Emit a loop over the blocks of an attention; return their concatenated results."""
@@ -247,7 +255,7 @@ def _emit_attention_blocks(
 def emit_block_loop(
     g: Emitter,
     n: Dim,
-    local: LocalAttention,
+    local: LocalAttentionPlan,
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
@@ -275,7 +283,7 @@ def emit_block_loop(
 
 
 def _emit_query_span(
-    g: Emitter, block_index: str, length: str, local: LocalAttention
+    g: Emitter, block_index: str, length: str, local: LocalAttentionPlan
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
     first = g.emit_node("Mul", g.emit_node("Unsqueeze", block_index, [0]), [local.block_size])
@@ -285,7 +293,7 @@ def _emit_query_span(
 
 
 def _emit_key_span(
-    g: Emitter, queries: PositionSpan, length: str, local: LocalAttention
+    g: Emitter, queries: PositionSpan, length: str, local: LocalAttentionPlan
 ) -> PositionSpan:
     """Emit the positions of the keys to which the queries of a block attend; the span is never
     empty.
@@ -330,18 +338,18 @@ def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) 
 def _emit_partial_attention(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionParts,
+    parts: AttentionOperands,
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
     """Emit the attention of a span of queries to a span of keys."""
     with _enter_blocks_scope(g):
-        sliced = slice_attention_parts(op, g, parts, queries, keys)
+        sliced = slice_attention_operands(op, g, parts, queries, keys)
     return emit_dense_attention(op, g, sliced)
 
 
 def _emit_concatenated_blocks(
-    g: Emitter, blocks: Tensor, count: str, local: LocalAttention, n: Dim
+    g: Emitter, blocks: Tensor, count: str, local: LocalAttentionPlan, n: Dim
 ) -> str:
     """Concatenate stacked blocks without the overlap; `blocks` has the type of one block. With 10
     positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third block are new.
@@ -369,7 +377,7 @@ def _emit_concatenated_blocks(
 
 
 def _emit_global_queries(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, result: Tensor, indices: str
+    op: ops.Attend, g: Emitter, parts: AttentionOperands, result: Tensor, indices: str
 ) -> str:
     """Emit `result` with the results of global queries replaced by attention to all keys."""
     axis = result.rank - 2

@@ -248,7 +248,7 @@ class _EmptyWindowGuard:
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
         """Emit the length `length_name`. The model fails at run time if the axis is too short."""
-        surplus = self.op.compute_spare_length(x.shape[self.first_axis + n], n)
+        surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
@@ -258,7 +258,7 @@ class _EmptyWindowGuard:
             n
             for n in range(len(self.op.kernel))
             if not self.g.lengths.is_positive(x.shape[self.first_axis + n])
-            and (self.op.compute_spare_length(zero, n).number or 0) >= 0
+            and (self.op.compute_length_slack(zero, n).number or 0) >= 0
         ]
 
 

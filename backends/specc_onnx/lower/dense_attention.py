@@ -29,7 +29,7 @@ AttentionEmitter: TypeAlias = Callable[[], list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionParts:
+class AttentionOperands:
     """Operands of one attention; `combined_mask` is set if mask and bias have already been
     combined.
     """
@@ -67,14 +67,14 @@ class AttentionResult:
     notes: Mapping[str, str]
 
 
-def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> AttentionResult:
     """Emit dense (unblocked) attention over all queries at once."""
     if can_fuse_attention(op, g, parts):
         return emit_fused_attention(op, g, parts)
     return emit_decomposed_attention(op, g, parts)
 
 
-def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
+def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> bool:
     """Return True if the standard operator `Attention` can compute this attention."""
     # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
     # NaN for a query whose keys are all masked.
@@ -103,7 +103,9 @@ def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     return result
 
 
-def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+def emit_decomposed_attention(
+    op: ops.Attend, g: Emitter, parts: AttentionOperands
+) -> AttentionResult:
     """Emit attention decomposed into MatMul, Softmax and MatMul. The keys and values of a group are
     broadcast to its query heads.
     """
@@ -149,7 +151,7 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
     return emit_reshape(g, x, (b, groups, group_size, t, d))
 
 
-def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
+def _emit_attention_weights(g: Emitter, parts: AttentionOperands, scores: str) -> str:
     """Emit the softmax. An attention sink is an additional unmasked key whose weight is dropped."""
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
@@ -166,7 +168,7 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
     return g.emit_node("Slice", weights_and_sink, [0], g.emit_shape([k]), [3])
 
 
-def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> AttentionResult:
     """Emit one `Attention` node, with packed heads if all three operands have a packed form. If an
     axis may be empty, the node is inside an `If` that returns zeros for an empty axis.
     """
@@ -219,7 +221,7 @@ def _emit_nonempty_branch(
     return [*results], {"node": nonempty.output[0].name, "guard": results[0]}
 
 
-def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
+def find_packed_heads(g: Emitter, parts: AttentionOperands) -> tuple[str, str, str] | None:
     """Return q, k and v as `[b, t, h·d]` if all three exist in this layout and the kernel supports
     it.
     """

@@ -11,10 +11,10 @@ from onnx import GraphProto
 from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recurrence
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Value, collect_needed_nodes
+from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
-from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
+from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
 from specc_onnx.lower.blocked_attention import set_lengths_nonempty
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
@@ -54,8 +54,8 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _emit_chunks(
     op: ops.Scan, g: Emitter, args: Sequence[Tensor], recurrence: LinearRecurrence
 ) -> tuple[str, ...]:
-    def add_chunks(b: Builder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        return compute_in_chunks(b, op, [x for x in inputs if x], recurrence)
+    def add_chunks(b: GraphBuilder, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        return compute_recurrence_in_chunks(b, op, [x for x in inputs if x], recurrence)
 
     return lower_expansion(g, args, add_chunks)
 
@@ -190,7 +190,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
     """
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
-    unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
+    unconditional = collect_required_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional)
     initial_carries = op.split_body_inputs().initial_carries
     any_unfinished = _emit_any_unfinished(

@@ -18,7 +18,11 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention import set_length_known
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
-from specc_onnx.lower.grid_slices import PositionSpan, emit_position_slice, emit_recomputed_slice
+from specc_onnx.lower.query_key_slices import (
+    PositionSpan,
+    emit_position_slice,
+    emit_recomputed_slice,
+)
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")

@@ -13,7 +13,7 @@ from onnx import NodeProto
 
 from specc.diagnostics.render import extract_docstring_summary
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
 from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
 from specc_onnx.lower.sigmoid_precision import find_accurate_sigmoids
@@ -63,10 +63,10 @@ def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
 def lower_expansion(
     g: Emitter,
     args: Sequence[Tensor | None],
-    add_nodes: Callable[[Builder, Sequence[Value | None]], Sequence[Value]],
+    add_nodes: Callable[[GraphBuilder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[str, ...]:
     """Lower the IR nodes that `add_nodes` builds as the expansion of an op with operands `args`."""
-    b = Builder()
+    b = GraphBuilder()
     inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
     g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)

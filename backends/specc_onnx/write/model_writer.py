@@ -14,13 +14,13 @@ from specc.artifact.manifest import DOC_METADATA_KEY
 from specc.artifact.package_index import WeightFileMetadata, read_weight_file_metadata
 from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
-from specc.io.file_signatures import find_unused_side_files
+from specc.io.file_signatures import find_unused_sidecar_files
 from specc.ir.graph import Graph
-from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
+from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
 from specc.ir.target import Target
 from specc.weights.external_data import iterate_external_data
-from specc.weights.parameter_values import ParameterValues
-from specc_onnx.generate.generator_inputs import GenerationParts
+from specc.weights.parameter_sources import ParameterSource
+from specc_onnx.generate.generator_inputs import GeneratorDefinition
 from specc_onnx.generate.generator_model import build_generation_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
@@ -37,7 +37,7 @@ from specc_onnx.write.weight_placement import (
 def write_model(
     graph: ModelSource,
     path: Path,
-    values: ParameterValues,
+    values: ParameterSource,
     *,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
@@ -63,8 +63,10 @@ def write_model(
         load=load,
     )
     stem = sanitize_file_stem(path.stem)
-    with OutputDirectory(path.parent, superseded=find_unused_side_files(path)) as out:
-        side_names = [out.write_hashed(stem, suffix, [content]) for suffix, content in side_files]
+    with OutputDirectory(path.parent, superseded=find_unused_sidecar_files(path)) as out:
+        side_names = [
+            out.write_hash_named_file(stem, suffix, [content]) for suffix, content in side_files
+        ]
         data = write_prepared_graphs(out, stem, prepared, values, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
@@ -82,7 +84,7 @@ class PreparedGraphs:
 def prepare_graphs(
     graphs: Sequence[ModelSource],
     directory: Path,
-    values: ParameterValues,
+    values: ParameterSource,
     *,
     target: Target,
     opset: int,
@@ -117,7 +119,7 @@ def prepare_graphs(
 
 
 def _record_linked_checkpoints(
-    placement: WeightPlacement, values: ParameterValues
+    placement: WeightPlacement, values: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
     """Return the metadata of linked checkpoints. Raise E0507 if their values contain NaN."""
     facts = {}
@@ -136,15 +138,15 @@ def _record_linked_checkpoints(
 
 def _get_weight_graph(source: ModelSource) -> Graph:
     """Return a graph with all parameters of a model."""
-    if isinstance(source, SelfDecodingGraph):
-        return GenerationParts.from_graph(source).weight_graph
+    if isinstance(source, StandaloneGeneratorGraph):
+        return GeneratorDefinition.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
 
 
 def _build_source(
     graph: ModelSource, target: Target, opset: int, placement: WeightPlacement
 ) -> BuiltModel:
-    if isinstance(graph, SelfDecodingGraph):
+    if isinstance(graph, StandaloneGeneratorGraph):
         return build_generation_model(graph, target, opset, placement.dtypes, placement.ties)
     return build_model(graph, target, opset, placement.dtypes, placement.ties)
 
@@ -153,7 +155,7 @@ def write_prepared_graphs(
     out: OutputDirectory,
     stem: str,
     prepared: PreparedGraphs,
-    values: ParameterValues,
+    values: ParameterSource,
     entries: Sequence[tuple[str, MetadataTexts | None]],
 ) -> str | None:
     """Write the shared weights and each graph; return the name of the weight file, if any."""
@@ -192,7 +194,7 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 
 
 def write_weight_file(
-    out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterValues
+    out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
 ) -> str | None:
     """Write weights that are neither inline nor linked. Return the name of their file, if there is
     one.
@@ -203,11 +205,13 @@ def write_weight_file(
     def read_chunks(name: str) -> Iterator[memoryview]:
         return values.iterate_chunks(name, placement.pieces[name].dtype)
 
-    return out.write_hashed(stem, ".data", iterate_external_data(placement.plan, read_chunks))
+    return out.write_hash_named_file(
+        stem, ".data", iterate_external_data(placement.plan, read_chunks)
+    )
 
 
 def attach_weights(
-    built_model: BuiltModel, placement: WeightPlacement, values: ParameterValues, data: str | None
+    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
     """Store weights in the model, or their locations as external data."""
     if placement.is_inline:

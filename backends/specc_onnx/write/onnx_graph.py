@@ -194,7 +194,7 @@ def _list_model_inputs(
 def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
     """Return the tensors of the outputs by name; the length of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
-    for name in (n for cache in caches for n in (cache.next_key, cache.next_value)):
+    for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
         outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
     return outputs
 

@@ -17,7 +17,7 @@ from specc.artifact.package_index import (
     find_superseded_files,
     get_regular_file_size,
     is_plain_file_name,
-    read_former_index,
+    read_previous_index,
 )
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
@@ -32,7 +32,7 @@ from specc.io.output_paths import (
 from specc.io.safe_read import compute_file_sha256
 from specc.ir.target import Target
 from specc.version import __version__
-from specc.weights.parameter_values import ParameterValues
+from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower import onnx_targets
 from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
 
@@ -40,7 +40,7 @@ from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
 def write_package(
     graphs: Mapping[str, PackageGraph],
     directory: Path,
-    values: ParameterValues,
+    values: ParameterSource,
     *,
     target: Target,
     metadata: PackageMetadata,
@@ -62,7 +62,7 @@ def write_package(
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
     _check_names(graphs, extra_files)
-    former_index = read_former_index(directory)
+    former_index = read_previous_index(directory)
     unchanged_extras = _check_output_files(
         directory, former_index, graphs, extra_files, input_paths=input_paths, force=force
     )
@@ -239,7 +239,7 @@ def _write_extras(
         name = extra_file.name
         if extra_file.is_hashed:
             begin, dot, end = extra_file.name.partition(".")
-            name = out.write_hashed(begin, dot + end, [extra_file.content])
+            name = out.write_hash_named_file(begin, dot + end, [extra_file.content])
         elif name not in unchanged_extras:
             out.write_entry(name, [extra_file.content])
         names[extra_file.role or extra_file.name] = name

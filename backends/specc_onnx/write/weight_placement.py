@@ -27,7 +27,7 @@ from specc.weights.external_data import (
     find_link_location,
     plan_external_data,
 )
-from specc.weights.parameter_values import ParameterValues
+from specc.weights.parameter_sources import ParameterSource
 from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.write.onnx_graph import BuiltModel
 
@@ -59,7 +59,7 @@ class WeightPlacement:
 
 def plan_weight_placement(
     graphs: Sequence[Graph],
-    values: ParameterValues,
+    values: ParameterSource,
     directory: Path,
     storage: WeightStorage,
     opset: int,
@@ -92,7 +92,7 @@ def plan_weight_placement(
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
 
 
-def _needs_conversion(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> bool:
+def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> bool:
     """Return True if a matrix is converted to `matrix_dtype` and so cannot stay in the
     checkpoint.
     """
@@ -119,7 +119,7 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
     return inline
 
 
-def _choose_dtype(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> str:
+def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> str:
     """Return the storage dtype of a parameter. Vectors keep full precision."""
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
@@ -143,7 +143,7 @@ def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
 def _make_piece(
     name: str,
     dtype: str,
-    values: ParameterValues,
+    values: ParameterSource,
     directory: Path | None,
     opset: int,
     reasons: dict[Path, str],
@@ -183,7 +183,7 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
 
 
 def store_weights_inline(
-    built_model: BuiltModel, placement: WeightPlacement, values: ParameterValues
+    built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource
 ) -> None:
     """Store unlinked weights in the initializers."""
     for name, tensor in built_model.weights.items():

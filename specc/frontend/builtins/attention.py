@@ -18,13 +18,13 @@ from specc.frontend.builtins.attention_normalizers import (
 from specc.frontend.builtins.registry import ONE, CallSite, expand_batch, register_builtin
 from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.mask_and_bias_definitions import (
-    GridIndices,
-    MaskGrid,
-    convert_to_grid,
+    MaskValue,
+    PairIndices,
     expand_bias,
     expand_definition,
     expand_mask,
-    make_grid_indices,
+    expand_to_scores,
+    make_pair_indices,
 )
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.scalar_arithmetic import (
@@ -80,9 +80,9 @@ def attend(
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
-    grid_indices = make_grid_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
-    mask_grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))
-    bias = evaluate_bias_option(site, add, grid_indices, len(q.shape))
+    pair_indices = make_pair_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
+    mask_grid = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
+    bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
     mask_operand = _make_mask_operand(site, mask_grid)
     with_heads[0], score_scale = _fold_scale(site, with_heads[0], scale)
     with explain_width_mismatch(site, "attend", q, k):
@@ -136,7 +136,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
     return x
 
 
-def _make_mask_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
+def _make_mask_operand(site: CallSite, grid: MaskValue) -> Tensor | None:
     """Return the mask operand: None if every key is visible, or a mask that is false everywhere if
     no key is.
     """
@@ -144,7 +144,7 @@ def _make_mask_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
         return grid
     if grid:
         return None
-    return convert_to_grid(site.context, site.add_constant(False, "bool"), site.span)
+    return expand_to_scores(site.context, site.add_constant(False, "bool"), site.span)
 
 
 @register_builtin(weights=True)
@@ -173,7 +173,9 @@ def attend_by(
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
-    options = _WeightOptions(score=score, mask=mask, bias=add, normalize=normalize, noise=noise)
+    options = _AttentionWeightOptions(
+        score=score, mask=mask, bias=add, normalize=normalize, noise=noise
+    )
     weights = options.compute_weights(site, q, k)
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
@@ -202,7 +204,7 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WeightOptions:
+class _AttentionWeightOptions:
     """The options of `attend_by` that determine the weights."""
 
     score: Score
@@ -218,19 +220,19 @@ class _WeightOptions:
             _raise_width_mismatch(site, k)
         axis = len(with_length.shape) - 2
         query_axis = axis if len(q.shape) > 2 else None
-        grid_indices = make_grid_indices(site.context, (with_length, query_axis), (k, axis))
+        pair_indices = make_pair_indices(site.context, (with_length, query_axis), (k, axis))
         if _is_normalizer(self.normalize, "uniform"):  # the scores have no effect
             scores = make_filled_tensor(site, 1.0, (*with_length.shape[:-1], k.shape[-2]))
         else:
-            scores = compute_scores(site, self.score, with_length, k, grid_indices)
+            scores = compute_scores(site, self.score, with_length, k, pair_indices)
         if self.bias is not None:
-            bias = evaluate_bias_option(site, self.bias, grid_indices, len(q.shape))
+            bias = evaluate_bias_option(site, self.bias, pair_indices, len(q.shape))
             assert bias is not None  # every value except `none` is a bias
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
         scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)
-        mask = evaluate_mask_option(site, self.mask, grid_indices, len(q.shape))
-        return normalize_scores(site, scores, mask, self.normalize, grid_indices)
+        mask = evaluate_mask_option(site, self.mask, pair_indices, len(q.shape))
+        return normalize_scores(site, scores, mask, self.normalize, pair_indices)
 
     def _add_noise(self, site: CallSite, scores: Tensor, *, has_length: bool) -> Tensor:
         """Add the noise to the scores. `has_length` is True if the query has a length axis."""
@@ -257,19 +259,19 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    grid_indices = make_grid_indices(site.context, (q, length_axis), (k, length_axis))
+    pair_indices = make_pair_indices(site.context, (q, length_axis), (k, length_axis))
     span = site.argument_spans.get("of")
     match of:
         case BuiltinFunction():
-            return compute_scores(site, of, q, k, grid_indices)
+            return compute_scores(site, of, q, k, pair_indices)
         case DefinitionFunction() if of.kind == "score":
-            return compute_scores(site, of, q, k, grid_indices)
+            return compute_scores(site, of, q, k, pair_indices)
         case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
-            mask = expand_mask(site.context, of, grid_indices, site.scope, span)
+            mask = expand_mask(site.context, of, pair_indices, site.scope, span)
             if isinstance(mask, bool):
                 mask = site.add_constant(mask, "bool")
-            return convert_to_grid(site.context, mask, site.span)
-    bias = expand_bias(site.context, of, grid_indices, site.scope, span)
+            return expand_to_scores(site.context, mask, site.span)
+    bias = expand_bias(site.context, of, pair_indices, site.scope, span)
     if bias is None:
         title = "`grid`: expected a score, a bias or a mask, got none"
         site.raise_error("E0602", title, "of")
@@ -277,7 +279,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
 
 
 def compute_scores(
-    site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
+    site: CallSite, score: Score, q: Tensor, k: Tensor, pair_indices: PairIndices
 ) -> Tensor:
     """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
     # the operands are [… q, 1, d] and [… 1, k, d], so that a definition for two vectors broadcasts
@@ -291,7 +293,7 @@ def compute_scores(
             names = {"q": query, "k": key}
             inner, heads = get_definition_scope(site, score), len(q.shape) == 4
             value = expand_definition(
-                site.context, score, grid_indices, names, inner, has_heads_axis=heads
+                site.context, score, pair_indices, names, inner, has_head_axis=heads
             )
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, got {describe_value(value)}"

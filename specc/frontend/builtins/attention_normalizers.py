@@ -10,12 +10,12 @@ from math import inf
 from specc.diagnostics.diagnostic import Failed, Label
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.mask_and_bias_definitions import (
-    GridIndices,
-    MaskGrid,
+    MaskValue,
+    PairIndices,
     expand_bias,
     expand_definition,
     expand_mask,
-    make_grid_indices,
+    make_pair_indices,
 )
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
@@ -25,7 +25,7 @@ from specc.frontend.spec_values import (
     Tensor,
     describe_value,
 )
-from specc.frontend.weight_paths_and_sharing import resolve_weight_path
+from specc.frontend.weight_sharing import resolve_weight_path
 from specc.ir import ops
 from specc.ir.op import Op
 
@@ -63,18 +63,18 @@ SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
 
 def normalize_scores(
-    site: CallSite, grid: Tensor, mask: MaskGrid, normalize: Normalizer, grid_indices: GridIndices
+    site: CallSite, grid: Tensor, mask: MaskValue, normalize: Normalizer, pair_indices: PairIndices
 ) -> Tensor:
     """Normalize scores over the visible keys of each query.
 
     A score of -inf masks out its key, like the mask.
     """
-    visible_grid = _make_visible_grid(site, mask, len(grid.shape))
+    visible_grid = _make_visible_mask(site, mask, len(grid.shape))
     minus_infinity = site.add_constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
             grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
-        weights = _apply_definition(site, normalize, grid, grid_indices)
+        weights = _apply_definition(site, normalize, grid, pair_indices)
         # the weights are zero at masked keys, even if the definition returns a different value
         # there
         zero = site.add_constant(0.0, grid.type.dtype)
@@ -91,7 +91,7 @@ def normalize_scores(
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
 
 
-def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tensor:
+def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tensor:
     """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
         return match_score_rank(site, mask, score_rank)
@@ -101,7 +101,7 @@ def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tenso
 
 
 def _apply_definition(
-    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, grid_indices: GridIndices
+    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: PairIndices
 ) -> Tensor:
     """Apply a normalizer's definition to scores that are -inf at masked keys."""
     params = normalizer.definition.params or ()
@@ -116,7 +116,7 @@ def _apply_definition(
     outer, context.errors.normalizer = context.errors.normalizer, normalizer.name
     try:
         value = expand_definition(
-            context, bound, grid_indices, {}, get_definition_scope(site, normalizer)
+            context, bound, pair_indices, {}, get_definition_scope(site, normalizer)
         )
     finally:
         context.errors.normalizer = outer
@@ -183,11 +183,11 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(with_queries.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
-    grid_indices = make_grid_indices(
+    pair_indices = make_pair_indices(
         site.context, (with_queries, query_axis), (with_queries, key_axis)
     )
-    mask_grid = evaluate_mask_option(site, mask, grid_indices, rank)
-    weights = normalize_scores(site, with_queries, mask_grid, normalizer, grid_indices)
+    mask_grid = evaluate_mask_option(site, mask, pair_indices, rank)
+    weights = normalize_scores(site, with_queries, mask_grid, normalizer, pair_indices)
     return site.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
@@ -227,23 +227,23 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 
 
 def evaluate_mask_option(
-    site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
-) -> MaskGrid:
+    site: CallSite, mask: SpecValue, pair_indices: PairIndices, score_rank: int
+) -> MaskValue:
     """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
     if every key or no key is visible.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
-        return expand_mask(site.context, mask, grid_indices, site.scope, span, score_rank)
+        return expand_mask(site.context, mask, pair_indices, site.scope, span, score_rank)
 
 
 def evaluate_bias_option(
-    site: CallSite, add: SpecValue, grid_indices: GridIndices, score_rank: int
+    site: CallSite, add: SpecValue, pair_indices: PairIndices, score_rank: int
 ) -> Tensor | None:
     """Evaluate the option `add` to a bias tensor, or None."""
     span = site.argument_spans.get("add")
     with _show_errors_at_option(site, "add", "E0604"):
-        return expand_bias(site.context, add, grid_indices, site.scope, span, score_rank)
+        return expand_bias(site.context, add, pair_indices, site.scope, span, score_rank)
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:

@@ -189,7 +189,7 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of `op`."""
     # the output has the same positions as the input
-    if op.keeps_positions(0):
+    if op.is_position_preserving(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
 

@@ -20,7 +20,7 @@ from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
 from specc.frontend.spec_values import (
-    ABSENT,
+    MISSING,
     Number,
     RuntimeNumber,
     SpecValue,
@@ -84,7 +84,7 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
 for _fn in POINTWISE_FUNCTIONS:
     BUILTINS[_fn] = Builtin(
         _fn,
-        (BuiltinParameter("x", (ANY_KIND,), ABSENT, is_positional=True),),
+        (BuiltinParameter("x", (ANY_KIND,), MISSING, is_positional=True),),
         _make_pointwise(_fn),
         False,
         FUNCTION_DOCS[_fn],

@@ -23,7 +23,7 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
 )
 from specc.ir import ops
@@ -196,7 +196,7 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` does not apply, or UndecidedValueError if a length is a symbol."""
+    """Raise E0329 if `antialias` does not apply, UnresolvedValueError if a length is a symbol."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -212,11 +212,11 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor above 0. Raise UndecidedValueError while its value is a symbol."""
+    """Return a factor above 0. Raise UnresolvedValueError while its value is a symbol."""
     at = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(number, RuntimeNumber):
-        raise UndecidedValueError(number.symbols, at)
+        raise UnresolvedValueError(number.symbols, at)
     if not 0 < number < math.inf:
         site.raise_error("E0417", f"`factor` of `resize` is {number:g}, expected above 0", "factor")
     return number
@@ -230,7 +230,7 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     exact = Fraction(factor)
     if exact.denominator > 1024:
         if not site.context.has_dynamic_symbol(length.symbols()):
-            raise UndecidedValueError(length.symbols(), site.argument_spans.get("factor"))
+            raise UnresolvedValueError(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
             "E0329",
             f"{factor:g} · `{length}` is not an exact length: it depends on rounding",

@@ -23,19 +23,19 @@ from specc.frontend.parameter_kinds import (
 )
 from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, truncate_to_integer
 from specc.frontend.spec_values import (
-    ABSENT,
-    Absent,
+    MISSING,
     EvalResult,
+    Missing,
     Number,
     Record,
     RuntimeNumber,
     SpecValue,
     Tensor,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
     format_value,
 )
-from specc.frontend.weight_paths_and_sharing import get_expert_weight, get_stacked_shape
+from specc.frontend.weight_sharing import get_expert_weight, get_stacked_shape
 from specc.ir import graph, ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
@@ -45,11 +45,11 @@ from specc.syntax import ast
 
 @dataclass(frozen=True)
 class BuiltinParameter:
-    """One parameter of a built-in function; a required parameter has the default ABSENT."""
+    """One parameter of a built-in function; a required parameter has the default MISSING."""
 
     name: str
     kinds: ParameterKinds
-    default: SpecValue | Absent
+    default: SpecValue | Missing
     is_positional: bool
     is_variadic: bool = False
 
@@ -73,7 +73,7 @@ class Builtin:
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
             default = parameter.default
-            if not isinstance(default, Absent):
+            if not isinstance(default, Missing):
                 text = f"{parameter.name}={format_value(default)}"
             elif not parameter.is_positional:
                 text = f"{parameter.name}="
@@ -87,7 +87,7 @@ class Builtin:
 
     def is_pairwise(self) -> bool:
         """Return True if exactly two tensors are required, as for `dot`."""
-        required = [p for p in self.parameters if isinstance(p.default, Absent)]
+        required = [p for p in self.parameters if isinstance(p.default, Missing)]
         return len(required) == 2 and all(
             p.kinds == (TENSOR_KIND,) and p.is_positional for p in required
         )
@@ -114,7 +114,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
             BuiltinParameter(
                 p.name,
                 get_annotated_kinds(p.annotation),
-                ABSENT if p.default is Parameter.empty else p.default,
+                MISSING if p.default is Parameter.empty else p.default,
                 is_positional=p.kind is not Parameter.KEYWORD_ONLY,
                 is_variadic=p.kind is Parameter.VAR_POSITIONAL,
             )
@@ -245,9 +245,9 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return an integer. Raise UndecidedValueError if its value is a symbol."""
+        """Return an integer. Raise UnresolvedValueError if its value is a symbol."""
         if value.number is None:
-            raise UndecidedValueError(value.symbols(), self.argument_spans.get(option))
+            raise UnresolvedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:

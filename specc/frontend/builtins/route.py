@@ -18,11 +18,11 @@ from specc.frontend.spec_values import (
     format_type,
     take_first_result,
 )
-from specc.frontend.weight_paths_and_sharing import ExpertStack
+from specc.frontend.weight_sharing import ExpertStack
 from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_required_nodes
 from specc.ir.ir_verifier import is_length_dependent
 from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
@@ -52,7 +52,7 @@ def _find_token_count_readers(
     batch, so only the loop over experts may use it.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
-    for node in collect_needed_nodes(captured):
+    for node in collect_required_nodes(captured):
         attributes = node.op.get_attributes().values()
         if any(isinstance(v, Dim) and length in v.symbols() for v in attributes):
             yield node

@@ -80,18 +80,18 @@ class SlidingWindowOp(PaddedWindow):
         """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
-    def keeps_positions(self, n: int) -> bool:
+    def is_position_preserving(self, n: int) -> bool:
         """Return True if position t of the result corresponds to position t of the operand."""
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
         # return an unchanged length as it is: a quotient would hide that both lengths are equal
-        if self.keeps_positions(n):
+        if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
-    def compute_spare_length(self, length: Dim, n: int) -> Dim:
+    def compute_length_slack(self, length: Dim, n: int) -> Dim:
         """Return the slack of an axis length, which is negative if the axis is shorter than a
         window or an image is empty.
         """
@@ -107,7 +107,7 @@ class SlidingWindowOp(PaddedWindow):
         marked_axes, result_names = [], []
         for n, (old, new) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
-            kept = self.keeps_positions(n)
+            kept = self.is_position_preserving(n)
             # a result axis whose positions differ has a separate name, which is part of the mark of
             # the operand axis
             marked_axes.append(
@@ -116,19 +116,19 @@ class SlidingWindowOp(PaddedWindow):
             result_names.append(old if kept else new)
         return marked_axes, result_names
 
-    def bind_window_axes(self, axes: AxisBindings) -> None:
+    def infer_window_axes(self, axes: AxisBindings) -> None:
         """Compute the lengths of the result axes. Raise ShapeError if a static length is too short
         for a window.
         """
         for n, (old, new) in enumerate(self.pair_axis_names()):
             length = axes[old]
             # dynamic lengths are checked at run time
-            spare = self.compute_spare_length(length, n).number
+            spare = self.compute_length_slack(length, n).number
             if spare is not None and spare < 0:
                 span = self.get_window_extent(n) + 1
                 title = f"a window spans {span} positions, the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
-            if not self.keeps_positions(n):
+            if not self.is_position_preserving(n):
                 axes[new] = self.compute_length(length, n)
 
 
@@ -191,7 +191,7 @@ class Conv(
         marked, named = self.mark_axes()
         return _build_window_signature("i", marked, rest, "o", named)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
         # each group reads only some of the channels
@@ -201,7 +201,7 @@ class Conv(
                 f"the weight has {weight_channels} input channels, the input has {input_channels}"
             )
             raise ShapeError(title, (0, 1), (input_channels, weight_channels))
-        self.bind_window_axes(axes)
+        self.infer_window_axes(axes)
 
 
 class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", is_heavy=True):
@@ -241,7 +241,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         cut = self.padding_before[n] + self.padding_after[n]
         return (length - 1) * self.stride[n] + (span + 1 - cut)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
         out = axes["p"] * self.groups
         check_channel_groups(axes["i"], out, self.groups)
@@ -270,10 +270,10 @@ class Pooling(SlidingWindowOp):
         marked, named = self.mark_axes()
         return _build_window_signature("c", marked, "", "c", named)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
-        self.bind_window_axes(axes)
+    def infer_result_axes(self, axes: AxisBindings) -> None:
+        self.infer_window_axes(axes)
 
-    def compute_spare_length(self, length: Dim, n: int) -> Dim:
+    def compute_length_slack(self, length: Dim, n: int) -> Dim:
         """Return the slack of an axis length, which is negative if a window would read only
         padding.
         """
@@ -281,7 +281,7 @@ class Pooling(SlidingWindowOp):
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
             return length - (blind + 1)
-        fits = super().compute_spare_length(length, n)
+        fits = super().compute_length_slack(length, n)
         if not blind:
             return fits
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
@@ -362,5 +362,5 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
         """Return the output length."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["u"] = self.compute_length(axes["t"])

@@ -37,7 +37,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     k: Dim
     largest: bool = True
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         for length in (self.k, axes["t"] - self.k):
             if length.number is not None and length.number < 0:
                 raise ShapeError(f"top-{self.k} of an axis of length {axes['t']}", (0,))
@@ -67,7 +67,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
             return Signature.parse("a[*a t~ *b] -> a[*a u *b]")
         return self.signature
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         length, between = axes["t"], self.stop - self.start
         for room in (self.start, between, length - self.stop):
             if room.number is not None and room.number < 0:
@@ -100,7 +100,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     mode: str = "constant"
     value: float | int | bool = 0
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in PAD_MODES, self.mode
         length = axes["t"]
         if any(
@@ -149,7 +149,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         after = " ".join(f"u{n}" for n in numbers)
         return Signature.parse(f"a[*a {before} *b] -> a[*a {after} *b]")
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in RESIZE_MODES, self.mode
         if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
             raise ShapeError(
@@ -179,7 +179,7 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     padding_mode: str = "zeros"
     align_corners: bool = False
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in GRID_SAMPLE_MODES, self.mode
         assert self.padding_mode in GRID_PADDING_MODES, self.padding_mode
         if axes["xy"].number not in (2, None):
@@ -204,7 +204,7 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
     def get_first_variadic_rank(self) -> int | None:
         return self.axis - 1
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         rest = mod_dims(axes["c"], self.groups).number
         if rest:
             raise ShapeError(

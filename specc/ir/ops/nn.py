@@ -134,7 +134,7 @@ class Attend(
     mask, bias, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     weights_result = 1
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         h, g = axes["h"], axes["g"]
         rest = mod_dims(h, g).number
         if rest:
@@ -152,7 +152,7 @@ class PatchEmbedding(
     Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
     """
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         rows = divide_image_size(axes["y"], axes["p"], "high")
         axes["n"] = rows * divide_image_size(axes["x"], axes["r"], "wide")
 
@@ -179,7 +179,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     layout: str
     base: float = 10000.0
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"sinusoidal embeddings need an even dimension, got {self.dim}")
@@ -204,7 +204,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     max_positions: int = 0
     axes: tuple[int, ...] = ()
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"rotary embedding needs an even dimension, got {self.dim}")
         pairs = divide_dims_exactly(self.dim, 2)
@@ -223,7 +223,7 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
     pairs: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.pairs in ("half", "interleaved"), self.pairs
         d, r = axes["d"].number, axes["r"].number
         if d is not None and r is not None and 2 * r > d:
@@ -314,7 +314,7 @@ class MixtureOfExperts(
             terms.append(f"{get_dtype_kind(type.dtype)}[{' '.join(axes)}]")
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["o"] = self.get_body_output().shape[-1]
         if self.stacked_count and axes["e"] != self.num_experts:
             title = f"{self.num_experts} experts, but weights for {axes['e']}"

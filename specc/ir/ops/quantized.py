@@ -70,7 +70,7 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]"
         forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
         return forms[self.layout, bool(self.group_size)]
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.group_size:
             check_group_shape(axes, axes["i"], self.bits, self.group_size)
         if "z" in axes.dims:
@@ -104,7 +104,7 @@ class QuantizedLstm(
     initial_states = (OptionalOperand(8), OptionalOperand(9))
     peepholes = OptionalOperand(10)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         gates, state = axes["g"], axes["r"]
         if gates != state * 4:
             title = f"expected {state * 4} columns for four gates of size {state}, got {gates}"
@@ -127,7 +127,7 @@ class QuantizedEmbedding(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
     def get_signature(self) -> Signature:
         return _EMBEDDING_SIGNATURES[self.layout, bool(self.group_size)]
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         if "d" not in axes.dims:
             axes["d"] = self.width
         if axes["d"] != self.width:
@@ -146,7 +146,7 @@ class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
 
     x, scale = Operand(0), Operand(1)
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes.dtypes["q"] = "i8"
 
 

@@ -113,7 +113,7 @@ class Gru(
     update: Literal["old", "new"] = "old"
     reverse: bool = False
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         g, h = axes["g"], axes["h"]
         if g != h * 3:
             raise ShapeError(
@@ -150,7 +150,7 @@ class Lstm(
     initial_states = (OptionalOperand(6), initial_cell)
     final_result, cell_result = 1, 2
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         g = axes["g"]
         if "h" not in axes.dims:
             if mod_dims(g, 4).number:

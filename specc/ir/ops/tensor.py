@@ -57,7 +57,7 @@ class Constant(Op, sig="-> a[]", is_view=True):
     value: float | int | bool
     dtype: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.dtype in ALL_DTYPES, self.dtype
         axes.dtypes["a"] = self.dtype
 
@@ -67,7 +67,7 @@ class Range(Op, sig="-> i[n]", is_view=True):
 
     length: Dim
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["n"] = self.length
 
 
@@ -90,7 +90,7 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
 
     fn: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
             title = "expected floats, got integers"
@@ -108,7 +108,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
     fn: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in ARITH_FUNCTIONS, self.fn
         if self.fn == "div" and axes.dtypes["n"] in ("i64", "i32"):
             raise ShapeError("integers are divided with `//`", (0, 1))
@@ -123,7 +123,7 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
 
     fn: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in COMPARE_FUNCTIONS, self.fn
 
 
@@ -156,7 +156,7 @@ class Cast(Op, sig="a[*s] -> n[*s]"):
 
     to: str
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.to in ALL_DTYPES, self.to
         axes.dtypes["n"] = self.to
 
@@ -177,7 +177,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
     axis: int
     sizes: tuple[Dim, ...]
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         length, product = axes["t"], multiply_dims(self.sizes)
         if product != length:
             title = f"an axis of {length} cannot be split into {' · '.join(map(str, self.sizes))}"
@@ -197,7 +197,7 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", is_view=True):
         merged = " ".join(f"t{n}" for n in range(self.count))
         return Signature.parse(f"a[*a {merged} *b] -> a[*a u *b]")
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["u"] = multiply_dims(axes[f"t{n}"] for n in range(self.count))
 
 
@@ -206,7 +206,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
 
     axis: int
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["one"] = Dim.from_value(1)
 
 
@@ -222,7 +222,7 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", is_view=True):
 
     axis: int
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_single_position(axes, "squeezed")
 
 
@@ -232,7 +232,7 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", is_view=True):
     axis: int
     length: Dim
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_single_position(axes, "expanded")
         axes["t"] = self.length
 
@@ -266,7 +266,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     start: Dim
     stop: Dim
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         length = axes["t"]
         if _is_negative_number(self.start):
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
@@ -294,7 +294,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
         """The end of the equivalent slice."""
         return self.index + 1
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         length = axes["t"]
         if _is_negative_number(self.index) or _is_negative_number(length - self.index - 1):
             title = f"index {self.index} is out of range for an axis of length {length}"
@@ -339,7 +339,7 @@ class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
     steps: int
     fill_value: float | int | bool
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.steps < 0:
             raise ShapeError(f"a delay by {self.steps} would read later positions", (0,))
 
@@ -358,7 +358,7 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
     fn: str
     axis: int
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in REDUCE_FUNCTIONS, self.fn
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
             raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
@@ -377,7 +377,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
     size: Dim
 
-    def bind_result_axes(self, axes: AxisBindings) -> None:
+    def infer_result_axes(self, axes: AxisBindings) -> None:
         axes["n"] = self.size
 
 

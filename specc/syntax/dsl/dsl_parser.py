@@ -58,7 +58,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     lexed = tokenize_fragment(fragment, table.keywords)
     # raised here, because the parser would only report the token that replaces an invalid character
     if lexed.errors:
-        raise Failed(*cap_diagnostics(lexed.errors))
+        raise Failed(*limit_diagnostics(lexed.errors))
     build = AstBuilder(fragment, lexed.tokens, lexed.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
@@ -81,7 +81,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     )
     value = run.parse()
     if build.errors:
-        raise Failed(*cap_diagnostics(build.errors))
+        raise Failed(*limit_diagnostics(build.errors))
     # only the callback of a start symbol returns the value of this symbol
     return cast(T, value)
 
@@ -103,7 +103,7 @@ def find_restart_points(fragment: Fragment, lexed: LexerResult) -> list[int]:
     ]
 
 
-def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
+def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Sort errors by position and keep the first 20. Add the number of omitted errors to the last
     one.
     """
@@ -176,9 +176,9 @@ def _find_expected_keywords(
     is a keyword only if it may be followed by tokens that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
-    if (name_states := table.shift_token(states, "NAME", end)) is None:
+    if (rename_states := table.shift_token(states, "NAME", end)) is None:
         return keywords
-    after_name = table.find_expected_terminals(name_states, end)
+    after_name = table.find_expected_terminals(rename_states, end)
     return frozenset(
         kind
         for kind in keywords

@@ -43,8 +43,8 @@ def format_dsl(file: ast.File) -> str:
         if (
             previous is None
             or item.comments.has_blank_line_before
-            or is_spaced_item(item)
-            or is_spaced_item(previous)
+            or has_blank_lines_around(item)
+            or has_blank_lines_around(previous)
         ):
             out.append("")
         out += format_statement(item, 0)
@@ -54,7 +54,7 @@ def format_dsl(file: ast.File) -> str:
     return "\n".join(out) + "\n"
 
 
-def is_spaced_item(item: ast.Item) -> bool:
+def has_blank_lines_around(item: ast.Item) -> bool:
     """Return True if blank lines surround an item."""
     return not isinstance(item, COMPACT_ITEMS)
 
@@ -87,17 +87,17 @@ def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     """Format a statement, item or entry with its comments."""
     above = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
-        return above + format_headed_body(node, indent)
+        return above + format_body_with_header(node, indent)
     if isinstance(node, ast.When):
         return above + format_when(node, indent)
     if type(node) in SECTION_LAYOUTS:
         return above + format_section(node, indent)
     if isinstance(node, ast.Field):
         return above + append_comment(format_field_lines(node, indent), node.comments)
-    return above + append_comment(break_lines(format_leaf(node), indent), node.comments)
+    return above + append_comment(break_lines(format_simple_node(node), indent), node.comments)
 
 
-def format_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
+def format_body_with_header(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
     """Format a header with a body in braces. The body of a block begins with its docstring."""
     out = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
@@ -116,7 +116,7 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
     if len(children) <= max_on_line and not end and not _have_comments(children):
-        entries = "  ".join(join_pieces(format_leaf(c)) for c in children)
+        entries = "  ".join(join_pieces(format_simple_node(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.comments)
@@ -173,9 +173,9 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
 """The layout of each section: header, maximum number of entries on one line, entries."""
 
 
-def format_leaf(node: ast.Commentable) -> Pieces:
+def format_simple_node(node: ast.Commentable) -> Pieces:
     """Format a statement or entry without a body."""
-    return LEAF_LAYOUTS[type(node)](node)
+    return SIMPLE_NODE_LAYOUTS[type(node)](node)
 
 
 def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
@@ -207,12 +207,12 @@ def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     return [f"{quote_unless_name(node.name)} = ", *value]
 
 
-def format_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
+def format_assignment(node: ast.Assign | ast.Setting | ast.InputPreprocessing) -> Pieces:
     """Format an assignment, setting or input reading, e.g. `stop = eos`."""
     return [f"{node.name} = ", *format_expression_pieces(node.value)]
 
 
-LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+SIMPLE_NODE_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Let: lambda n: [
         *join_with_commas(map(format_target, n.targets), line_break=TARGET_BREAK),
         " = ",
@@ -244,10 +244,10 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ],
     ast.IgnoredKeys: lambda n: ["ignore ", *format_words(map(quote_text, n.keys))],
     ast.QuantizeEntry: format_quantize_entry,
-    ast.ResultDisplay: lambda n: [f"show {n.name} = ", *format_expression_pieces(n.value)],
+    ast.OutputPostprocessing: lambda n: [f"show {n.name} = ", *format_expression_pieces(n.value)],
     ast.Assign: format_assignment,
     ast.Setting: format_assignment,
-    ast.InputReading: format_assignment,
+    ast.InputPreprocessing: format_assignment,
     ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
     ast.Tie: lambda n: [
         f"tie {format_weight_path(n.name)} =",

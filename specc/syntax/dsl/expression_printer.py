@@ -150,10 +150,10 @@ def _escape_character(character: str) -> str:
     """Escape a character in a string. Invisible characters are written as code points."""
     if character in TEXT_ESCAPES:
         return TEXT_ESCAPES[character]
-    return character if is_visible_character(character) else f"\\u{{{ord(character):X}}}"
+    return character if is_printable_character(character) else f"\\u{{{ord(character):X}}}"
 
 
-def is_visible_character(character: str) -> bool:
+def is_printable_character(character: str) -> bool:
     """Return True if a character is visible in an editor and does not affect other characters."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 

@@ -195,8 +195,8 @@ RULE_CALLBACKS |= {
     "parameters": TupleRule("the parameter"),
     "parameter": NodeRule(ast.DefinitionParameter, "name type default"),
     # other sections
-    "reads": NodeRule(ast.InputReading, "name value"),
-    "shows": NodeRule(ast.ResultDisplay, "name value"),
+    "reads": NodeRule(ast.InputPreprocessing, "name value"),
+    "shows": NodeRule(ast.OutputPostprocessing, "name value"),
     "weights": NodeRule(ast.Weights, "{rules}"),
     "from_file": NodeRule(ast.WeightsFile, "path"),
     "tie": NodeRule(ast.Tie, "name source condition"),
@@ -318,8 +318,12 @@ def _build_field(
 def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
     node = READING(b, span, *children)
     # an input and a result may have the same name
-    b.report_duplicates("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
-    b.report_duplicates("the result", (e for e in node.entries if isinstance(e, ast.ResultDisplay)))
+    b.report_duplicates(
+        "the input", (e for e in node.entries if isinstance(e, ast.InputPreprocessing))
+    )
+    b.report_duplicates(
+        "the result", (e for e in node.entries if isinstance(e, ast.OutputPostprocessing))
+    )
     return node
 
 

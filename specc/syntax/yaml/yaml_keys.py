@@ -137,7 +137,7 @@ class Form(Generic[T]):
         )
 
 
-def find_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
+def find_construct(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
     """Return the form for the class of a node."""
     return next(form for form in forms.values() if form.node is type(node))
 
@@ -157,9 +157,9 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
     names = [e.name for e in node.entries]
-    kind = next((name for name in names if name in STATEMENT_FORMS), None)
+    kind = next((name for name in names if name in STATEMENT_CONSTRUCTS), None)
     if kind is not None:
-        return STATEMENT_FORMS[kind].parse(reader, node)
+        return STATEMENT_CONSTRUCTS[kind].parse(reader, node)
     if "until" not in names:
         return parse_yaml_let(reader, node)
     _report_unbounded_loop(reader, node.entries[names.index("until")].key.span)
@@ -191,8 +191,10 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
 
 def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report E0125 for a statement with two keys, i.e. a misspelled keyword or two statements."""
-    entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_FORMS)), entries[1])
-    meant = find_similar_name(entry.name, STATEMENT_FORMS)
+    entry = next(
+        (e for e in entries if find_similar_name(e.name, STATEMENT_CONSTRUCTS)), entries[1]
+    )
+    meant = find_similar_name(entry.name, STATEMENT_CONSTRUCTS)
     reader.report_error(
         "E0125",
         "a statement binds one value",
@@ -245,7 +247,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement."""
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
-    form = find_form(STATEMENT_FORMS, node)
+    form = find_construct(STATEMENT_CONSTRUCTS, node)
     return YamlItem(form.to_yaml(node), node.comments, is_comment_on_first_line=form.has_body)
 
 
@@ -259,8 +261,10 @@ ELSE_KIND = ValueKind(
     BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
 DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")
-REQUIRE_FORM = Form(ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)])
-STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
+REQUIRE_CONSTRUCT = Form(
+    ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)]
+)
+STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
     "repeat": Form(
         ast.Repeat,
         [
@@ -291,7 +295,7 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
         "do",
     ),
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
-    "require": REQUIRE_FORM,
+    "require": REQUIRE_CONSTRUCT,
 }
 """The statements that begin with a keyword. All other statements are assignments
 (`parse_yaml_let`).
@@ -299,7 +303,7 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
-WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
+WEIGHT_RULE_CONSTRUCTS: Mapping[str, Form[ast.WeightRule]] = {
     "from": Form(ast.WeightsFile, [Key("from", FILE, "path")], is_multiline=False),
     "tie": Form(
         ast.Tie,
@@ -328,7 +332,7 @@ USE_KEYS = (
 )
 SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
 GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "architectures"))
-ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
+ITEM_CONSTRUCTS: Mapping[str, Form[ast.Item]] = {
     "block": Form(
         ast.Block,
         [Key("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
@@ -357,7 +361,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
     "use": Form(
         ast.Use, [Key("use", FILES, "paths", "the file"), *USE_KEYS], "as", is_multiline=False
     ),
-    "require": REQUIRE_FORM,
+    "require": REQUIRE_CONSTRUCT,
 }
 """The forms of `items:` entries with several keys, by keyword."""
 

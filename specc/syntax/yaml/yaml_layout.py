@@ -14,7 +14,7 @@ from specc.syntax.dsl.expression_printer import (
     TEXT_ESCAPES,
     format_comment_lines,
     format_expression,
-    is_visible_character,
+    is_printable_character,
 )
 
 
@@ -68,7 +68,7 @@ PLAIN_SCALAR = re.compile(r"(?:[A-Za-z0-9_(]|[-.][A-Za-z0-9_(])(?:.*\S)?", re.DO
 def format_yaml_scalar(text: str, is_flow: bool) -> str:
     """Format a text as a YAML scalar."""
     # only double quotes can express invisible characters
-    if not all(map(is_visible_character, text)):
+    if not all(map(is_printable_character, text)):
         return f'"{"".join(map(escape_yaml_character, text))}"'
     if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
@@ -88,7 +88,7 @@ def _is_plain_scalar(text: str) -> bool:
 
 def escape_yaml_character(character: str) -> str:
     """Escape a character for double quotes. Write an invisible character as its code point."""
-    if character in TEXT_ESCAPES or is_visible_character(character):
+    if character in TEXT_ESCAPES or is_printable_character(character):
         return TEXT_ESCAPES.get(character, character)
     code = ord(character)
     return (

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment
-from specc.syntax.dsl.dsl_parser import cap_diagnostics
+from specc.syntax.dsl.dsl_parser import limit_diagnostics
 
 PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("cannot start any token",), "a character reserved by YAML", "put the string in quotes"),
@@ -189,7 +189,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
     except yaml.YAMLError as error:
         raise Failed(explain_yaml_error(source, error)) from None
     if composer.errors:
-        raise Failed(*cap_diagnostics(composer.errors))
+        raise Failed(*limit_diagnostics(composer.errors))
     return composer.root, find_yaml_comments(source, composer.scalars)
 
 
@@ -312,7 +312,7 @@ class YamlComposer:
                 )
             )
             if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-                raise Failed(*cap_diagnostics(self.errors))
+                raise Failed(*limit_diagnostics(self.errors))
         top.keys.setdefault(node.value, node)
         return node
 

@@ -8,9 +8,14 @@ from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
-from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics
+from specc.syntax.dsl.dsl_parser import DIM_NAME, limit_diagnostics
 from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
-from specc.syntax.yaml.yaml_keys import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
+from specc.syntax.yaml.yaml_keys import (
+    ITEM_CONSTRUCTS,
+    REQUIRE_ENTRY,
+    USE_ENTRY,
+    WEIGHT_RULE_CONSTRUCTS,
+)
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
@@ -86,8 +91,8 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Items:
     """Parse an entry of `items:`."""
-    if kind in ITEM_FORMS:
-        item = ITEM_FORMS[kind].parse(reader, node)
+    if kind in ITEM_CONSTRUCTS:
+        item = ITEM_CONSTRUCTS[kind].parse(reader, node)
         return [item] if item is not None else []
     # a top-level key may be an entry of `items:`, e.g. `- dims: [batch]`
     found = reader.read_known_keys(node, (kind,), f"`{kind}`")
@@ -117,7 +122,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
         if is_result
         else parse_yaml_name(reader, entry.key, "an input")
     )
-    node = ast.ResultDisplay if is_result else ast.InputReading
+    node = ast.OutputPostprocessing if is_result else ast.InputPreprocessing
     return node(name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry))
 
 
@@ -193,12 +198,12 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
     """Parse a weight rule, or return None after an error."""
     subject = "a rule of `weights`"
     entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
-    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
+    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_CONSTRUCTS), None)
     if kind is None:
         if entries:
-            reader.report_unknown_key(entries[0], WEIGHT_RULE_FORMS, subject)
+            reader.report_unknown_key(entries[0], WEIGHT_RULE_CONSTRUCTS, subject)
         return None
-    return WEIGHT_RULE_FORMS[kind].parse(reader, node)
+    return WEIGHT_RULE_CONSTRUCTS[kind].parse(reader, node)
 
 
 TOP_ITEM_PARSERS: dict[str, ItemParser] = {
@@ -222,7 +227,7 @@ TOP_ITEM_PARSERS: dict[str, ItemParser] = {
 YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
 YAML_TOP_KEYS = (*YAML_HEADER_KEYS, *TOP_ITEM_PARSERS)
 LISTED_ITEMS = (
-    *ITEM_FORMS,
+    *ITEM_CONSTRUCTS,
     *(key for key in TOP_ITEM_PARSERS if key not in ("use", "require", "items")),
 )
 """The keys that begin an entry of `items:`."""
@@ -235,7 +240,7 @@ def parse_yaml(source: Source) -> ast.File:
     reader = YamlReader(source, comments)
     file = parse_yaml_file(reader, root)
     if reader.errors:
-        raise Failed(*cap_diagnostics(reader.errors))
+        raise Failed(*limit_diagnostics(reader.errors))
     return file
 
 

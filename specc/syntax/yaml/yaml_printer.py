@@ -9,15 +9,15 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
-from specc.syntax.dsl.dsl_printer import format_dim_name, is_spaced_item
+from specc.syntax.dsl.dsl_printer import format_dim_name, has_blank_lines_around
 from specc.syntax.dsl.expression_printer import format_comment_lines
 from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
 from specc.syntax.yaml.yaml_keys import (
-    ITEM_FORMS,
+    ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
     USE_ENTRY,
-    WEIGHT_RULE_FORMS,
-    find_form,
+    WEIGHT_RULE_CONSTRUCTS,
+    find_construct,
     statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_layout import (
@@ -56,8 +56,8 @@ def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
     return (
         previous is None
         or item.comments.has_blank_line_before
-        or is_spaced_item(item)
-        or is_spaced_item(previous)
+        or has_blank_lines_around(item)
+        or has_blank_lines_around(previous)
     )
 
 
@@ -179,7 +179,7 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
     """Convert an entry of `reading`."""
-    name = f"show {entry.name}" if isinstance(entry, ast.ResultDisplay) else entry.name
+    name = f"show {entry.name}" if isinstance(entry, ast.OutputPostprocessing) else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
 
 
@@ -202,7 +202,10 @@ def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
 SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
     ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
     ast.Weights: lambda item: make_multiline_list(
-        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).to_yaml(r), r.comments) for r in item.rules],
+        [
+            YamlItem(find_construct(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
+            for r in item.rules
+        ],
         item.end,
     ),
     ast.Config: lambda item: make_entries(
@@ -227,7 +230,9 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
     entries = []
     previous: ast.Item | None = None
     for item in run:
-        spaced = previous is not None and (is_spaced_item(item) or is_spaced_item(previous))
+        spaced = previous is not None and (
+            has_blank_lines_around(item) or has_blank_lines_around(previous)
+        )
         entries.append(listed_item_to_yaml(item, spaced))
         previous = item
     return YamlPair("items", YamlList(entries, is_multiline=True))
@@ -236,7 +241,7 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
 def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     """Convert an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
-    if form := ITEM_FORMS.get(word):
+    if form := ITEM_CONSTRUCTS.get(word):
         return YamlItem(
             form.to_yaml(item),
             item.comments,

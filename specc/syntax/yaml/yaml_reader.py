@@ -17,7 +17,7 @@ from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment, Fragment
-from specc.syntax.dsl.dsl_parser import cap_diagnostics
+from specc.syntax.dsl.dsl_parser import limit_diagnostics
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,
@@ -61,7 +61,7 @@ class YamlReader(ErrorCollector):
         """Report errors; stop at the limit."""
         super().add(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
-            raise Failed(*cap_diagnostics(self.errors))
+            raise Failed(*limit_diagnostics(self.errors))
 
     def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map; an empty value is an empty map."""

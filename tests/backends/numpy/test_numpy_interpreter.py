@@ -9,7 +9,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import Type
 
@@ -17,7 +17,7 @@ B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")
 
 
 def build_lookup_graph() -> Graph:
-    build = Builder()
+    build = GraphBuilder()
     ids = build.add_input("ids", Input(Type.of("i64", B, T)))
     scale = build.add_input("scale", Input(Type.of("f32", B)))
     table = build.add_parameter(
@@ -96,7 +96,7 @@ def test_inconsistent_lengths_are_rejected(shape: tuple[int, ...], message: str)
 
 
 def build_counting_body() -> Graph:
-    inner = Builder()
+    inner = GraphBuilder()
     row, carry = (
         inner.add_input("x", Input(Type.of("f32", B))),
         inner.add_input("c", Input(Type.of("f32", B))),
@@ -106,7 +106,7 @@ def build_counting_body() -> Graph:
 
 
 def run_scan(reverse: bool) -> Graph:
-    build = Builder()
+    build = GraphBuilder()
     keep = build.add_input("keep", Input(Type.of("bool", B, T), padding_side="any"))
     x, c = (
         build.add_input("x", Input(Type.of("f32", B, T))),

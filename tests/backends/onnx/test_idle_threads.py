@@ -11,7 +11,7 @@ def test_idle_threads_spin_for_a_millisecond(tmp_path: Path) -> None:
     specc.compile("t5", tmp_path / "out", init=0, set=SMALL_CONFIGS["t5"], graphs=["step"])
     writer = specc.load(tmp_path / "out").generator
     assert writer
-    stepper = writer.create_stepper(
+    stepper = writer.create_decoder_session(
         writer.input_signature.prepare(
             {"source": [[1, 2]], writer.input_signature.sequence_input: [[0]]}
         )

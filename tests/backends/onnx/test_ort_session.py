@@ -17,7 +17,7 @@ from support.decoder_graphs import build_decoder, sample_parameters
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import get_ort_provider
@@ -25,7 +25,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model, open_ort_model_byte
 
 
 def open_two_input_model() -> OrtModel:
-    b = Builder()
+    b = GraphBuilder()
     n = Dim.symbol("n")
     x = b.add_input("left", Input(Type.of("f32", n, 2)))
     y = b.add_input("right", Input(Type.of("f32", n, 2)))
@@ -41,7 +41,7 @@ def open_two_input_model() -> OrtModel:
 def test_directory_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     directory = tmp_path / os.fsdecode(b"bad\xff")
     model = build_model(
-        Builder().build_graph("g", {}), get_target("onnx")
+        GraphBuilder().build_graph("g", {}), get_target("onnx")
     ).model.SerializeToString()
     with pytest.raises(Failed, match=r"E0923(.|\n)*is not UTF-8"):
         open_ort_model_bytes(model, directory=directory)

@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.hf_decoder_profile import build_decoder
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
@@ -24,14 +24,14 @@ CACHES = {
 }
 
 
-def convert_cache_to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
+def convert_cache_to_heads(b: GraphBuilder, x: Value, rank: int, rows: int) -> Value:
     """Convert a cache to the layout of the attention."""
     if rank == 3:
         x = b.add_op(ops.Split(2, (Dim.from_value(2), Dim.from_value(3))), x)
     return b.add_op(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
 
 
-def convert_features_to_cache(b: Builder, x: Value, rank: int, rows: int) -> Value:
+def convert_features_to_cache(b: GraphBuilder, x: Value, rank: int, rows: int) -> Value:
     """Convert new positions to the layout of the cache."""
     if rank == 3:
         return x
@@ -43,7 +43,7 @@ def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> 
     """Build a decode step: embedding, one attention over all cached positions, and inputs that are
     added to the embeddings."""
     kept, rows = CACHES[layout]
-    b = Builder()
+    b = GraphBuilder()
     ids = b.add_input("ids", Input(Type.of("i64", BATCH, NEW)))
     x = b.add_op(
         ops.Embedding(),

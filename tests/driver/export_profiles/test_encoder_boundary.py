@@ -11,22 +11,22 @@ from specc.driver.hf_encoder_decoder_profile import (
 )
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.types import Type
 
 BATCH, SRC, NEW, PAST = (Dim.symbol(n) for n in ("batch", "src", "new", "past"))
 
 
-def add_weight(b: Builder, name: str, *shape: int) -> Value:
+def add_weight(b: GraphBuilder, name: str, *shape: int) -> Value:
     return b.add_parameter(Parameter(name=name, type=Type.of("f32", *shape), initializer="ones"))
 
 
-def add_linear(b: Builder, x: Value, name: str) -> Value:
+def add_linear(b: GraphBuilder, x: Value, name: str) -> Value:
     return b.add_op(ops.Linear(), x, add_weight(b, name, 4, 4))
 
 
-def split_heads(b: Builder, x: Value) -> Value:
+def split_heads(b: GraphBuilder, x: Value) -> Value:
     return b.add_op(
         ops.Transpose((0, 2, 1, 3)),
         b.add_op(ops.Split(2, (Dim.from_value(2), Dim.from_value(2))), x),
@@ -36,7 +36,7 @@ def split_heads(b: Builder, x: Value) -> Value:
 def build_encoder(also: str = "") -> tuple[Graph, Value, Value]:
     """Build an embedding, two layers, keys and values. Return the graph, its input and the output
     of the second layer."""
-    b = Builder()
+    b = GraphBuilder()
     words = b.add_input("words", Input(Type.of("i64", BATCH, SRC)))
     keep = b.add_input("keep", Input(Type.of("bool", BATCH, SRC), padding_side="any"))
     x = b.add_op(ops.Embedding(), words, add_weight(b, "table", 9, 4))
@@ -57,7 +57,7 @@ def build_encoder(also: str = "") -> tuple[Graph, Value, Value]:
 def build_step(encode: Graph) -> DerivedGraphs:
     """Build self-attention over the generated tokens and cross-attention over the encoder
     output."""
-    b = Builder()
+    b = GraphBuilder()
     ids = b.add_input("ids", Input(Type.of("i64", BATCH, NEW)))
     given = {n: b.add_input(n, Input(v.type)) for n, v in encode.outputs.items()}
     past = {

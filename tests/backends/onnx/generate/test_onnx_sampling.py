@@ -1,4 +1,4 @@
-"""Sampling in ONNX selects the same tokens as `specc.decode.token_choice`."""
+"""Sampling in ONNX selects the same tokens as `specc.decode.token_selection`."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_sessions import EmittedModel
 
-from specc.decode.decode_loop_and_beam_search import choose_next_tokens
+from specc.decode.decode_loop_and_beam_search import select_next_tokens
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import (
+from specc.decode.token_selection import (
     DecodePosition,
     Floats,
     count_prompt_tokens,
     find_prompt_tokens,
 )
-from specc_onnx.generate import generator_token_rules, onnx_sampling
+from specc_onnx.generate import generator_logits_processors, onnx_sampling
 from specc_onnx.generate.generator_inputs import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter
 
@@ -30,8 +30,8 @@ def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
         s = onnx_sampling.emit_sampler_state(
             g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
         )
-        seen = generator_token_rules.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
-        logits = generator_token_rules.emit_repetition_penalty(g, "logits", seen, "penalty")
+        seen = generator_logits_processors.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
+        logits = generator_logits_processors.emit_repetition_penalty(g, "logits", seen, "penalty")
         return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 
     setting_inputs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
@@ -94,7 +94,7 @@ def test_samples_match_python(settings: GenerationSettings) -> None:
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
         place = DecodePosition(step=step, prompt_lengths=count_prompt_tokens(prompt, keep))
-        wanted = choose_next_tokens(
+        wanted = select_next_tokens(
             logits, find_prompt_tokens(prompt, VOCABULARY, keep), settings, place
         )
         assert sample_tokens(model, logits, settings, step, prompt, keep) == wanted.tolist(), (

@@ -14,7 +14,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
@@ -29,7 +29,7 @@ def list_block_graphs(rng: np.random.Generator) -> Graph:
     """Layers of additions and norms: pre-norm or post-norm, with or without a bias, with or without
     another user of the residual stream.
     """
-    made = Builder()
+    made = GraphBuilder()
     x, y = (made.add_input(name, Input(ROWS)) for name in "xy")
     w = made.add_input("w", Input(VECTOR))
     for _ in range(6):
@@ -45,7 +45,7 @@ def list_block_graphs(rng: np.random.Generator) -> Graph:
 
 def list_unfusable_graphs() -> Graph:
     """The sum of a value with itself, and a sum with a broadcast vector."""
-    made = Builder()
+    made = GraphBuilder()
     x, w = made.add_input("x", Input(ROWS)), made.add_input("w", Input(VECTOR))
     double = made.add_op(ops.LayerNorm(1e-5), made.add_op(ops.Arith("add"), x, x), w, w)
     total = made.add_op(ops.Arith("add"), double, w)

@@ -21,7 +21,7 @@ from specc.analysis.local_attention import plan_local_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
-from specc_onnx.lower import blocked_attention, grid_slices
+from specc_onnx.lower import blocked_attention, query_key_slices
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
@@ -110,11 +110,11 @@ def test_any_number_of_global_tokens(share: float) -> None:
 
 
 def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(g: Any, keys: grid_slices.PositionSpan) -> str:
+    def twice(g: Any, keys: query_key_slices.PositionSpan) -> str:
         every: str = g.emit_constant(True, "bool")
         return every
 
-    monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
+    monkeypatch.setattr(query_key_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
         assert (
             measure_max_error(
@@ -186,7 +186,7 @@ def test_only_the_short_branch_has_square_values(opset: int, high: int | None) -
 
 def test_sliced_full_grid_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        grid_slices.GridSlice, "_slice_all_operands", lambda self, value, axes: None
+        query_key_slices.QueryKeySlicer, "_slice_all_operands", lambda self, value, axes: None
     )
     with pytest.raises(AssertionError, match="assert 2 < 2"):
         test_only_the_short_branch_has_square_values(23, 15)

@@ -22,7 +22,7 @@ import specc
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.types import Type
 from specc.transforms.mixed_precision import HalfDtype
 from specc_onnx import build_model, get_target
@@ -75,7 +75,7 @@ def test_every_spec_has_kernels(name: str) -> None:
 
 def test_missing_kernel_is_detected() -> None:
     """The list of missing kernels is not empty for these nodes."""
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(Type("f32", (B, Dim.from_value(4), N, M))))
     pool = made.add_op(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
     graph = made.build_graph("g", {"y": pool})
@@ -97,7 +97,7 @@ def list_pooling_cases() -> list[tuple[ops.MaxPool, Graph]]:
         )
         op = ops.MaxPool(kernel, stride, dilation, (*pads[0], *pads[1]))
         shape = (B, N, Dim.from_value(4)) if axes == 1 else (B, Dim.from_value(4), N, M)
-        made = Builder()
+        made = GraphBuilder()
         x = made.add_input("x", Input(Type("f32", shape)))
         found.append((op, made.build_graph("g", {"y": made.add_op(op, x)})))
     return found
@@ -107,7 +107,7 @@ def list_pooling_cases() -> list[tuple[ops.MaxPool, Graph]]:
 def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
     """In f32 and f16, whose padding value has its own dtype."""
     for dtype in ("f32", "f16"):
-        made = Builder()
+        made = GraphBuilder()
         x = graph.inputs["x"].type
         given = made.add_input("x", Input(replace(x, dtype=dtype)))
         of_type = made.build_graph("g", {"y": made.add_op(op, given)})
@@ -124,7 +124,7 @@ def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
 
 @pytest.mark.parametrize("dtype", ["i64", "i32"])
 def test_arg_max_of_integers_returns_the_first_maximum(dtype: str) -> None:
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(Type(dtype, (B, Dim.from_value(6), N))))
     graph = made.build_graph("g", {"y": made.add_op(ops.ArgMax(1), x)})
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)

@@ -7,7 +7,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, floor_divide_dims, max_dims, min_dims, mod_dims
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 
@@ -15,7 +15,7 @@ P, N, K = Dim.symbol("past"), Dim.symbol("new"), Dim.symbol("k")
 
 
 def list_sizes(*lengths: Dim, inputs: dict[str, Type], **more: object) -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     for name, type in inputs.items():
         b.add_input(name, Input(type))
     results = {f"y{n}": b.add_op(ops.Size(d)) for n, d in enumerate(lengths)}

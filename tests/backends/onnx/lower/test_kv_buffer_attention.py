@@ -15,8 +15,8 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.target import Target
+from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generator import Generator
-from specc.runtime.steppers import KVCacheStepper
 from specc_onnx.lower.onnx_targets import TARGETS, get_target
 
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 300}
@@ -32,9 +32,9 @@ def open_generator(
     return writer
 
 
-def prefill_stepper(writer: Generator, ids: Any) -> KVCacheStepper:
-    made = writer.create_stepper(writer.input_signature.prepare({"input_ids": ids}))
-    assert isinstance(made, KVCacheStepper)
+def prefill_stepper(writer: Generator, ids: Any) -> KVCacheSession:
+    made = writer.create_decoder_session(writer.input_signature.prepare({"input_ids": ids}))
+    assert isinstance(made, KVCacheSession)
     return made
 
 
@@ -60,8 +60,10 @@ def test_models_with_in_place_buffers(
 ) -> None:
     writer = open_generator(tmp_path, spec, target, opset, **sets)
     name = writer.input_signature.sequence_input
-    made = writer.create_stepper(writer.input_signature.prepare({name: np.ones((1, 2), np.int64)}))
-    assert isinstance(made, KVCacheStepper)
+    made = writer.create_decoder_session(
+        writer.input_signature.prepare({name: np.ones((1, 2), np.int64)})
+    )
+    assert isinstance(made, KVCacheSession)
     assert len(made.buffers) == count
 
 
@@ -180,7 +182,7 @@ def test_single_masked_key_is_masked_on_cuda(
         given = {"input_ids": ids, "attention_mask": keep}
         found = []
         for writer in (usual, other):
-            made = writer.create_stepper(writer.input_signature.prepare(given))
+            made = writer.create_decoder_session(writer.input_signature.prepare(given))
             found.append([made.step(ids), made.step(np.array([[7]]))])
         for want, got in zip(*found, strict=True):
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), hidden

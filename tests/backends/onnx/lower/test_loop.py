@@ -10,7 +10,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 
@@ -23,7 +23,7 @@ def build_body() -> Graph:
     """Return a body with the collected carry `h' = tanh(x w + h u)`, a step counter and a collected
     constant.
     """
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", B, 3)))
     h = b.add_input("h", Input(Type.of("f32", B, 4)))
     n = b.add_input("n", Input(Type.of("i64", B)))
@@ -40,7 +40,7 @@ def build_body() -> Graph:
 
 
 def build_graph(reverse: bool, masked: bool) -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     keep = [b.add_input("keep", Input(Type.of("bool", B, T)))] if masked else []
     x = b.add_input("x", Input(Type.of("f32", B, T, 3)))
     h = b.add_input("h", Input(Type.of("f32", B, 4)))
@@ -87,18 +87,18 @@ def test_nested_scans(where: str) -> None:
     """The inner scan iterates over the features of a position and captures values of both outer
     graphs.
     """
-    inner = Builder()
+    inner = GraphBuilder()
     x = inner.add_input("x", Input(Type.of("f32", B)))
     s = inner.add_input("s", Input(Type.of("f32", B)))
     k = inner.add_input("k", Input(Type.of("f32")))
     total = inner.add_op(ops.Arith("add"), s, inner.add_op(ops.Arith("mul"), x, k))
     step = inner.build_graph("inner", {"s": total, "y": total})
-    outer = Builder()
+    outer = GraphBuilder()
     row = outer.add_input("row", Input(Type.of("f32", B, 3)))
     start = outer.add_input("start", Input(Type.of("f32", B)))
     scale = outer.add_input("scale", Input(Type.of("f32")))
     end, sums = outer.add_node(ops.Scan(step, 1, 1, 1), row, start, scale)
-    b = Builder()
+    b = GraphBuilder()
     rows = b.add_input("rows", Input(Type.of("f32", B, T, 3)))
     first = b.add_input("first", Input(Type.of("f32", B)))
     factor = b.add_input("factor", Input(Type.of("f32")))

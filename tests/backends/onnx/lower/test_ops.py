@@ -17,7 +17,7 @@ from support.op_examples import QUANTIZED_RANGES, make_sequence_conv
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.op import OPS_BY_NAME, Op
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
@@ -354,7 +354,7 @@ def build_graph(case: Case) -> Graph:
     """Return a graph of the op alone, with its operands as inputs; the input `anchor` determines
     all lengths.
     """
-    b = Builder()
+    b = GraphBuilder()
     b.add_input("anchor", Input(Type("f32", (B, T, S))))
     args = [
         None if a is None else b.add_input(f"x{n}", Input(parse_type(a)))

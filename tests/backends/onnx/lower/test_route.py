@@ -10,7 +10,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES
@@ -21,7 +21,7 @@ FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])
 
 def build_body(axes: int) -> Graph:
     """Return a body that computes `tanh(x · wᵀ + shared)` with leading axes of length 1."""
-    b = Builder()
+    b = GraphBuilder()
     shape = (*[Dim.from_value(1)] * axes, Dim.symbol("routed"), Dim.from_value(3))
     x = b.add_input("rows", Input(Type("f32", shape)))
     w = b.add_input("own w", Input(Type.of("f32", 4, 3)))
@@ -31,7 +31,7 @@ def build_body(axes: int) -> Graph:
 
 
 def build_graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type("f32", (*lead, Dim.from_value(3)))))
     numbers = b.add_input("ids", Input(Type(ids, (*lead, K))))
     gates = b.add_input("gates", Input(Type("f32", (*lead, K))))
@@ -140,11 +140,11 @@ def test_target_limits_unrolled_experts() -> None:
 @pytest.mark.parametrize(("width", "form"), [(8, "If"), (1 << 22, "Loop")])
 def test_large_experts_are_a_loop(width: int, form: str) -> None:
     """16 experts of 16 Mi elements take more than 256 MiB."""
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type("f32", (N, Dim.from_value(width)))))
     ids = b.add_input("ids", Input(Type("i64", (N, K))))
     gates = b.add_input("gates", Input(Type("f32", (N, K))))
-    inner = Builder()
+    inner = GraphBuilder()
     shape = (Dim.symbol("routed"), Dim.from_value(width))
     rows = inner.add_input("rows", Input(Type("f32", shape)))
     own = inner.add_input("own", Input(Type.of("f32", 4, width)))

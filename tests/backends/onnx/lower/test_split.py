@@ -9,7 +9,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 
@@ -35,7 +35,7 @@ def make_dim(number: int | str) -> Dim:
 
 
 def build_slices(pieces: Pieces) -> Graph:
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(ROWS))
     parts = [made.add_op(ops.Slice(2, make_dim(a), make_dim(b)), x) for a, b in pieces]
     return made.build_graph("g", {f"y{n}": part for n, part in enumerate(parts)})

@@ -15,7 +15,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input
+from specc.ir.graph import Graph, GraphBuilder, Input
 from specc.ir.op import Op
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
@@ -52,7 +52,7 @@ def sample_window_op(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...]
 
 def build_graph(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
     shape = (B, N, Dim.from_value(4)) if axes == 1 else (B, Dim.from_value(4), N, M)
-    made = Builder()
+    made = GraphBuilder()
     x = made.add_input("x", Input(Type("f32", shape)))
     args = [x]
     if weight is not None:

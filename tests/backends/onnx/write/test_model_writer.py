@@ -21,7 +21,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.weights.external_data import MAX_INLINE
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES, get_array_dtype
-from specc.weights.parameter_values import ByteRange
+from specc.weights.parameter_sources import ByteRange
 from specc.weights.weight_rules import RequiredParameter
 from specc_onnx import get_target
 from specc_onnx.ort_session import open_ort_model

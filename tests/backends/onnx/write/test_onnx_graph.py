@@ -15,7 +15,7 @@ from support.parameter_sweeps import sample_sweep
 import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input, Parameter
+from specc.ir.graph import GraphBuilder, Input, Parameter
 from specc.ir.types import Type
 from specc_onnx import TARGETS, BuiltModel, build_model, get_target
 from specc_onnx.write.onnx_verifier import verify_built_model
@@ -126,7 +126,7 @@ def test_model_bytes_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_inputs_and_shared_values_can_be_outputs() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", Dim.symbol("n"))))
     y = b.add_op(ops.Pointwise("exp"), x)
     w = b.add_parameter(Parameter(name="w", type=Type.of("f32", 2), initializer=""))
@@ -141,7 +141,7 @@ def test_inputs_and_shared_values_can_be_outputs() -> None:
 
 
 def test_weight_with_the_name_of_an_input_is_renamed() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", 2)))
     w = b.add_parameter(Parameter(name="x", type=Type.of("f32", 2), initializer=""))
     graph = b.build_graph("names", {"y": b.add_op(ops.Arith("add"), x, w)})
@@ -151,7 +151,7 @@ def test_weight_with_the_name_of_an_input_is_renamed() -> None:
 
 
 def test_narrow_weights_are_widened_and_tied_weights_stored_once() -> None:
-    b = Builder()
+    b = GraphBuilder()
     x = b.add_input("x", Input(Type.of("f32", Dim.symbol("n"), 2)))
     one, two = (
         b.add_parameter(Parameter(name=n, type=Type.of("f32", 2, 2), initializer=""))

@@ -6,7 +6,7 @@ from support.decoder_graphs import build_decoder
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Input
+from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.write.onnx_value_types import UnsoundModelError
@@ -77,7 +77,7 @@ def test_position_vectors_do_not_break_inference() -> None:
     """ONNX's value propagation treats a `Range` as a shape and rejects the subtraction of a column
     from it.
     """
-    b = Builder()
+    b = GraphBuilder()
     row = b.add_op(ops.Range(Dim.from_value(32)))
     column = b.add_op(ops.Insert(1), b.add_op(ops.Range(Dim.from_value(512))))
     x = b.add_input("x", Input(Type.of("i64", 1)))

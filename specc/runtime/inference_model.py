@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.generation_facts import is_stream
-from specc.artifact.manifest import Manifest, RandomWeights
-from specc.artifact.package_index import INDEX_FILE, read_index
+from specc.artifact.generation_facts import is_streaming_package
+from specc.artifact.manifest import Manifest, RandomInitInfo
+from specc.artifact.package_index import INDEX_FILE, read_package_index
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
@@ -27,7 +27,7 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 
 @dataclass(kw_only=True, eq=False)
-class OpenedModel(Closeable):
+class InferenceModel(Closeable):
     """A loaded model or package at `path`, on an execution provider.
 
     `graph` restricts a package to one graph; if it is "", each method uses its default graph. With
@@ -136,7 +136,7 @@ class OpenedModel(Closeable):
         return (self.generator or self.default_model).input_signature
 
     @property
-    def random_init(self) -> RandomWeights | None:
+    def random_init(self) -> RandomInitInfo | None:
         """The seed of randomly initialized weights, if any."""
         # in a package with a step graph, no single graph has all weights, so the index stores the
         # seed
@@ -179,7 +179,7 @@ class OpenedModel(Closeable):
         )
 
 
-def _describe_ports(opened: OpenedModel) -> str:
+def _describe_ports(opened: InferenceModel) -> str:
     """Describe the inputs and outputs of a model."""
     if opened.is_closed:
         return f"at {opened.path}, closed"
@@ -191,10 +191,10 @@ def _describe_ports(opened: OpenedModel) -> str:
     return f"{manifest.name}, {manifest.graph.format_signature()}"
 
 
-def list_model_files(opened: OpenedModel) -> list[Path]:
+def list_model_files(opened: InferenceModel) -> list[Path]:
     """Return the files of a model, which output files must not overwrite."""
     if opened.package is not None:
-        index = read_index(opened.path)
+        index = read_package_index(opened.path)
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
     model = opened.default_model
     # A single model has no index, so its tensors describe its inputs.
@@ -204,8 +204,8 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
 
 
-def is_single_pass(
-    opened: OpenedModel, input_names: Collection[str], settings: Mapping[str, object]
+def is_single_forward_pass(
+    opened: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
     """Return True if these inputs require a full forward pass rather than generation.
 
@@ -225,7 +225,7 @@ def is_single_pass(
     return opened.generator is None or is_forward_requested
 
 
-def require_attention_model(opened: OpenedModel) -> LoadedModel:
+def require_attention_model(opened: InferenceModel) -> LoadedModel:
     """Return the full-forward graph, which computes attention maps. Raise E0931 if it is
     missing.
     """
@@ -243,20 +243,20 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
     )
 
 
-def get_model_task(opened: OpenedModel) -> Task | None:
+def get_model_task(opened: InferenceModel) -> Task | None:
     """Return the task of the full-forward graph, or None if it has none."""
     has_no_full_forward = opened.uses_step_graph or opened.is_streaming_only
     return None if has_no_full_forward else opened.default_model.manifest.reading.task
 
 
-def has_batch_shared_scales(opened: OpenedModel) -> bool:
+def has_batch_shared_scales(opened: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, i.e. common to all batch elements."""
     package = opened.package
     files = package.models.values() if package else [opened.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 
-def open_stream(opened: OpenedModel) -> StreamingModel:
+def open_stream(opened: InferenceModel) -> StreamingModel:
     """Return the streaming model. Raise E0977 if the model does not stream."""
     if opened.streaming_model is None:
         fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
@@ -269,7 +269,7 @@ def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: b
     if package is None or graph or "step" not in package.roles:
         return False
     metadata = package.index.metadata
-    return bool(metadata) and is_stream(metadata) == is_streaming
+    return bool(metadata) and is_streaming_package(metadata) == is_streaming
 
 
 def open_compiled_model(
@@ -281,7 +281,7 @@ def open_compiled_model(
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
     verify_contents: bool = False,
     files: PackageFiles | None = None,
-) -> OpenedModel:
+) -> InferenceModel:
     """Open the model at `path`; with `verify_contents`, verify all bytes by hash. `files` are the
     files of the package if they are already open.
 
@@ -299,7 +299,7 @@ def open_compiled_model(
     package = ModelPackage(**vars(files)) if files else None
     if directory and files is None:
         package = open_package(path, verify_contents=verify_contents)
-    return OpenedModel(
+    return InferenceModel(
         path=Path(path),
         package=package,
         graph=graph,
@@ -327,7 +327,7 @@ def _fail_missing_model(path: Path) -> NoReturn:
     )
 
 
-def _fail_not_generative(opened: OpenedModel) -> NoReturn:
+def _fail_not_generative(opened: InferenceModel) -> NoReturn:
     """Raise E0701 because the model is not generative."""
     helps = ["leave out the generation options"]
     if opened.package is None:

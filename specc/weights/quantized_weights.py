@@ -19,15 +19,15 @@ from specc.weights.dequantized_and_transposed_weights import (
     iterate_transposed_rows,
     iterate_weight_rows,
 )
-from specc.weights.parameter_values import ParameterValues, ValuesOverlay
+from specc.weights.parameter_sources import ParameterOverrides, ParameterSource
 from specc.weights.quantization_error_stats import QuantizationErrorStats
-from specc.weights.value_checks import check_quantized_range
 from specc.weights.weight_rules import RequiredParameter
+from specc.weights.weight_value_checks import check_quantized_range
 
 
 @dataclass(frozen=True)
-class ValuesWithScales(ValuesOverlay):
-    """Parameter values with additional KV cache scales. Implements `ParameterValues`."""
+class WeightsWithScales(ParameterOverrides):
+    """Parameter values with additional KV cache scales. Implements `ParameterSource`."""
 
     scales: Mapping[str, Array]
 
@@ -45,11 +45,11 @@ class ValuesWithScales(ValuesOverlay):
         """Return the stored dtype."""
         return "f32" if name in self.scales else self.base.get_stored_dtype(name)
 
-    def is_replaced(self, name: str) -> bool:
+    def is_overridden(self, name: str) -> bool:
         """Return True for scales."""
         return name in self.scales
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the scales as bytes."""
         yield _view_bytes(self.scales[name].astype(np.float32, copy=False))
 
@@ -72,7 +72,7 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 
 
 @dataclass(kw_only=True)
-class QuantizedStream:
+class StreamingQuantizer:
     """A weight, or a stack of weights, that is being quantized; its scales and zero points are
     known after all rows.
     """
@@ -120,7 +120,7 @@ class PrequantizedWeight:
 
 
 def quantize_to_files(
-    values: ParameterValues,
+    values: ParameterSource,
     name: str,
     format: QuantizationFormat,
     get_factor: GetFactor,
@@ -129,7 +129,7 @@ def quantize_to_files(
     """Quantize a weight with GPTQ into files named after `stem`. Raise E0810 to E0815 if a file
     cannot be written.
     """
-    quantized = QuantizedValues(values, {name: format}, get_factor=get_factor)
+    quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
     parts = format.format_codes_name(name), format.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
     for part, path in zip(parts, paths, strict=True):
@@ -142,8 +142,8 @@ def quantize_to_files(
 
 
 @dataclass(frozen=True)
-class QuantizedValues(ValuesOverlay):
-    """Parameter values with quantized weights. Implements `ParameterValues`.
+class QuantizedWeights(ParameterOverrides):
+    """Parameter values with quantized weights. Implements `ParameterSource`.
 
     `prequantized` weights are read from files. `get_factor` returns the GPTQ factor of other
     weights, or of each matrix of a stacked weight; None means rounding to nearest. `stored_scales`
@@ -153,12 +153,12 @@ class QuantizedValues(ValuesOverlay):
     plan: QuantizationPlan
     prequantized: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
     get_factor: GetFactor | None = None
-    stored_scales: ParameterValues | None = None
-    streams: dict[str, QuantizedStream] = field(default_factory=dict)
+    stored_scales: ParameterSource | None = None
+    streams: dict[str, StreamingQuantizer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, form in self.plan.items():
-            self.streams[name] = QuantizedStream(
+            self.streams[name] = StreamingQuantizer(
                 format=form, shape=self.base.parameters[name].shape
             )
 
@@ -196,11 +196,11 @@ class QuantizedValues(ValuesOverlay):
             self.parameters[name].dtype if name in self.parts else self.base.get_stored_dtype(name)
         )
 
-    def is_replaced(self, name: str) -> bool:
+    def is_overridden(self, name: str) -> bool:
         """Return True for the parts of a quantized weight."""
         return name in self.parts
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the integers or scales of a weight as bytes."""
         weight, kind = self.parts[name]
         if weight in self.prequantized:
@@ -268,7 +268,7 @@ class QuantizedValues(ValuesOverlay):
         if columns is not None:
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
-    def _iterate_rows(self, name: str, values: ParameterValues | None = None) -> Iterator[Array]:
+    def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
         """Yield the f32 rows `[chunk, in]` of a weight in order, one per output channel; `values`
         may replace the base values.
         """
@@ -302,7 +302,7 @@ def _pair_with_factors(
         yield rows, factor
 
 
-def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _QuantizedRows:
+def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -> _QuantizedRows:
     """Quantize some rows of a weight."""
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
@@ -327,7 +327,7 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: QuantizedStream) -> _
                 chunk_scales = int_quantization.compute_group_scales(blocks, stream.format.bits)
             # with zero points, 4-bit codes are in -15..15
             bits = 8 if stream.format.has_zero_points else stream.format.bits
-            codes = int_quantization.round_to_grid(blocks, chunk_scales, bits)
+            codes = int_quantization.round_to_integers(blocks, chunk_scales, bits)
         stored = codes.astype(np.int8)
         if stream.format.has_zero_points:
             zeros = int_quantization.choose_zero_points(stored, stream.format.bits)
@@ -359,7 +359,7 @@ def _map_in_order(
             yield pending.popleft().result()
 
 
-def _merge_rows(pieces: Iterator[Array], stream: QuantizedStream) -> Iterator[Array]:
+def _merge_rows(pieces: Iterator[Array], stream: StreamingQuantizer) -> Iterator[Array]:
     """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many."""
     chunk_rows = max(1, GPTQ_CHUNK_ELEMENTS // max(stream.in_channels, 1))
     pending: list[Array] = []

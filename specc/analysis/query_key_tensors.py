@@ -21,12 +21,12 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 
-GridSide: TypeAlias = Literal["keys", "queries"]
+AxisSide: TypeAlias = Literal["keys", "queries"]
 """The side, queries or keys, of which only times >= 0 are considered."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueryKeyGrid:
+class QueryKeyTensor:
     """A value with its query axis and key axis; each is None if the value lacks it.
 
     With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
@@ -37,9 +37,9 @@ class QueryKeyGrid:
     query_axis: int | None
     key_axis: int | None
     time_axis: TimeAxis | None = field(default=None, compare=False)
-    side: GridSide = field(default="keys", compare=False)
+    side: AxisSide = field(default="keys", compare=False)
 
-    def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
+    def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyTensor":
         """Return an operand with these axes; an axis of length 1 is broadcast and dropped."""
         return replace(
             self,
@@ -48,7 +48,7 @@ class QueryKeyGrid:
             key_axis=_drop_broadcast_axis(operand, key),
         )
 
-    def align_operands(self) -> list["QueryKeyGrid"]:
+    def align_operands(self) -> list["QueryKeyTensor"]:
         """Return the operands of the op, with axes aligned from the right (broadcasting)."""
         node = self.value.node
         return [align_operand(self, a) for a in node.operands] if node else []
@@ -60,7 +60,7 @@ class QueryKeyGrid:
         return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 
-def has_equal_rates(grid: QueryKeyGrid) -> bool:
+def has_equal_chunk_rates(grid: QueryKeyTensor) -> bool:
     """Return True if both axes have the same number of positions per chunk, so that `q - k` is
     defined.
     """
@@ -71,11 +71,11 @@ def has_equal_rates(grid: QueryKeyGrid) -> bool:
     return len({grid.time_axis.get_rate(shape[axis]) for axis in axes} - {0}) < 2
 
 
-def make_grid(
+def make_query_key_tensor(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
-) -> QueryKeyGrid:
+) -> QueryKeyTensor:
     """Return a value with its query axis and its key axis."""
-    return QueryKeyGrid(
+    return QueryKeyTensor(
         value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
     )
 
@@ -86,7 +86,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
     return axis
 
 
-def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
+def unwrap_view(grid: QueryKeyTensor) -> QueryKeyTensor | None:
     """Return the operand of an op that moves axes or works along another axis, or None."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
@@ -107,36 +107,36 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             # A broadcast axis has one position for all positions of the result.
             return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
-            return _follow_reshape(grid, operand, axis, len(sizes), 1)
+            return _unwrap_reshape(grid, operand, axis, len(sizes), 1)
         case ops.Merge(axis, count):
-            return _follow_reshape(grid, operand, axis, 1, count)
+            return _unwrap_reshape(grid, operand, axis, 1, count)
     return grid.view_operand(operand, q, k) if _is_transparent_view(grid, node, operand) else None
 
 
-def _view_without_axis(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKeyGrid:
+def _view_without_axis(grid: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
     """Return an operand whose `axis` is neither the query axis nor the key axis."""
     query, key = (None if a == axis else a for a in (grid.query_axis, grid.key_axis))
     return grid.view_operand(operand, query, key)
 
 
-def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
+def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     """Return True if both sides are the same value, at the query and at the key position, as in
     `segment[:, i] == segment[:, j]`. They are equal if the positions are equal.
     """
-    a, b = _skip_grid_views(left), _skip_grid_views(right)
+    a, b = _skip_query_key_views(left), _skip_query_key_views(right)
     apart = (a.query_axis is None) != (a.key_axis is None)
     return a.value is b.value and (a.query_axis, a.key_axis) == (b.key_axis, b.query_axis) and apart
 
 
-def _skip_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
-    while (inner := follow_view(grid)) is not None:
+def _skip_query_key_views(grid: QueryKeyTensor) -> QueryKeyTensor:
+    while (inner := unwrap_view(grid)) is not None:
         grid = inner
     return grid
 
 
-def _follow_reshape(
-    grid: QueryKeyGrid, operand: Value, axis: int, result_count: int, operand_count: int
-) -> QueryKeyGrid | None:
+def _unwrap_reshape(
+    grid: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
+) -> QueryKeyTensor | None:
     """Return `operand` if a reshape at `axis` converts `operand_count` of its axes to
     `result_count` axes, or None if one of these is the query or key axis.
     """
@@ -153,7 +153,7 @@ def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
     return axis if axis is None or axis < first_moved else axis + distance
 
 
-def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool:
+def _is_transparent_view(grid: QueryKeyTensor, node: Node, operand: Value) -> bool:
     """Return True if a node preserves the query and key axes and the elements."""
     match node.op:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (
@@ -168,7 +168,7 @@ def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool
     return False
 
 
-def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
+def _is_time_preserving_slice(grid: QueryKeyTensor, op: ops.Slice) -> bool:
     """Return True if a slice drops only prefix positions, so that time `t` remains time `t`."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
@@ -179,7 +179,7 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
 
 
-def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
+def split_concat(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
     The operand with the time axis keeps its times. Prefix operands get no query or key axis,
@@ -216,7 +216,7 @@ def shift_axis(axis: int | None, removed_axis: int) -> int | None:
     return None if axis is None else axis + (axis >= removed_axis)
 
 
-def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
+def align_operand(grid: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right with those of the result
     (broadcasting).
     """
@@ -241,14 +241,14 @@ class TraversalBudget:
     remaining_steps: int = MAX_TRAVERSAL_STEPS
 
     @property
-    def is_spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True if more values were requested than the limit allows."""
         return self.remaining_steps < 0
 
-    def spend_step(self) -> bool:
+    def consume_step(self) -> bool:
         """Count a subproblem against the limit; return True if it may be evaluated."""
         self.remaining_steps -= 1
-        return not self.is_spent
+        return not self.is_exhausted
 
 
 def solve_memoized(
@@ -259,7 +259,7 @@ def solve_memoized(
     """
     if question in answers:
         return answers[question]
-    if not budget.spend_step():
+    if not budget.consume_step():
         return default
     # A stack of open subproblems, each above the one that needs its result. `given` is sent to the
     # generator at the top; a new generator is sent None.
@@ -274,7 +274,7 @@ def solve_memoized(
             open_.pop()
             fresh = False
             continue
-        fresh = asked not in answers and budget.spend_step()
+        fresh = asked not in answers and budget.consume_step()
         if fresh:
             open_.append((asked, rule(asked)))
         else:

@@ -20,7 +20,7 @@ SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 
 
 @dataclass(kw_only=True)
-class SpecInstance:
+class DerivedSpec:
     """Description of a spec to write: its name, its base spec, config values by path that override
     the defaults, and comment lines before and after the spec.
     """
@@ -36,7 +36,7 @@ class SpecInstance:
     """Separator between a name and its value in a comment."""
 
 
-def format_spec_instance(instance: SpecInstance) -> ast.File:
+def format_derived_spec(instance: DerivedSpec) -> ast.File:
     """Return the spec as a syntax tree with comments. Raise E0222 if the base spec is not a
     built-in spec.
     """
@@ -73,7 +73,7 @@ def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
     return ast.Config(tuple(entries), end=tuple(pending_comments))
 
 
-def _iterate_entries(program: Program, instance: SpecInstance) -> Iterator["ast.Assign | str"]:
+def _iterate_entries(program: Program, instance: DerivedSpec) -> Iterator["ast.Assign | str"]:
     """Yield a value or a comment for each config field in the order of the spec, then the values
     for the specs that it uses.
     """
@@ -128,7 +128,7 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 
 
 def _format_value(
-    program: Program, instance: SpecInstance, path: str, entry: ast.Field
+    program: Program, instance: DerivedSpec, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
     """Return a field's value as text, and True if the value is written. For a default that is
     computed from other fields, return False; it is written as a comment.

@@ -17,7 +17,7 @@ from specc.frontend.spec_values import (
     MaskLike,
     Record,
     SpecValue,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
     take_first_result,
 )
@@ -113,7 +113,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     try:
         return evaluate_value(context, expr, env)
     # a condition that cannot be evaluated yet has no effect here; it is checked later
-    except (Failed, UndecidedValueError):
+    except (Failed, UnresolvedValueError):
         return None
 
 

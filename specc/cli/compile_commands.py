@@ -32,8 +32,8 @@ from specc.driver.compile_options import (
 from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import format_shadow_note
-from specc.runtime.open_model import open_compiled_model
+from specc.library.spec_files import format_shadowing_note
+from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.triton_export import write_triton_repository
 
 EXPLAIN_OPTION = {
@@ -58,7 +58,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, diagnostics=EXPLAIN_OPTION)
 
 
-def run_compile(args: Namespace) -> int:
+def execute_compile(args: Namespace) -> int:
     """Compile a spec and print the written files."""
     _check_option_combinations(args)
     with show_write_progress("writing weights"):
@@ -74,7 +74,7 @@ def run_compile(args: Namespace) -> int:
     for form in report.attention_forms if args.explain else ():
         print(form)
     for remark in report.remarks:
-        if remark != format_shadow_note(args.spec):  # already printed when the spec was opened
+        if remark != format_shadowing_note(args.spec):  # already printed when the spec was opened
             terminal.print_note(remark)
     for path, size in report.files:
         terminal.print_outcome(f"{escape_text(path)}  {format_size(size)}")
@@ -158,7 +158,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=EXPORT_OPTIONS)
 
 
-def run_export(args: Namespace) -> int:
+def execute_export(args: Namespace) -> int:
     """Write the model repository and print its files."""
     reject_uncompiled_model(args.model)
     model = open_compiled_model(args.model, graph=args.graph).default_model

@@ -17,7 +17,7 @@ from specc.cli.options import (
 )
 from specc.cli.terminal import (
     STDIN_NAME,
-    get_output_style,
+    get_output_settings,
     print_json_result,
     print_note,
     print_outcome,
@@ -28,7 +28,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, compute_exit_status
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.diagnostics.source import Source
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
-from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
+from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,
     build_standalone_spec,
@@ -65,7 +65,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=FMT_OPTIONS)
 
 
-def run_fmt(args: Namespace) -> int:
+def execute_fmt(args: Namespace) -> int:
     """Format each file and print the changed ones; format stdin to stdout."""
     changed, text = [], None
     written = not (args.check or args.diff)
@@ -126,7 +126,7 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
 def _rewrite_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
     """Rewrite a file, or with `--diff` print the differences."""
     name_shown = escape_text(name)
-    if args.diff and not get_output_style().is_machine_readable:
+    if args.diff and not get_output_settings().is_machine_readable:
         lines = (old.splitlines(True), new.splitlines(True))
         sys.stdout.writelines(difflib.unified_diff(*lines, name_shown, name_shown))
     elif not (args.check or args.diff):
@@ -145,7 +145,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
-def run_convert(args: Namespace) -> int:
+def execute_convert(args: Namespace) -> int:
     """Convert DSL to YAML or YAML to DSL. The suffix of the `-o` file selects the output syntax."""
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
@@ -190,7 +190,7 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     return 0
 
 
-def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
+def expand_spec(spec: LoadedSpec) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes about renamed or kept names.
 
     The graphs of the result equal those of the spec, node for node. If a name of the spec shadows a
@@ -204,7 +204,7 @@ def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
     raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
 
 
-def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
+def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidate files with their notes, from the most to the least self-contained."""
     yield build_standalone_spec(spec.program, spec.library), ()
     file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
@@ -219,7 +219,7 @@ def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple
     yield merge_extends_chain(spec.program), (stays,)
 
 
-def _format_graphs(spec: OpenedSpec) -> list[str]:
+def _format_graphs(spec: LoadedSpec) -> list[str]:
     """Return every graph of a spec as text. If config values are missing, build the graphs with
     symbolic sizes and trial values, and return their outlines. Raise the errors of `specc check` if
     no graph can be built.
@@ -237,7 +237,7 @@ def _outline_graph(graph: Graph) -> str:
     return "\n".join((*weights, *nodes))
 
 
-def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
+def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
     """Return the graphs of `file`, opened as if it were at the path of `spec`, or an empty list if
     `file` is invalid.
     """
@@ -255,7 +255,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 
-def run_expand(args: Namespace) -> int:
+def execute_expand(args: Namespace) -> int:
     """Print the expanded spec, or write it with -o."""
     spec = open_spec_from_arguments(args)
     file, notes = expand_spec(spec)

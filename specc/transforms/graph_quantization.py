@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, NodeResults, Parameter, Value
+from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeResults, Parameter, Value
 from specc.ir.model import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, QuantizationPlan
@@ -35,12 +35,12 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
 
-    def rule(b: Builder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
+    def rule(b: GraphBuilder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
         read = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
         # The operands are weights or views of weights.
-        if weight_names is None or any(find_viewed_weight(a) in read for a in args[1:3]):
+        if weight_names is None or any(find_underlying_weight(a) in read for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
 
@@ -78,7 +78,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
     return operand_index in (node.op.input_weights.index, node.op.recurrent_weights.index)
 
 
-def find_viewed_weight(value: Value | None) -> Value | None:
+def find_underlying_weight(value: Value | None) -> Value | None:
     """Return the weight of which `value` is a view, or `value` itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
@@ -124,7 +124,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     graph = expand_recurrent_layers(
         graph, {n for n, form in held.items() if form.rounding != "layer"}
     )
-    builder = Builder()
+    builder = GraphBuilder()
     for name, given in graph.input_facts.items():
         builder.add_input(name, given)
     pairs: dict[Value, QuantizedParameters] = {}
@@ -140,7 +140,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 
 def _make_quantized_weight(
-    builder: Builder, parameter: Parameter, format: QuantizationFormat
+    builder: GraphBuilder, parameter: Parameter, format: QuantizationFormat
 ) -> QuantizedParameters:
     """Return the parameters that replace a weight: codes, scales and zero points."""
     shape = tuple(d.number or 0 for d in parameter.type.shape)
@@ -168,7 +168,7 @@ class _WeightQuantizer:
     and views of weights to quantized weights.
     """
 
-    builder: Builder
+    builder: GraphBuilder
     new_values: dict[Value, Value]
     quantized_weights: dict[Value, QuantizedParameters] = field(default_factory=dict)
 
@@ -275,7 +275,7 @@ class _WeightQuantizer:
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
         args = [self.new_values[a] for a in values[:outside]]
-        inner = Builder()
+        inner = GraphBuilder()
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
@@ -304,7 +304,7 @@ class _WeightQuantizer:
 
 
 def _add_quantized_body_inputs(
-    body_builder: Builder,
+    body_builder: GraphBuilder,
     name: str,
     input_facts: Input,
     quantized_weight: QuantizedParameters,
@@ -329,10 +329,10 @@ STATE_SCALE_SUFFIX = ":scale"
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     """Return `step` with the given KV caches in int8."""
-    keys = {c.key: c.next_key for c in caches}
-    after = keys | {c.value: c.next_value for c in caches}
+    keys = {c.key: c.present_key for c in caches}
+    after = keys | {c.value: c.present_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
-    builder = Builder()
+    builder = GraphBuilder()
     facts = _quantize_input_facts(step, after)
     now = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
     scales = {name: builder.add_parameter(_make_state_scale(step, name)) for name in after}

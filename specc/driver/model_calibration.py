@@ -12,16 +12,20 @@ from pathlib import Path
 
 from specc import backend
 from specc.backend import Computation
-from specc.calibration.activation_taps import WeightReaders, find_weight_readers, get_input_width
+from specc.calibration.activation_taps import (
+    CalibrationTargets,
+    count_input_features,
+    find_calibration_targets,
+)
 from specc.calibration.calibration_data_and_kv_cache_scales import (
     ModelInputs,
     build_model_inputs,
     fail_no_generated_text,
     generate_samples,
-    measure_cache_scales,
+    measure_kv_cache_scales,
     read_calibration_samples,
 )
-from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_calibrated
+from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package
@@ -30,12 +34,12 @@ from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, Quanti
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.transforms.quantize_weights_and_kv_caches import STATE_SCALE_SUFFIX
-from specc.weights.parameter_values import SeededValues, find_ties
-from specc.weights.quantized_values import (
+from specc.transforms.graph_quantization import STATE_SCALE_SUFFIX
+from specc.weights.parameter_sources import RandomInitWeights, find_ties
+from specc.weights.quantized_weights import (
     GetFactor,
     PrequantizedWeight,
-    QuantizedValues,
+    QuantizedWeights,
     quantize_to_files,
 )
 
@@ -57,9 +61,9 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     calibration = job.quantize.calibration
     # weights that the checkpoint stores quantized are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
-    readers = find_weight_readers(job.simplified_graph, plan, find_ties(job.values))
+    readers = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
-    obstacle = explain_no_int8_cache(job) if cache_option.dtype else ""
+    obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
         fail_no_int8_cache(obstacle, cache_option.span)
     has_int8_cache = bool(cache_option.dtype) and not obstacle
@@ -77,14 +81,16 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
         yield _calibrate_kv_cache(job, directory) if has_int8_cache else job
 
 
-def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Path) -> LoweringJob:
+def _quantize_calibrated(
+    job: LoweringJob, readers: CalibrationTargets, directory: Path
+) -> LoweringJob:
     """Return the job with int4 weights quantized by GPTQ with their input activations."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
     quantized_weights = _quantize_weights(job, readers, samples, directory)
-    values = QuantizedValues(
-        job.unquantized_values, job.quantization_decision.plan, quantized_weights
+    values = QuantizedWeights(
+        job.unquantized_weights, job.quantization_decision.plan, quantized_weights
     )
     return replace(job, quantized=values, int4_method=remark)
 
@@ -102,7 +108,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
         count = calibration.samples or DEFAULT_SAMPLES
         samples = generate_samples(path, inputs, count)
         remark = f"{count} self-generated samples"
-    scales = measure_cache_scales(path, samples)
+    scales = measure_kv_cache_scales(path, samples)
     if not scales:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
         fail_no_int8_cache(reason, job.quantize.kv_cache.span)
@@ -111,7 +117,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     return replace(job, kv_cache_scales=named, remarks=(*job.remarks, line))
 
 
-def explain_no_int8_cache(job: LoweringJob) -> str:
+def explain_missing_int8_cache(job: LoweringJob) -> str:
     """Return the reason why none of the compiled graphs has an int8 KV cache, or "" if one has."""
     options = job.options
     if job.model.generation is None:
@@ -184,7 +190,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         return lambda: _read_calibration_data(calibration, input_signature), remark
     if calibration.samples == 0:
         return None, nearest
-    if calibration.samples is None and isinstance(job.values, SeededValues):
+    if calibration.samples is None and isinstance(job.values, RandomInitWeights):
         return None, f"{nearest}: the weights are random"
     if job.model.generation is None and calibration.samples is None:
         return None, f"{nearest}; `--calibration-data FILE` calibrates them (GPTQ)"
@@ -245,7 +251,7 @@ def _has_large_weights(job: LoweringJob) -> bool:
 
 
 def _quantize_weights(
-    job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
+    job: LoweringJob, readers: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights in `readers`, with the activations on the samples."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
@@ -254,18 +260,18 @@ def _quantize_weights(
     check_free_disk_space(directory, numbers * 3 // 4 + _estimate_factor_bytes(readers))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
-        return quantize_to_files(job.unquantized_values, name, plan[name], factor, stem)
+        return quantize_to_files(job.unquantized_weights, name, plan[name], factor, stem)
 
     open_part = partial(_open_submodel, job)
-    return quantize_calibrated(open_part, readers, samples, directory, quantize_weight)
+    return quantize_with_calibration(open_part, readers, samples, directory, quantize_weight)
 
 
-def _estimate_factor_bytes(readers: WeightReaders) -> int:
+def _estimate_factor_bytes(readers: CalibrationTargets) -> int:
     """Return the peak bytes of the Cholesky factors of all experts of one stacked weight."""
     held_bytes = Counter[str]()
     for tap_point, matrices in readers.tap_points.items():
         for name in {m.name for m in matrices if readers.experts[m.name] > 1}:
-            held_bytes[name] += 8 * get_input_width(tap_point) ** 2
+            held_bytes[name] += 8 * count_input_features(tap_point) ** 2
     return max(held_bytes.values(), default=0)
 
 
@@ -277,7 +283,7 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
         job.compiler.write_model(
             graph,
             path,
-            job.unquantized_values,
+            job.unquantized_weights,
             target=job.compiler.get_target("ort-cpu"),
             opset=job.compiler.DEFAULT_OPSET,
             weights_as="copy",

@@ -9,21 +9,22 @@ import numpy as np
 
 from specc import backend
 from specc.artifact.generation_facts import parse_generation_metadata
-from specc.artifact.package_index import is_package_directory, read_index
+from specc.artifact.package_index import is_package_directory, read_package_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
+from specc.runtime.inference_model import InferenceModel
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
-from specc.runtime.open_model import OpenedModel
 from specc.runtime.random_inputs import (
     SampleInputs,
     StepInputSampler,
     find_exported_states,
     make_step_sampler,
 )
+from specc.verification.generation_verification import iterate_generated_rounds
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
@@ -52,7 +53,6 @@ from specc.verification.tolerance import (
     is_bound_informative,
     make_coverage_round,
 )
-from specc.verification.verify_generation import iterate_generated_rounds
 
 
 def iterate_rounds(
@@ -99,8 +99,8 @@ def iterate_rounds(
     skipped = find_skipped_lengths(comparison.graph, compared_sizes, max_lengths)
     if coverage.unexecuted_subgraphs or skipped:
         yield make_coverage_round(coverage.unexecuted_subgraphs, skipped)
-    if undecided := comparison.find_undecided_results():
-        _raise_undecided(undecided)
+    if undecided := comparison.find_inconclusive_results():
+        _raise_inconclusive(undecided)
 
 
 @dataclass(kw_only=True)
@@ -128,7 +128,7 @@ class _ReferenceComparison:
             half_dtype=find_half_dtype(graph),
         )
 
-    def find_undecided_results(self) -> list[str]:
+    def find_inconclusive_results(self) -> list[str]:
         """Return the results that are too sensitive to rounding in at least half of the rounds."""
         return sorted(
             name
@@ -172,7 +172,9 @@ class _ReferenceComparison:
             mismatches, results, expected, run_perturbed, format_lengths(sizes)
         )
         self.inconclusive_counts.update(inconclusive)
-        return replace(verification_round, is_agreeing=None if inconclusive else True, note=note)
+        return replace(
+            verification_round, is_within_tolerance=None if inconclusive else True, note=note
+        )
 
 
 def _explain_by_rounding(
@@ -233,7 +235,7 @@ def _check_half_rounding(
     return f", of which {half_dtype} explains {max_error:.1e}"
 
 
-def _raise_undecided(names: list[str]) -> NoReturn:
+def _raise_inconclusive(names: list[str]) -> NoReturn:
     """Raise E0932 because the agreement of results with the reference depends on rounding."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
@@ -248,7 +250,7 @@ def _raise_undecided(names: list[str]) -> NoReturn:
 
 
 def iterate_all_rounds(
-    opened: OpenedModel, *, seed: int, rounds: int
+    opened: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Verify a model file or all graphs of a package. Raise E0930 if a result differs, and E0932 if
     a result is too sensitive to rounding.
@@ -276,20 +278,20 @@ def _iterate_single_file_rounds(
     return iter(
         (
             VerificationRound(
-                is_compared=False, is_agreeing=None, note=f"not compared, because {reason}"
+                is_compared=False, is_within_tolerance=None, note=f"not compared, because {reason}"
             ),
         )
     )
 
 
-def _open_package_of_step(opened: OpenedModel) -> ModelPackage | None:
+def _open_package_of_step(opened: InferenceModel) -> ModelPackage | None:
     """Open the package whose decode step is this file, or return None. The package index declares
     buffers and input bounds.
     """
     directory = opened.path.parent
     if not is_package_directory(directory):
         return None
-    if read_index(directory).graphs.get("step") != opened.path.name:
+    if read_package_index(directory).graphs.get("step") != opened.path.name:
         return None
     return open_package(directory, verify_contents=opened.verify_contents)
 
@@ -302,7 +304,7 @@ def iterate_package_rounds(
         if not package.has_manifest(role):
             reason = "not compared, because the model has no specc metadata"
             yield VerificationRound(
-                graph=escape_text(role), is_compared=False, is_agreeing=None, note=reason
+                graph=escape_text(role), is_compared=False, is_within_tolerance=None, note=reason
             )
             continue
         model = package.load_graph(role, provider=provider)

@@ -24,12 +24,16 @@ from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator
+from specc.runtime.inference_model import (
+    InferenceModel,
+    is_single_forward_pass,
+    open_compiled_model,
+)
 from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.open_model import OpenedModel, is_single_pass, open_compiled_model
 
 
 @dataclass(frozen=True)
-class GenerativeRowModel:
+class GenerativeBatchModel:
     """A generative model for the rows that `row_reader` converts."""
 
     generator: Generator
@@ -54,9 +58,9 @@ class GenerativeRowModel:
         )
 
     def make_continuous_batch(
-        self, batch_size: int, on_begin: Callable[[Sequence[int]], None]
+        self, batch_size: int, on_start: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Create a continuous batch. `on_begin` is called with the indices of the rows in
+        """Create a continuous batch. `on_start` is called with the indices of the rows in
         progress.
         """
         padded = self.row_reader.padded_inputs
@@ -65,7 +69,7 @@ class GenerativeRowModel:
             batch_size=batch_size,
             prepare=self.start_generation,
             get_shape=lambda row: row.get_batch_shape(padded),
-            on_begin=on_begin,
+            on_start=on_start,
         )
 
     def start_generation(self, rows: Sequence[InputRow], first_row: int = 0) -> GenerationStream:
@@ -77,13 +81,13 @@ class GenerativeRowModel:
 
 
 @dataclass
-class RowModel:
+class BatchInferenceModel:
     """A model that computes one output row per input row: outputs of a graph, or generated text.
     `input_columns` maps each input to its column, `settings` are generation settings, and
     `raw_outputs` are outputs that are returned as numbers.
     """
 
-    opened: OpenedModel
+    opened: InferenceModel
     input_columns: Mapping[str, str]
     settings: Mapping[str, Any]
     raw_outputs: tuple[str, ...] = ()
@@ -98,17 +102,17 @@ class RowModel:
         graph: str = "",
         provider: str = "cpu",
         threads: int = 1,
-    ) -> "RowModel":
+    ) -> "BatchInferenceModel":
         """Open a model for batch inference. Raise E0880 if an input has no column."""
         opened = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
-        model = RowModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
+        model = BatchInferenceModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
         model.check_columns()  # check before rows are read
         return model
 
     @property
     def is_generative(self) -> bool:
         """Return True if the model generates text."""
-        return not is_single_pass(self.opened, self.input_columns, self.settings)
+        return not is_single_forward_pass(self.opened, self.input_columns, self.settings)
 
     @cached_property
     def row_reader(self) -> RowReader:
@@ -170,20 +174,20 @@ class RowModel:
                 f"the model generates, and has no output `{escape_text(self.raw_outputs[0])}`",
                 helps=["select a graph that has it: --graph ROLE"],
             )
-        return self.row_generator.result_columns
+        return self.batch_generator.result_columns
 
     @cached_property
-    def row_generator(self) -> GenerativeRowModel:
+    def batch_generator(self) -> GenerativeBatchModel:
         """Return the generative model. Raise E0731 to E0733 if settings are invalid."""
         generator = self.opened.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
-        return GenerativeRowModel(generator, self.row_reader, settings)
+        return GenerativeBatchModel(generator, self.row_reader, settings)
 
     @property
     def uses_continuous_batching(self) -> bool:
         """Return True if finished sequences are replaced by new ones (continuous batching)."""
-        return self.is_generative and not self.row_generator.static_batching_reason
+        return self.is_generative and not self.batch_generator.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns of the results."""
@@ -205,7 +209,7 @@ class RowModel:
     def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
         if isinstance(self.formatter, GeneratedResultColumns):
-            made = self.row_generator.start_generation(rows, first_row).results()
+            made = self.batch_generator.start_generation(rows, first_row).results()
             return [self.formatter.format_row(row) for row in made]
         inputs = self.row_reader.batch_inputs(rows)
         outputs = self._run_outputs(inputs)
@@ -228,11 +232,11 @@ class RowModel:
         return LengthPadding(signature.graph, sides)
 
 
-def find_text_inputs(opened: OpenedModel) -> list[str]:
+def find_text_inputs(opened: InferenceModel) -> list[str]:
     """Return the names of the text inputs."""
     input_signature = opened.input_signature
     return [
         n
         for n in input_signature.required_inputs
-        if isinstance(input_signature.reading.get_input_reading(n), TEXT_READINGS)
+        if isinstance(input_signature.reading.get_input_config(n), TEXT_READINGS)
     ]

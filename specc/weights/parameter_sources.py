@@ -31,9 +31,9 @@ from specc.weights.random_stream import (
     iterate_normals,
     iterate_uniforms,
 )
-from specc.weights.value_checks import check_finite, convert_dtype, to_little_endian
 from specc.weights.weight_expressions import Expr, Shape, iterate_tensor_names, split_expression
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
+from specc.weights.weight_value_checks import check_finite, convert_dtype, to_little_endian
 
 
 def iterate_initial_values(
@@ -75,7 +75,7 @@ class ByteRange:
     nbytes: int
 
 
-class ParameterValues(Protocol):
+class ParameterSource(Protocol):
     """Parameter values, read as streams. A tied parameter has the values of its source."""
 
     @property
@@ -108,7 +108,7 @@ class ParameterValues(Protocol):
         ...
 
 
-def read_parameter(values: ParameterValues, name: str, dtype: str | None = None) -> Array:
+def read_parameter(values: ParameterSource, name: str, dtype: str | None = None) -> Array:
     """Read a whole parameter, in `dtype` or, if `dtype` is None, in its stored dtype."""
     kind = dtype or values.get_stored_dtype(name)
     shape = values.parameters[name].shape
@@ -121,7 +121,7 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
     return raw.view(NUMPY_DTYPES[kind]).reshape(shape)
 
 
-def find_ties(values: ParameterValues) -> dict[str, str]:
+def find_ties(values: ParameterSource) -> dict[str, str]:
     """Map each tied parameter to its source."""
     tied = {name: values.get_tied_source(name) for name in values.parameters}
     return {name: source for name, source in tied.items() if source is not None}
@@ -147,7 +147,7 @@ messages."""
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
     """Every parameter of a model bound to a checkpoint, created by `bind_parameters`. Implements
-    `ParameterValues`. `head_values` are the values of a new task head, whose parameters have no
+    `ParameterSource`. `head_weights` are the values of a new task head, whose parameters have no
     source.
     """
 
@@ -156,7 +156,7 @@ class CheckpointBinding:
     naming: ParameterNaming = field(default_factory=ParameterNaming)
     ignored_tensors: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
-    head_values: "SeededValues | None" = None
+    head_weights: "RandomInitWeights | None" = None
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
@@ -182,8 +182,8 @@ class CheckpointBinding:
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in the given dtype. Raise E0507, E0512 or E0517 on failure."""
         bound = self._resolve_tie(name)
-        if self.head_values is not None and bound.parameter.name in self.head_values.parameters:
-            yield from self.head_values.iterate_chunks(bound.parameter.name, dtype)
+        if self.head_weights is not None and bound.parameter.name in self.head_weights.parameters:
+            yield from self.head_weights.iterate_chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # contiguous ranges of a parameter are read sequentially
@@ -279,9 +279,9 @@ class CheckpointBinding:
 
 
 @dataclass(frozen=True)
-class SeededValues:
+class RandomInitWeights:
     """Parameters that are randomly initialized from a seed and from their names. Implements
-    `ParameterValues`.
+    `ParameterSource`.
 
     `initializers` maps each name to the text of its initializer; `ties` maps tied names to their
     sources.
@@ -355,10 +355,10 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 
 @dataclass(frozen=True)
-class ValuesOverlay:
-    """The parameter values of `base`, some of which are replaced. Implements `ParameterValues`."""
+class ParameterOverrides:
+    """The parameter values of `base`, some of which are replaced. Implements `ParameterSource`."""
 
-    base: ParameterValues
+    base: ParameterSource
 
     @property
     def parameters(self) -> Mapping[str, RequiredParameter]:
@@ -375,20 +375,20 @@ class ValuesOverlay:
 
     def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range of the values in a file, or None if the parameter is replaced."""
-        return None if self.is_replaced(name) else self.base.find_byte_range(name)
+        return None if self.is_overridden(name) else self.base.find_byte_range(name)
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as bytes. Raise the errors of the base values."""
         source = (
-            self.iterate_replaced_chunks if self.is_replaced(name) else self.base.iterate_chunks
+            self.iterate_overridden_chunks if self.is_overridden(name) else self.base.iterate_chunks
         )
         return source(name, dtype)
 
-    def is_replaced(self, name: str) -> bool:
+    def is_overridden(self, name: str) -> bool:
         """Return True if the values of a parameter differ from `base`."""
         return False
 
-    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values that replace the values of `base`."""
         return self.base.iterate_chunks(name, dtype)
 

@@ -18,7 +18,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Bools: TypeAlias = NDArray[np.bool_]
 
 
-class Stepper(Protocol):
+class DecoderSession(Protocol):
     """A model with the decoder state (KV cache) of a batch. Each call of `step` appends tokens."""
 
     def step(self, tokens: Ints) -> Floats:
@@ -37,7 +37,7 @@ class Stepper(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeStep:
+class DecodeStepOutput:
     """The result of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
     requested, and `has_ended` bool [batch].
 
@@ -382,10 +382,10 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform numbers float32 [batch] in [0, 1), keyed by seed, batch index and step."""
-    return make_sampling_uniforms_at(seed, [(row, step) for row in range(batch_size)])
+    return make_position_uniforms(seed, [(row, step) for row in range(batch_size)])
 
 
-def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+def make_position_uniforms(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
     """Return uniform random numbers float32 [n] for (sequence index, step) pairs."""
     key = derive_stream_key(seed, "sample")
     words = [

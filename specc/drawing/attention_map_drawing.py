@@ -8,10 +8,10 @@ import numpy as np
 
 from specc.drawing.attention_maps import (
     AttentionMap,
+    AttentionMapAxis,
     AttentionMaps,
-    MapAxis,
     PatchGrid,
-    max_pool_map,
+    max_pool_attention,
 )
 from specc.drawing.drawing_marks import (
     FAINT,
@@ -19,12 +19,12 @@ from specc.drawing.drawing_marks import (
     MASKED_COLOR,
     BoxMark,
     Bytes,
-    CellsMark,
     ColorScale,
     Doubles,
     Drawing,
+    HeatmapMark,
     Mark,
-    PanelBlock,
+    PanelGroup,
     TextMark,
     arrange_panels,
     blend_over_image,
@@ -56,7 +56,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
     first = top + (blocks[0].heading_height if blocks else 0)
     for block in blocks:
-        marks += block.get_moved_marks(MARGIN, top)
+        marks += block.translate_marks(MARGIN, top)
         top += block.height + MARGIN
     # the color bar next to the first block may be taller than a small map
     height = max(top, first + 150)
@@ -96,7 +96,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 
 def _draw_block(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
-) -> PanelBlock:
+) -> PanelGroup:
     """Draw all heads of one attention, with its scope as heading."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
@@ -107,7 +107,7 @@ def _draw_block(
 class _AxisLayout:
     """One axis of a map: the cell size along it, and the labels that fit."""
 
-    axis: MapAxis
+    axis: AttentionMapAxis
     cell: float
     step: int
     """Number of positions per cell."""
@@ -148,8 +148,8 @@ def _get_ordinal_suffix(number: int) -> str:
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
-def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelBlock:
-    cells, step = max_pool_map(attention.get_masked_weights(), MAX_CELLS)
+def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGroup:
+    cells, step = max_pool_attention(attention.get_masked_weights(), MAX_CELLS)
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
     query_side = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
     key_side = _AxisLayout(axis=attention.key_axis, cell=cell, step=step)
@@ -193,7 +193,7 @@ def _draw_head_title(head: int) -> list[Mark]:
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
-def _draw_query_axis(block: PanelBlock, query_side: _AxisLayout, height: float) -> None:
+def _draw_query_axis(block: PanelGroup, query_side: _AxisLayout, height: float) -> None:
     """Draw the query labels next to each row of panels, and the caption of the query axis next to
     the first row.
     """
@@ -211,7 +211,7 @@ def _draw_query_axis(block: PanelBlock, query_side: _AxisLayout, height: float) 
 
 
 def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
-    yield CellsMark(width=width, height=height, colors=scale.compute_colors(weights))
+    yield HeatmapMark(width=width, height=height, colors=scale.compute_colors(weights))
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
@@ -256,7 +256,7 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
     else:
         values = scale.low + (scale.high - scale.low) * ramp
     marks: list[Mark] = [
-        CellsMark(
+        HeatmapMark(
             x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
         )
     ]
@@ -266,7 +266,7 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
     if has_masked:
         size, gray = COLORBAR_WIDTH, MASKED_COLOR[None, None]
-        marks.append(CellsMark(x=x, y=y + height + 12, width=size, height=size, colors=gray))
+        marks.append(HeatmapMark(x=x, y=y + height + 12, width=size, height=size, colors=gray))
         labels.append((height + 22, "masked"))
     left = x + COLORBAR_WIDTH + 4
     return [*marks, *(TextMark(x=left, y=y + base, text=text, size=9) for base, text in labels)]
@@ -276,7 +276,7 @@ LARGE_PANEL, SMALL_PANEL = 210.0, 150.0
 MAX_PIXELS = 384
 
 
-def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
+def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelGroup:
     """Draw the image with attention overlaid: one panel per head (attention of the class token, or
     averaged over patches), or one panel per generated token (averaged over heads).
     """
@@ -312,7 +312,7 @@ def _describe_overlay(attention: AttentionMap) -> str:
 
 def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
     return [
-        CellsMark(width=width, height=height, colors=pixels),
+        HeatmapMark(width=width, height=height, colors=pixels),
         BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5),
         TextMark(y=-5, text=make_printable_label(title), size=10, color=FAINT),
     ]
@@ -326,18 +326,18 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
     if attention.query_axis.role != "image":
         # one panel per token, because one panel per head and token would make the page too large
         for label, row in zip(attention.query_axis.labels, weights.mean(0), strict=True):
-            yield label, reshape_to_grid(row, grid)
+            yield label, reshape_to_patch_grid(row, grid)
         return
     # classification uses the class token if there is one, otherwise the patches
     of_query = attention.query_axis.grid
     rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
-        yield "mean of heads", reshape_to_grid(rows.mean(0), grid)
+        yield "mean of heads", reshape_to_patch_grid(rows.mean(0), grid)
     for head, row in zip(attention.heads, rows, strict=True):
-        yield f"head {head}", reshape_to_grid(row, grid)
+        yield f"head {head}", reshape_to_patch_grid(row, grid)
 
 
-def reshape_to_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
+def reshape_to_patch_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
     """Reshape the weights of patches [prefix_tokens + grid height · grid width] to
     [grid height, grid width].
     """

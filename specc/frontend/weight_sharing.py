@@ -13,11 +13,11 @@ from specc.diagnostics.source import Source, Span
 from specc.frontend.spec_values import (
     ChoiceValue,
     DefinitionFunction,
-    UndecidedValueError,
+    UnresolvedValueError,
     describe_value,
 )
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Parameter, Value
+from specc.ir.graph import GraphBuilder, Parameter, Value
 from specc.ir.types import Type
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_expression
@@ -91,7 +91,7 @@ def fill_placeholders(
             case ChoiceValue(word):
                 return word
         if isinstance(value, Dim):
-            raise UndecidedValueError(value.symbols(), span)
+            raise UnresolvedValueError(value.symbols(), span)
         raise_error(
             "E0521",
             f"`{{{inner}}}` in a name is {describe_value(value)}, not an integer or a string",
@@ -106,12 +106,12 @@ def fill_placeholders(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class CallStep:
+class CallPathElement:
     """An element of a call path: a call or loop iteration. `source` is the call, the loop or the
     expanded definition, and `scope` is the weight scope that it enters, or "".
     """
 
-    source: "StepSource"
+    source: "CallPathSource"
     scope: str = ""
 
     @property
@@ -122,12 +122,12 @@ class CallStep:
         return self.source.span
 
 
-StepSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
+CallPathSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
 """The syntax node that an element of a call path executes."""
 
 LOOP_NODES = (ast.Repeat, ast.ListComprehension)
-STEP_NODES = (ast.Call, *LOOP_NODES)
-CallPath: TypeAlias = tuple[CallStep, ...]
+CALL_PATH_NODES = (ast.Call, *LOOP_NODES)
+CallPath: TypeAlias = tuple[CallPathElement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,10 @@ class WeightSharing:
             self.needed_paths[path] = False
 
     @contextmanager
-    def enter_step(self, source: StepSource, scope: str = "") -> Iterator[None]:
+    def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
         """Add a call or loop iteration to the call path for the duration of a `with` block."""
         outer_path, rule_count = self.call_path, len(self._rules)
-        self.call_path = (*outer_path, CallStep(source, scope))
+        self.call_path = (*outer_path, CallPathElement(source, scope))
         try:
             yield
         finally:
@@ -185,14 +185,17 @@ class WeightSharing:
         """Record the call path at which a definition with weights is bound. The weights belong to
         this path, wherever the definition is used.
         """
-        self._definition_paths[id(definition)] = (*self.call_path, CallStep(definition, scope))
+        self._definition_paths[id(definition)] = (
+            *self.call_path,
+            CallPathElement(definition, scope),
+        )
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
         """A context in which the call path is that of the definition."""
         before = self.call_path
         if path := self._definition_paths.get(id(definition)):
-            self.call_path = (*path[:-1], CallStep(definition, path[-1].scope))
+            self.call_path = (*path[:-1], CallPathElement(definition, path[-1].scope))
         try:
             yield
         finally:
@@ -224,7 +227,7 @@ def _find_divergence(first: CallPath, second: CallPath) -> int | None:
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(
-                first_step.source, STEP_NODES
+                first_step.source, CALL_PATH_NODES
             )
             return None if is_same_definition else n
     return None
@@ -306,7 +309,7 @@ def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tu
 
 
 def get_expert_weight(
-    builder: Builder, stacks: Sequence[ExpertStack], parameter: Parameter
+    builder: GraphBuilder, stacks: Sequence[ExpertStack], parameter: Parameter
 ) -> Value:
     """Return the weight of one expert, and create the stacked weight of all experts."""
     if not stacks:

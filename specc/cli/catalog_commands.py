@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.cli.options import add_option_groups
 from specc.cli.terminal import print_json_result
-from specc.diagnostics.diagnostic import find_error_family, raise_error
+from specc.diagnostics.diagnostic import get_error_category, raise_error
 from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
@@ -18,7 +18,7 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_files import (
     SpecLibrary,
     find_builtin_specs,
-    find_error_pages,
+    map_error_pages,
     read_page_title,
     read_spec_file,
 )
@@ -40,7 +40,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", choices=LISTED_KINDS)
 
 
-def run_list(args: Namespace) -> int:
+def execute_list(args: Namespace) -> int:
     """Print one line per name."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
     listed = {kind: dict(sorted(_map_rows(kind).items())) for kind in kinds}
@@ -61,7 +61,7 @@ def run_list(args: Namespace) -> int:
 
 def _map_rows(kind: str) -> dict[str, str]:
     if kind == "specs":
-        return {name: read_title(path) for name, path in find_builtin_specs().items()}
+        return {name: read_spec_title(path) for name, path in find_builtin_specs().items()}
     if kind == "types":
         from specc.huggingface.model_family import map_supported_model_types
 
@@ -71,7 +71,7 @@ def _map_rows(kind: str) -> dict[str, str]:
     return _map_std_definitions(kind)
 
 
-def read_title(path: Path) -> str:
+def read_spec_title(path: Path) -> str:
     """Return the title of a spec. The file is parsed only if its header has an unusual form."""
     meanings = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
@@ -81,8 +81,8 @@ def _map_std_definitions(kind: str) -> dict[str, str]:
     """Return the std blocks, or the std definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     meanings = {}
-    for name in library.list_standard_names():
-        item = library.find_standard_item(name)
+    for name in library.list_std_names():
+        item = library.find_std_item(name)
         assert item is not None
         is_block = isinstance(item[0], ast.Block)
         if kind == ("blocks" if is_block else DEFINITION_PLURALS[item[0].kind]):
@@ -184,13 +184,13 @@ def add_doc_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, output=DOC_OPTIONS)
 
 
-def run_doc(args: Namespace) -> int:
+def execute_doc(args: Namespace) -> int:
     """Print the signature and documentation of a name."""
     library = SpecLibrary()
     if args.source and _is_only_spec_name(args.name, library):
         meanings = [_document_spec(args.name)]
     else:
-        meanings = find_documented_names(args.name, library, with_source=args.source)
+        meanings = find_name_documentation(args.name, library, with_source=args.source)
     items = [*map(vars, meanings)]
     if not print_json_result({"name": args.name, "definitions": items}):
         print("\n\n".join(meaning.format_text() for meaning in meanings))
@@ -221,13 +221,13 @@ def _document_spec(name: str) -> NameDocumentation:
     return NameDocumentation(kind="spec", text=text, file=find_builtin_specs()[name].name)
 
 
-def find_documented_names(
+def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
     """Return the documentation of all functions and definitions called `name`. Raise E0204 if there
     are none.
     """
-    word, meanings = BUILTINS.get(name), library.find_standard_item(name)
+    word, meanings = BUILTINS.get(name), library.find_std_item(name)
     meanings_found = (
         [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
         if word
@@ -253,7 +253,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204 for an unknown name, with a suggestion of a similar name."""
     known = [
         *BUILTINS,
-        *library.list_standard_names(),
+        *library.list_std_names(),
         *(n for docs in OTHER_DOCS.values() for n in docs),
     ]
     helps = suggest_similar_name(name, known, "see `specc list`")
@@ -266,7 +266,7 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
     """Return True if `name` is a built-in spec but not a block or function."""
-    other = name in BUILTINS or name in library.list_standard_names()
+    other = name in BUILTINS or name in library.list_std_names()
     return name in find_builtin_specs() and not other
 
 
@@ -275,16 +275,16 @@ def add_explain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 
-def run_explain(args: Namespace) -> int:
+def execute_explain(args: Namespace) -> int:
     """Print the documentation page of a diagnostic code."""
     code = normalize_code(args.code)
-    pages = find_error_pages()
+    pages = map_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
         known = f"codes range from {min(pages)} to {max(pages)}"
         hint = f"did you mean {suggestion}?" if suggestion else known
         raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
-    page, status = pages[code].read_text(encoding="utf-8").rstrip(), find_error_family(code).value
+    page, status = pages[code].read_text(encoding="utf-8").rstrip(), get_error_category(code).value
     result = {"code": code, "title": read_page_title(page), "status": status, "page": page}
     if not print_json_result(result):
         print(page)

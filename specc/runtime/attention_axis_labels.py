@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specc.drawing.attention_maps import MapAxis, PatchGrid, Role
+from specc.drawing.attention_maps import AttentionMapAxis, PatchGrid, Role
 from specc.drawing.drawing_marks import Bytes
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
@@ -13,7 +13,7 @@ from specc.ir.dim import Dim
 from specc.preprocessing.images import denormalize_image
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
-    ImageRecord,
+    ImageConfig,
     LogMel,
     TextOutput,
     TextReading,
@@ -27,7 +27,7 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttendedInputs:
+class AttentionAxisLabeler:
     """A model with its prepared inputs, from which axis labels are derived. `generated_tokens`
     (int64 [batch, target]) are set if the model is generative.
     """
@@ -36,18 +36,18 @@ class AttendedInputs:
     arrays: Arrays
     generated_tokens: Array | None = None
 
-    def label_axis(self, length: Dim | None, count: int) -> MapAxis:
+    def label_axis(self, length: Dim | None, count: int) -> AttentionMapAxis:
         """Return the labels of an axis with `count` positions and the symbolic length `length`."""
         return (
             self._label_text(length, count)
             or self._label_frames(count)
             or self._find_patches(count)
-            or MapAxis(role="unnamed", labels=tuple(map(str, range(count))))
+            or AttentionMapAxis(role="unnamed", labels=tuple(map(str, range(count))))
         )
 
     def label_axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
-    ) -> tuple[MapAxis, MapAxis]:
+    ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
         """Return the labeled axes of an attention map of `shape` [… query, key] with the given
         symbolic lengths.
         """
@@ -77,14 +77,14 @@ class AttendedInputs:
         return "   ".join(filter(None, words))
 
     def _describe_axis(self, name: str, array: Array) -> str:
-        record = self.model.manifest.reading.get_input_reading(name)
+        record = self.model.manifest.reading.get_input_config(name)
         if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
             return (
                 "".join(make_token_labels(array[0], record))
                 if name != self._generated_input
                 else ""
             )
-        if isinstance(record, ImageRecord):
+        if isinstance(record, ImageConfig):
             return f"an image of {record.size[0]} × {record.size[1]} pixels"
         if isinstance(record, Waveform | LogMel):
             return f"audio of {_compute_duration(array, record):.3g} s"
@@ -96,7 +96,7 @@ class AttendedInputs:
             self.model.input_signature.sequence_input if self.generated_tokens is not None else ""
         )
 
-    def _label_text(self, length: Dim | None, count: int) -> MapAxis | None:
+    def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
         """Label the `count` tokens of the text input with the symbolic length `length`."""
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
@@ -105,14 +105,16 @@ class AttendedInputs:
                 continue
             if self.model.manifest.graph.inputs[name].type.shape[1] == length:
                 role: Role = "generated" if name == sequence_input else "input"
-                return MapAxis(role=role, labels=tuple(make_token_labels(array[0], record)))
+                return AttentionMapAxis(
+                    role=role, labels=tuple(make_token_labels(array[0], record))
+                )
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
         """Return the tokenizer of an input; for the generated input, the tokenizer of the
         output.
         """
-        record = self.model.manifest.reading.get_input_reading(name)
+        record = self.model.manifest.reading.get_input_config(name)
         if isinstance(record, TEXT_READINGS):
             return record
         return (
@@ -127,30 +129,30 @@ class AttendedInputs:
         texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
         return texts[0] if texts else None
 
-    def _label_frames(self, count: int) -> MapAxis | None:
+    def _label_frames(self, count: int) -> AttentionMapAxis | None:
         """Label each audio frame with its start time in seconds."""
         for name, array in self.arrays.items():
-            record = self.model.manifest.reading.get_input_reading(name)
+            record = self.model.manifest.reading.get_input_config(name)
             if isinstance(record, Waveform | LogMel) and count:
                 duration = _compute_duration(array, record)
                 labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
-                return MapAxis(role="audio", labels=labels, duration_seconds=duration)
+                return AttentionMapAxis(role="audio", labels=labels, duration_seconds=duration)
         return None
 
-    def _find_patches(self, count: int) -> MapAxis | None:
+    def _find_patches(self, count: int) -> AttentionMapAxis | None:
         image_input = self._find_image()
         rows, columns = self.arrays[image_input[0]].shape[-2:] if image_input else (0, 0)
         grid = infer_patch_grid(count, (rows, columns)) if image_input else None
         if grid is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
-        return MapAxis(
+        return AttentionMapAxis(
             role="image", labels=(*CLASS_TOKENS[: grid.prefix_tokens], *patches), grid=grid
         )
 
-    def _find_image(self) -> tuple[str, ImageRecord] | None:
+    def _find_image(self) -> tuple[str, ImageConfig] | None:
         for name, record in self.model.manifest.reading.inputs:
-            if not isinstance(record, ImageRecord) or name not in self.arrays:
+            if not isinstance(record, ImageConfig) or name not in self.arrays:
                 continue
             # config values may have changed the model so that it no longer matches its
             # preprocessing
@@ -160,12 +162,12 @@ class AttendedInputs:
                 return name, record
         return None
 
-    def _label_generated_tokens(self) -> MapAxis | None:
+    def _label_generated_tokens(self) -> AttentionMapAxis | None:
         """Label the generated tokens of the first batch element, if they can be decoded to text."""
         record = self._find_output_tokenizer()
         if record is None or self.generated_tokens is None:
             return None
-        return MapAxis(
+        return AttentionMapAxis(
             role="generated", labels=tuple(make_token_labels(self.generated_tokens[0], record))
         )
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.drawing.attention_map_drawing import draw_attention_maps
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps, render_attention_html
-from specc.drawing.attention_sheet import draw_attention_maps
 from specc.drawing.png import find_missing_glyphs, render_png
-from specc.drawing.svg_and_html_page import render_svg
+from specc.drawing.svg_html_pages import render_svg
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array, Arrays
-from specc.runtime.attention_axes import AttendedInputs
+from specc.runtime.attention_axis_labels import AttentionAxisLabeler
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
-    find_attention_locations,
     find_masked_positions,
+    locate_attention_nodes,
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
@@ -135,7 +135,7 @@ MAX_PANELS = 256
 
 
 @dataclass(frozen=True)
-class AttentionRun:
+class AttentionCapture:
     """Attention maps of the first batch element of a run, its `results` and its batch size."""
 
     attention_maps: AttentionMaps
@@ -195,20 +195,20 @@ def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     return tuple(selected)
 
 
-def run_with_attention(
+def capture_attention(
     model: LoadedModel,
     inputs: Mapping[str, object],
     *,
     scope: str = "",
     generated_tokens: Array | None = None,
-) -> AttentionRun:
+) -> AttentionCapture:
     """Run a model and return the attention maps of all layers, of which at least one must match
     `scope`. If `scope` is "" and the model has an output `alignment`, return this output instead.
 
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
     there are no attention weights.
     """
-    attended = AttendedInputs(
+    attended = AttentionAxisLabeler(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
     )
     if ALIGNMENT_OUTPUT in model.manifest.graph.outputs and not scope:
@@ -231,12 +231,12 @@ def run_with_attention(
         maps=tuple(maps),
         image=attended.get_image(),
     )
-    return AttentionRun(attention_maps, results, rows)
+    return AttentionCapture(attention_maps, results, rows)
 
 
-def compute_generation_attention(
+def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
-) -> AttentionRun:
+) -> AttentionCapture:
     """Return the attention maps of a generated sequence: a full forward pass over the prompt and
     the generated tokens of the first sequence. The model is never run on the last token, so this
     token has no query position.
@@ -257,11 +257,11 @@ def compute_generation_attention(
         for name in static_names
     }
     inputs_of_first[sequence_input] = np.concatenate([stream.prompt[:1], tokens[:, :-1]], axis=1)
-    return run_with_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
+    return capture_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
 
 
 def _make_attention_maps(
-    attended: AttendedInputs, weights: Arrays, scope: str
+    attended: AttentionAxisLabeler, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
     """Make the attention maps of the first batch element. Raise E0931 if no layer matches `scope`,
     or if the weights are not [batch, heads, query, key].
@@ -275,7 +275,7 @@ def _make_attention_maps(
         title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
     masked_positions = find_masked_positions(graph, attended.arrays, shapes, model.weights)
-    locations = find_attention_locations(graph)
+    locations = locate_attention_nodes(graph)
     maps = []
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
@@ -300,7 +300,7 @@ def _make_attention_maps(
     return maps
 
 
-def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
+def _read_alignment(attended: AttentionAxisLabeler, weights: Array) -> AttentionMap:
     """Return the model's output `alignment` [batch, target, source] as a map; it may have a heads
     axis before the target axis.
     """
@@ -322,7 +322,7 @@ def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
 
 
 @dataclass(frozen=True)
-class AttentionImage:
+class RenderedAttention:
     """The bytes of an image file, and remarks to print."""
 
     content: bytes
@@ -330,12 +330,12 @@ class AttentionImage:
 
 
 def render_attention(
-    run: AttentionRun,
+    run: AttentionCapture,
     suffix: str,
     selection: AttentionSelection | None = None,
     *,
     log_scale: bool = False,
-) -> AttentionImage:
+) -> RenderedAttention:
     """Render the selected maps as `.html`, `.svg` or `.png`. If `selection` is empty, HTML shows
     all maps, and an image shows the last layer.
 
@@ -346,12 +346,12 @@ def render_attention(
     )
     remarks = (omitted,) if omitted else ()
     if suffix == ".html":
-        return AttentionImage(
+        return RenderedAttention(
             render_attention_html(attention_maps, log=log_scale).encode("utf-8"), remarks
         )
     drawing = draw_attention_maps(attention_maps, log=log_scale)
     if suffix == ".svg":
-        return AttentionImage(render_svg(drawing).encode("utf-8"), remarks)
+        return RenderedAttention(render_svg(drawing).encode("utf-8"), remarks)
     content = render_png(drawing)
     if missing_glyphs := find_missing_glyphs(drawing.marks):
         remarks = (
@@ -359,4 +359,4 @@ def render_attention(
             f"no installed font has {escape_text(missing_glyphs[:20])}: the PNG shows code points; "
             ".svg and .html show them",
         )
-    return AttentionImage(content, remarks)
+    return RenderedAttention(content, remarks)

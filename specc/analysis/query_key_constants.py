@@ -15,14 +15,14 @@ from math import ceil, floor, inf, isclose, isinf, isnan, nan
 from operator import and_, or_
 from typing import TypeAlias
 
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
     align_operand,
-    follow_view,
     solve_all,
     solve_any,
     solve_memoized,
+    unwrap_view,
 )
 from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_uniform_value, find_value_range
 from specc.ir import ops
@@ -37,7 +37,7 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 )
 
 
-def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
+def split_product_factors(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the factors of a contraction, or None if the value is no contraction, has a bias, or
     reads a factor at other query or key positions.
     """
@@ -56,7 +56,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     ]
 
 
-def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
+def _find_factor_axes(grid: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
     """Return the operand axes of each factor by result axis. Return None if a factor is read at
     other query or key positions.
     """
@@ -75,20 +75,20 @@ def _has_bias(node: Node) -> bool:
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
-MAX_GRIDS = 5_000
+MAX_QUERY_KEY_TENSORS = 5_000
 """Maximum number of values that are analyzed per query."""
 
 
-def is_finite_grid(grid: QueryKeyGrid) -> bool:
+def has_no_key_dependent_infinities(grid: QueryKeyTensor) -> bool:
     """Return True if no infinite constant occurs at some keys only."""
-    return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_GRIDS), False)
+    return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), False)
 
 
-def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+def _solve_finite(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     node = grid.value.node
     if grid.key_axis is None or node is None:
         return True
-    if (inner := follow_view(grid)) is not None:
+    if (inner := unwrap_view(grid)) is not None:
         return (yield inner)
     if (factors := split_product_factors(grid)) is not None:
         return (yield from solve_all(factors))
@@ -125,18 +125,18 @@ def _has_infinity_constant(value: Value | None) -> bool:
                 return True
             case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
                 continue
-        if len(seen) > MAX_GRIDS:
+        if len(seen) > MAX_QUERY_KEY_TENSORS:
             return True
         todo += here.node.args
     return False
 
 
-def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+def solve_division_by_zero(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     """Return True if the value contains a quotient whose divisor may be zero at some key."""
     node = grid.value.node
     if node is None:
         return False
-    if (inner := follow_view(grid)) is not None:
+    if (inner := unwrap_view(grid)) is not None:
         return (yield inner)
     operands = split_product_factors(grid)
     if operands is None:
@@ -153,13 +153,13 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
     return False
 
 
-def can_be_zero(grid: QueryKeyGrid) -> bool:
+def can_be_zero(grid: QueryKeyTensor) -> bool:
     """Return True if a divisor varies over keys and may be zero."""
-    inner: QueryKeyGrid | None = grid
+    inner: QueryKeyTensor | None = grid
     while inner is not None:
         if inner.key_axis is None:
             return False
-        grid, inner = inner, follow_view(inner)
+        grid, inner = inner, unwrap_view(inner)
     match grid.value.node and grid.value.node.op:
         case ops.Constant(value):
             return not value
@@ -168,33 +168,35 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
     return True
 
 
-MaskedValues: TypeAlias = Mapping[float, Interval]
+MaskedConstants: TypeAlias = Mapping[float, Interval]
 """For each constant, the interval of `q - k` outside which a query-key value equals the
 constant."""
 
-NO_MASKED_VALUES: MaskedValues = {}
+NO_MASKED_CONSTANTS: MaskedConstants = {}
 
 
-def map_masked_values(
-    function: Callable[[float], float] | None, masked_values: MaskedValues
-) -> MaskedValues:
+def propagate_unary_constants(
+    function: Callable[[float], float] | None, masked_values: MaskedConstants
+) -> MaskedConstants:
     """Return the constants after a unary function."""
     if function is None:
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     # several constants may have the same result; their intervals are then joined, and NaN is
     # dropped
     made = [{function(n): i} for n, i in masked_values.items()]
-    return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
+    return intersect_masked_constants(
+        {n: i for n, i in pair.items() if not isnan(n)} for pair in made
+    )
 
 
-def combine_masked_values(
-    function_name: str, left: MaskedValues, right: MaskedValues
-) -> MaskedValues:
+def propagate_binary_constants(
+    function_name: str, left: MaskedConstants, right: MaskedConstants
+) -> MaskedConstants:
     """Return the constants after arithmetic or a comparison. Each holds outside the union of two
     intervals.
     """
     function = BINARY_FUNCTIONS[function_name]
-    return intersect_masked_values(
+    return intersect_masked_constants(
         {made: i | j}
         for n, i in left.items()
         for m, j in right.items()
@@ -203,7 +205,7 @@ def combine_masked_values(
     )
 
 
-def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
+def intersect_masked_constants(all_values: Iterable[MaskedConstants]) -> MaskedConstants:
     """Combine several results: a constant holds outside the intersection of its intervals."""
     joined: dict[float, Interval] = {}
     for pairs in all_values:
@@ -212,10 +214,10 @@ def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
     return joined
 
 
-def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
+def find_common_constants(grids_values: list[MaskedConstants]) -> MaskedConstants:
     """Return the constants that all concatenated operands have in common."""
     if not grids_values:
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     common = reduce(and_, (set(p) for p in grids_values))
     # a constant holds outside the union of the intervals, because an operand may differ inside its
     # interval

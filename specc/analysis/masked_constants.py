@@ -10,8 +10,7 @@ and false is 0, so the interval of 0 is the band.
 
 Reductions over keys use these constants: additional elements of -inf do not change a maximum, and
 zeros do not change a sum. The analysis is sound: an unknown op has no pairs. Values at masked
-positions are assumed to be finite, both in the full forward pass and in a step; overflow is not
-considered.
+positions are assumed to be finite in the full forward pass and in a step; overflow is ignored.
 
 The softmax over keys returns zeros where the scores are -inf:
 
@@ -38,38 +37,38 @@ from functools import lru_cache, partial
 from math import inf, isinf
 from typing import TypeAlias
 
-from specc.analysis.grid_constants import (
-    EXACT_UNARY_FUNCTIONS,
-    MAX_GRIDS,
-    NO_MASKED_VALUES,
-    MaskedValues,
-    combine_masked_values,
-    find_common_values,
-    intersect_masked_values,
-    is_finite_grid,
-    is_reduction_fixed_point,
-    map_masked_values,
-    split_product_factors,
-)
 from specc.analysis.mask_bands import (
-    ATTENTION_GRID_AXES,
+    ATTENTION_AXES,
     can_be_nan,
     find_band_interval,
     find_side_band,
     intersect_bands,
     merge_side_bands,
 )
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.query_key_constants import (
+    EXACT_UNARY_FUNCTIONS,
+    MAX_QUERY_KEY_TENSORS,
+    NO_MASKED_CONSTANTS,
+    MaskedConstants,
+    find_common_constants,
+    has_no_key_dependent_infinities,
+    intersect_masked_constants,
+    is_reduction_fixed_point,
+    propagate_binary_constants,
+    propagate_unary_constants,
+    split_product_factors,
+)
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
     align_operand,
-    follow_view,
-    has_equal_rates,
-    make_grid,
+    has_equal_chunk_rates,
+    make_query_key_tensor,
     shift_axis,
     solve_each,
     solve_memoized,
     split_concat,
+    unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import (
@@ -82,7 +81,7 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
-MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
+MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, MaskedConstants]
 """A rule that computes the pairs of one value, and may request those of other values."""
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
@@ -90,15 +89,15 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 
 
 @lru_cache(maxsize=1024)
-def find_masked_values(
+def find_masked_constants(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
-) -> MaskedValues:
+) -> MaskedConstants:
     """Return the constants of `value` outside intervals of `q - k`, or of time differences if
     `time_axis` is not None.
     """
-    grid = make_grid(value, query, key, time_axis)
-    if not has_equal_rates(grid):
-        return NO_MASKED_VALUES
+    grid = make_query_key_tensor(value, query, key, time_axis)
+    if not has_equal_chunk_rates(grid):
+        return NO_MASKED_CONSTANTS
     keys = _find_side_values(replace(grid, side="keys"))
     queries = _find_side_values(replace(grid, side="queries"))
     return {
@@ -107,28 +106,30 @@ def find_masked_values(
     }
 
 
-def _find_side_values(grid: QueryKeyGrid) -> MaskedValues:
+def _find_side_values(grid: QueryKeyTensor) -> MaskedConstants:
     """Return the constants for one side (see `specc.analysis.mask_bands`)."""
-    return solve_memoized(grid, _find_grid_values, {}, TraversalBudget(MAX_GRIDS), NO_MASKED_VALUES)
+    return solve_memoized(
+        grid, _find_grid_values, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), NO_MASKED_CONSTANTS
+    )
 
 
 def find_nonzero_interval(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> Interval:
     """Return the interval of `q - k` in which `value` can be true or nonzero."""
-    other = find_masked_values(value, query, key, time_axis).get(0.0, FULL_INTERVAL)
+    other = find_masked_constants(value, query, key, time_axis).get(0.0, FULL_INTERVAL)
     return intersect_bands(find_band_interval(value, query, key, time_axis), other, time_axis)
 
 
-def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
+def _find_grid_values(grid: QueryKeyTensor) -> MaskedConstantRule:
     """Return the constants of a query-key value from those of its operands."""
     number = find_uniform_value(grid.value)
     node = grid.value.node
     if number is not None:
         return {number: EMPTY_INTERVAL}
     if node is None or grid.key_axis is None:
-        return NO_MASKED_VALUES
-    if (inner := follow_view(grid)) is not None:
+        return NO_MASKED_CONSTANTS
+    if (inner := unwrap_view(grid)) is not None:
         return (yield inner)
     operands = grid.align_operands()
     match node.op:
@@ -139,13 +140,15 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
         case ops.Arith(function_name):
             return (yield from _find_arithmetic_values(function_name, operands))
         case ops.Pointwise(function_name):
-            return map_masked_values(EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0]))
+            return propagate_unary_constants(
+                EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0])
+            )
         case ops.Cast(to):
-            return map_masked_values(partial(convert_number, dtype=to), (yield operands[0]))
+            return propagate_unary_constants(partial(convert_number, dtype=to), (yield operands[0]))
     return (yield from _find_axis_op_values(grid, node))
 
 
-def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+def _find_axis_op_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants of an op that works along an axis."""
     x = node.first_operand
     if (factors := split_product_factors(grid)) is not None:
@@ -155,7 +158,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     if isinstance(node.op, ops.Concat):
         return (yield from _find_concat_values(grid, node, node.op))
     if x is None:
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
             masked_values = yield grid.view_operand(
@@ -168,56 +171,58 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     if not isinstance(node.op, REORDERING_OPS):
         # The operands have no relevant constants here and are not analyzed, because each layer
         # depends on all earlier layers.
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     return _find_reordered_values(grid, node, masked_values)
 
 
 def _filter_fixed_points(
-    function_name: str, masked_values: MaskedValues, length: int
-) -> MaskedValues:
+    function_name: str, masked_values: MaskedConstants, length: int
+) -> MaskedConstants:
     return {
         n: i for n, i in masked_values.items() if is_reduction_fixed_point(function_name, n, length)
     }
 
 
-def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
+def _find_product_values(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
     """Return the interval outside which a product is zero because one factor is zero and all others
     are finite.
     """
-    found: list[MaskedValues] = []
+    found: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
         others = factors[:n] + factors[n + 1 :]
-        if all(is_finite_grid(other) and not can_be_nan(other) for other in others):
+        if all(
+            has_no_key_dependent_infinities(other) and not can_be_nan(other) for other in others
+        ):
             masked_values = yield factor
-            found.append({0.0: masked_values[0.0]} if 0.0 in masked_values else NO_MASKED_VALUES)
-    return intersect_masked_values(found)
+            found.append({0.0: masked_values[0.0]} if 0.0 in masked_values else NO_MASKED_CONSTANTS)
+    return intersect_masked_constants(found)
 
 
-def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
+def _find_concat_values(grid: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
     """Return the constants of a concatenation. Along the time axis, only prefix positions may be
     prepended.
     """
     found = split_concat(grid)
     if op.axis not in (grid.query_axis, grid.key_axis):
         found = [grid.view_operand(a, grid.query_axis, grid.key_axis) for a in node.operands]
-    return find_common_values((yield from solve_each(found or ())))
+    return find_common_constants((yield from solve_each(found or ())))
 
 
 def _find_reordered_values(
-    grid: QueryKeyGrid, node: Node, masked_values: MaskedValues
-) -> MaskedValues:
+    grid: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+) -> MaskedConstants:
     """Return the constants after an op that reads other positions along the key axis."""
     match node.op:
         case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
             return {0.0: masked_values[-inf]}
         case ops.CumSum(axis) if axis == grid.key_axis:
             # all elements of a cumulative sum after the first infinite element are infinite
-            return {n: bound_visible_ranks(i) for n, i in masked_values.items() if isinf(n)}
+            return {n: bound_visible_sort_indices(i) for n, i in masked_values.items() if isinf(n)}
         case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
             # Masked keys sort last: rank r is masked at query t if r > t - lo.
             return {
-                n: bound_visible_ranks(i)
+                n: bound_visible_sort_indices(i)
                 for n, i in masked_values.items()
                 if is_sorted_last(node, n)
             }
@@ -225,8 +230,8 @@ def _find_reordered_values(
 
 
 def _filter_unrelated_axis_values(
-    grid: QueryKeyGrid, node: Node, masked_values: MaskedValues
-) -> MaskedValues:
+    grid: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+) -> MaskedConstants:
     """Return the constants after an op along an axis that is neither the query axis nor the key
     axis. A constant at all positions of the axis is kept.
     """
@@ -240,11 +245,11 @@ def _filter_unrelated_axis_values(
         case ops.Sort(axis) | ops.TopK(axis) if grid.value.index == 0:
             pass
         case _:
-            return NO_MASKED_VALUES
-    return masked_values if axis not in (grid.query_axis, grid.key_axis) else NO_MASKED_VALUES
+            return NO_MASKED_CONSTANTS
+    return masked_values if axis not in (grid.query_axis, grid.key_axis) else NO_MASKED_CONSTANTS
 
 
-def bound_visible_ranks(interval: Interval) -> Interval:
+def bound_visible_sort_indices(interval: Interval) -> Interval:
     """Return the interval of ranks that visible positions can have."""
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
@@ -258,11 +263,11 @@ def is_sorted_last(node: Node, number: float) -> bool:
     return False
 
 
-def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
+def _find_where_values(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
     """Return the constants of a `where`. Each branch is considered only where the condition can
     select it.
     """
-    masked_values: list[MaskedValues] = yield from solve_each(operands)
+    masked_values: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = masked_values
     taken, left = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
@@ -272,12 +277,12 @@ def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
 
 
 def _find_boolean_values(
-    grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
-) -> MaskedValueRule:
+    grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
+) -> MaskedConstantRule:
     """Return the interval outside which a boolean is constant, from comparisons of position ids
     or known constants.
     """
-    masked_values: list[MaskedValues] = yield from solve_each(operands)
+    masked_values: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
             return {1.0 - n: i for n, i in masked_values[0].items()}
@@ -286,25 +291,27 @@ def _find_boolean_values(
             # both operands must be masked.
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
             found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
-            return intersect_masked_values([*found, find_common_values(masked_values)])
+            return intersect_masked_constants([*found, find_common_constants(masked_values)])
         case ops.Compare(function_name):
             rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
-            return intersect_masked_values(
-                [rows, combine_masked_values(function_name, *masked_values)]
+            return intersect_masked_constants(
+                [rows, propagate_binary_constants(function_name, *masked_values)]
             )
-    return NO_MASKED_VALUES
+    return NO_MASKED_CONSTANTS
 
 
-def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
+def _find_arithmetic_values(
+    function_name: str, operands: list[QueryKeyTensor]
+) -> MaskedConstantRule:
     """Return the constants of arithmetic on two constants, or on an absorbing constant such as
     -inf.
     """
-    masked_values: list[MaskedValues] = yield from solve_each(operands)
-    found = [combine_masked_values(function_name, *masked_values)]
+    masked_values: list[MaskedConstants] = yield from solve_each(operands)
+    found = [propagate_binary_constants(function_name, *masked_values)]
     for here, there, is_right_operand in ((0, 1, False), (1, 0, True)):
         other = operands[there]
         # `0 * inf` and `inf - inf` are NaN.
-        if not can_be_nan(other) and is_finite_grid(other):
+        if not can_be_nan(other) and has_no_key_dependent_infinities(other):
             lower_bound = find_value_range(other.value)[0]
             # The divisor must not be zero at any key. A divisor that is zero for one query is zero
             # at all keys.
@@ -317,7 +324,7 @@ def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) ->
                 )
                 if made is not None:
                     found.append({made: interval})
-    return intersect_masked_values(found)
+    return intersect_masked_constants(found)
 
 
 def compute_absorbing_result(
@@ -343,7 +350,7 @@ def compute_absorbing_result(
     return None
 
 
-def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+def _find_weight_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are zero, because the mask is false or
     the scores of a softmax are -inf.
     """
@@ -352,14 +359,14 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case ops.Attend():
             mask = node.op.mask(node)
             weights = grid.value.index == node.op.weights_result
-            seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
+            seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_AXES
             return (
-                {0.0: find_side_band(grid.view_operand(mask, *ATTENTION_GRID_AXES))}
+                {0.0: find_side_band(grid.view_operand(mask, *ATTENTION_AXES))}
                 if mask and seen
-                else NO_MASKED_VALUES
+                else NO_MASKED_CONSTANTS
             )
     if grid.key_axis != rank - 1 or grid.query_axis not in (None, rank - 2):
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
@@ -367,10 +374,10 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     masked_values = yield align_operand(grid, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in masked_values:
         found.append({0.0: masked_values[-inf]})
-    return intersect_masked_values(found)
+    return intersect_masked_constants(found)
 
 
-def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+def _find_gathered_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants at positions that are ordered by sorting another value; masked positions
     come after visible ones.
     """
@@ -378,11 +385,16 @@ def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             order = ops.Gather.ids(node).node
         case _:
-            return NO_MASKED_VALUES
+            return NO_MASKED_CONSTANTS
     if axis != grid.key_axis or order is None:
-        return NO_MASKED_VALUES
+        return NO_MASKED_CONSTANTS
     masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
     sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
     # Positions that are masked in the sort order must also be masked in the table.
-    return {n: bound_visible_ranks(o) for n, i in masked_values.items() for o in last if i & o == i}
+    return {
+        n: bound_visible_sort_indices(o)
+        for n, i in masked_values.items()
+        for o in last
+        if i & o == i
+    }

@@ -24,7 +24,7 @@ from specc.frontend.spec_values import (
     Record,
     Rope,
     RuntimeNumber,
-    UndecidedValueError,
+    UnresolvedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
@@ -34,9 +34,9 @@ from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
 
-def value_to_data(value: EvalResult, span: Span | None = None) -> object:
+def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to plain data. Strings, floats and bools are unchanged. Raise
-    UndecidedValueError at `span` if it is a symbol.
+    UnresolvedValueError at `span` if it is a symbol.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -44,9 +44,9 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
         case ChoiceValue(word):
             return word
         case tuple(items):
-            return [value_to_data(item) for item in items]
+            return [value_to_plain_data(item) for item in items]
         case Record(fields):
-            return {name: value_to_data(field) for name, field in fields.items()}
+            return {name: value_to_plain_data(field) for name, field in fields.items()}
         case Rope(theta, kind, parameters):
             return {"theta": theta, "kind": kind, **dict(parameters)}
         case BuiltinFunction(name=name):
@@ -62,11 +62,11 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
 
 def _format_combined_mask(mask: CombinedMask) -> str:
     """Format a combined mask in spec syntax, e.g. `(causal & visible)`."""
-    parts = [str(value_to_data(part)) for part in mask.parts]
+    parts = [str(value_to_plain_data(part)) for part in mask.parts]
     return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 
-def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
+def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression of `reading` or `generate` to plain data. A call becomes a map with its
     name, inputs and options.
 
@@ -75,17 +75,17 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """
     match expr:
         case ast.Call():
-            return _call_to_data(expr, lambda inner: expression_to_data(context, inner, env))
+            return _call_to_data(expr, lambda inner: expression_to_plain_data(context, inner, env))
         case ast.ListLiteral():
-            return [expression_to_data(context, item, env) for item in expr.items]
+            return [expression_to_plain_data(context, item, env) for item in expr.items]
         case ast.Name():
             return _name_to_data(context, expr, env)
         case ast.Binary(op="/"):
-            left = expression_to_data(context, expr.left, env)
-            right = expression_to_data(context, expr.right, env)
+            left = expression_to_plain_data(context, expr.left, env)
+            right = expression_to_plain_data(context, expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
                 return _divide_numbers(left, right)
-    return value_to_data(context.evaluate(expr, env), expr.span)
+    return value_to_plain_data(context.evaluate(expr, env), expr.span)
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
@@ -114,7 +114,7 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
     # `config.labels` is a value; an undefined name is converted to a string
     if value is POISON and "." in name.path:
         value = resolve_name(context, name, env, is_quiet=True)
-    return name.path if value is POISON else value_to_data(value, name.span)
+    return name.path if value is POISON else value_to_plain_data(value, name.span)
 
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
@@ -176,14 +176,14 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression to data, or return None if it depends on symbolic config values."""
     try:
-        return expression_to_data(context, expr, env)
-    except UndecidedValueError:
+        return expression_to_plain_data(context, expr, env)
+    except UnresolvedValueError:
         if not context.symbols.is_symbolic:
             raise
         return None
 
 
-def evaluate_generation(
+def evaluate_generate_section(
     context: Context, program: Program, block: ast.Block, env: Env, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the generation section of the spec for this graph, and warnings."""
@@ -204,7 +204,7 @@ def evaluate_generation(
     return None, ()
 
 
-def evaluate_streaming(
+def evaluate_stream_section(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
     """Return the streaming section of the spec for this graph. Raise E0221 if a name does not exist
@@ -303,18 +303,18 @@ def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
             raise_error("E0221", title, item.span, helps=helps)
 
 
-def evaluate_readings(
+def evaluate_reading_section(
     context: Context,
     program: Program,
     block: ast.Block,
     env: Env,
-    kind: type[ast.InputReading] | type[ast.ResultDisplay],
+    kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
     """Convert the entries of `reading` for inputs or outputs to data for the manifest. Entries of a
     derived spec override those of its base spec.
     """
     data: dict[str, object] = {}
-    kind_name = "result" if kind is ast.ResultDisplay else "input"
+    kind_name = "result" if kind is ast.OutputPostprocessing else "input"
 
     def list_names(graph: ast.Block) -> list[str]:
         return [side.name for side in (graph.results if kind_name == "result" else graph.params)]
@@ -336,9 +336,9 @@ def evaluate_readings(
 
 
 def _evaluate_reading(
-    context: Context, entry: ast.InputReading | ast.ResultDisplay, env: Env
+    context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    reading = expression_to_data(context, entry.value, env)
+    reading = expression_to_plain_data(context, entry.value, env)
     if not isinstance(reading, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
         raise_error("E0203", title, entry.span)

@@ -15,11 +15,11 @@ from specc.cli.options import (
     PROVIDER_OPTION,
     add_option_groups,
     is_compiled_model,
-    print_shadow_note,
+    print_shadowing_note,
     read_compiled_manifest,
 )
-from specc.cli.terminal import iterate_with_count, print_json_result
-from specc.diagnostics.diagnostic import ErrorFamily, Failed, compute_exit_status, raise_error
+from specc.cli.terminal import iterate_with_counter, print_json_result
+from specc.diagnostics.diagnostic import ErrorCategory, Failed, compute_exit_status, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
@@ -33,13 +33,13 @@ from specc.driver.option_kinds import (
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.uncompiled_model import reject_uncompiled_model
 from specc.io.safe_read import escape_text
-from specc.runtime.open_model import OpenedModel, open_compiled_model
+from specc.runtime.inference_model import InferenceModel, open_compiled_model
+from specc.verification.model_verification import iterate_all_rounds
 from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
-from specc.verification.verify_model import iterate_all_rounds
 from specc.visualize.architecture_diff import (
     ArchitectureDifference,
-    DiffSide,
+    ComparedArchitecture,
     diff_architectures,
     format_difference,
 )
@@ -102,7 +102,7 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
-def run_verify(args: Namespace) -> int:
+def execute_verify(args: Namespace) -> int:
     """Print one line per round. Return exit status 4 (E0930) if the results of a round differ, and
     5 if the model is too sensitive to rounding (E0932) or, with `--strict`, if a branch was not
     executed.
@@ -123,7 +123,7 @@ def run_verify(args: Namespace) -> int:
             _compare_baseline(args, opened, verify_results)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        is_difference = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.INCONCLUSIVE.value)
+        is_difference = status in (ErrorCategory.DIFFERENT.value, ErrorCategory.INCONCLUSIVE.value)
         if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
             raise
         return status
@@ -164,16 +164,16 @@ def _check_options(args: Namespace) -> None:
             )
 
 
-def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
+def _compare_rounds(args: Namespace, opened: InferenceModel, verify_results: VerifyResults) -> None:
     """Run the rounds, printing one line each."""
     rounds = iterate_all_rounds(opened, seed=args.seed, rounds=args.rounds)
     try:
-        for round in iterate_with_count(rounds, "comparing rounds"):
+        for round in iterate_with_counter(rounds, "comparing rounds"):
             terminal.print_outcome(str(round))
             verify_results.rounds.append(round)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
+        verify_results.agrees = False if status == ErrorCategory.DIFFERENT.value else None
         raise
     # without a compared output, the model is not reported as correct
     verify_results.agrees = (
@@ -186,9 +186,9 @@ def _check_coverage(verify_results: VerifyResults) -> None:
     sequence.
     """
     for round in verify_results.rounds:
-        if not (round.is_compared or round.uncovered_parts):
+        if not (round.is_compared or round.uncovered_cases):
             _raise_not_compared(round)
-    missing = [name for round in verify_results.rounds for name in round.uncovered_parts]
+    missing = [name for round in verify_results.rounds for name in round.uncovered_cases]
     if missing:
         count = sum(len(round.uncovered_subgraphs) for round in verify_results.rounds)
         _raise_incomplete_coverage(missing, count)
@@ -216,7 +216,9 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
     )
 
 
-def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
+def _compare_baseline(
+    args: Namespace, opened: InferenceModel, verify_results: VerifyResults
+) -> None:
     """Print the quantization error per layer and output. Raise E0856 if an error exceeds its
     threshold.
     """
@@ -251,7 +253,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
     add_option_groups(parser, input=options)
 
 
-def run_diff(args: Namespace) -> int:
+def execute_diff(args: Namespace) -> int:
     """Print the differences, one per line. Return exit status 0 if there are none, else 4."""
     a = _load_side(args.a, args.graph)
     b = _load_side(args.b, args.graph, args.config, args.set)
@@ -262,7 +264,7 @@ def run_diff(args: Namespace) -> int:
 
 
 def _difference_to_json(
-    a: DiffSide, b: DiffSide, difference: ArchitectureDifference
+    a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> dict[str, object]:
     """Return the difference as a JSON object."""
     return {
@@ -274,7 +276,9 @@ def _difference_to_json(
     }
 
 
-def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
+def _load_side(
+    path: str, graph: str, config: str = "", sets: list[str] | None = None
+) -> ComparedArchitecture:
     """Load one side of a comparison. Raise E0956 if it is a standalone generator, and E0957 if
     config options are given for a compiled model.
     """
@@ -293,7 +297,7 @@ def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None =
                 f"`{escape_text(path)}` is a standalone generator and has no graph to compare",
                 helps=["compare its spec, or a package of it, compiled with `--graphs all`"],
             )
-        return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
-    print_shadow_note(path)
+        return ComparedArchitecture(name=name, graph=manifest.graph, config=manifest.config)
+    print_shadowing_note(path)
     model = elaborate_spec(open_spec(path, config=config, config_settings=sets or []), graph)
-    return DiffSide(name=name, graph=model.graph, config=model.config)
+    return ComparedArchitecture(name=name, graph=model.graph, config=model.config)

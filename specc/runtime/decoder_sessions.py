@@ -7,9 +7,16 @@ import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_facts import GenerationMetadata
-from specc.backend import BoundRun, Computation, DeviceTensor, DeviceTensors, Session, TensorSlot
+from specc.backend import (
+    Computation,
+    DeviceTensor,
+    DeviceTensors,
+    IOBindingRun,
+    Session,
+    TensorSpec,
+)
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
-from specc.decode.token_choice import Bools, Floats, Ints
+from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -41,7 +48,7 @@ FREE_SHARE = 4
 the memory use."""
 
 
-class FullForwardStepper:
+class FullForwardSession:
     """A decoder without a KV cache: each step runs a full forward pass over all tokens so far."""
 
     def __init__(
@@ -77,9 +84,9 @@ class FullForwardStepper:
         # The first token of a sequence is sampled from the last position before it.
         if is_first and logits.ndim == 3 and logits.shape[1] > count:
             return _choose_prompt_logits(
-                _select_newest(logits), logits[:, -1 - count], self.inputs.is_empty
+                _select_last(logits), logits[:, -1 - count], self.inputs.is_empty
             )
-        return _select_newest(logits)
+        return _select_last(logits)
 
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements: new element i is old element `indices[i]`."""
@@ -97,7 +104,7 @@ class StepGraphs:
     graph: Graph
 
 
-class KVCacheStepper:
+class KVCacheSession:
     """A decoder-with-past: takes new tokens, returns logits and keeps the states (KV cache)."""
 
     def __init__(
@@ -127,7 +134,7 @@ class KVCacheStepper:
         initial = make_initial_states(metadata, step_session, made, prepared, lengths)
         self.static_inputs, self.states = initial
         self.initial_logits = (
-            _select_newest(made[first].numpy()) if (first := metadata.first_token_output) else None
+            _select_last(made[first].numpy()) if (first := metadata.first_token_logits) else None
         )
         self.results: dict[str, Array] = {}
         names = metadata.in_place_states
@@ -135,7 +142,7 @@ class KVCacheStepper:
         self.other_states = tuple(s for s in metadata.states if s.name not in names)
         self.state_outputs = frozenset(s.next_output for s in metadata.states)
         self.past_length = 0
-        self.bound_run: BoundRun | None = None
+        self.bound_run: IOBindingRun | None = None
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
@@ -159,7 +166,7 @@ class KVCacheStepper:
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
-        logits = _select_newest(self.results[self.metadata.generation.logits_output])
+        logits = _select_last(self.results[self.metadata.generation.logits_output])
         return (
             logits if first is None else _choose_prompt_logits(logits, first, self.inputs.is_empty)
         )
@@ -206,7 +213,7 @@ class KVCacheStepper:
         for name, value in chunk.arrays.items():
             if name in self.session.inputs:
                 reads_all = name in self.metadata.full_inputs
-                inputs[name] = value if reads_all else chunk.get_newest(name)
+                inputs[name] = value if reads_all else chunk.get_last_positions(name)
         if self.buffers:
             inputs[PAST_LENGTH_INPUT] = np.array(self.past_length, np.int64)
         return inputs
@@ -259,7 +266,7 @@ def _choose_buffer_length(needed: int, former_length: int) -> int:
     return length + -length % MIN_BUFFER_POSITIONS
 
 
-def _allocate_outputs(stepper: KVCacheStepper, batch_size: int) -> DeviceTensors:
+def _allocate_outputs(stepper: KVCacheSession, batch_size: int) -> DeviceTensors:
     """Preallocate the outputs whose shape is the same at every step."""
     outputs: DeviceTensors = {}
     for name, value in stepper.graph.outputs.items():
@@ -300,7 +307,7 @@ def make_initial_states(
     return static_inputs, states
 
 
-def _select_newest(logits: Array) -> Floats:
+def _select_last(logits: Array) -> Floats:
     """Select the last logits, float32 [batch, vocab], from logits [batch, n, vocab] or
     [batch, vocab].
     """
@@ -328,7 +335,7 @@ def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class BufferedStep:
+class KVBufferStep:
     """A session of a step with in-place buffers. `session` runs the model that was lowered from
     `graph`.
     """
@@ -338,7 +345,7 @@ class BufferedStep:
     metadata: GenerationMetadata
 
     @property
-    def outputs(self) -> Mapping[str, TensorSlot]:
+    def outputs(self) -> Mapping[str, TensorSpec]:
         """The outputs of the session."""
         return self.session.outputs
 

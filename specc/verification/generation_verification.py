@@ -10,21 +10,21 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.length_limits import find_length_limits
-from specc.backend import Session, TensorSlot
-from specc.decode.decode_loop_and_beam_search import decode_steps, search_beams
+from specc.backend import Session, TensorSpec
+from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
+from specc.runtime.decoder_sessions import FullForwardSession
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, make_generator
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import BOOLEAN_DENSITIES, choose_lengths, make_random_inputs
 from specc.runtime.standalone_generator import run_standalone
-from specc.runtime.steppers import FullForwardStepper
 from specc.verification.length_coverage import (
     find_skipped_lengths,
-    is_affordable,
+    is_within_cost_limit,
     iterate_long_lengths,
 )
 from specc.verification.round_plans_and_subgraph_coverage import SubgraphCoverage
@@ -58,7 +58,7 @@ def iterate_generated_rounds(
     if graph is None or generator is None:
         reason = "an older version compiled the model without the graph that it decodes"
         yield VerificationRound(
-            is_compared=False, is_agreeing=None, note=f"not compared, because {reason}"
+            is_compared=False, is_within_tolerance=None, note=f"not compared, because {reason}"
         )
         return
     weights = _load_scoring_weights(model, graph)
@@ -103,7 +103,7 @@ def _choose_sizes(
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
     yield from iterate_long_lengths(
-        graph, lambda sizes: is_affordable(sizes, graph, repeats), max_lengths
+        graph, lambda sizes: is_within_cost_limit(sizes, graph, repeats), max_lengths
     )
 
 
@@ -154,19 +154,21 @@ class _ReferenceDecode:
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         session = _ReferenceSession(self.graph, weights, perturbation)
         source = asked.model.generation.logits_output
-        stepper = FullForwardStepper(
+        stepper = FullForwardSession(
             session, asked.model.input_signature, source, asked.prepared_inputs
         )
         if settings.strategy == "beam":
             return self._search_beams(stepper)
         width = settings.max_tokens
-        steps = list(decode_steps(stepper, asked.prompt, settings, padding_mask=asked.padding_mask))
+        steps = list(
+            iterate_decode_steps(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
+        )
         return {
             "tokens": _stack_steps([s.tokens for s in steps], width)[:, None],
             "log_probs": _stack_steps([np.asarray(s.log_probs) for s in steps], width),
         }
 
-    def _search_beams(self, stepper: FullForwardStepper) -> dict[str, Array]:
+    def _search_beams(self, stepper: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
         asked, settings = self.request, self.request.limited_settings
         found = search_beams(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
@@ -201,7 +203,7 @@ class _ReferenceSession:
     perturbation: RoundingPerturbation | None
 
     @property
-    def outputs(self) -> Mapping[str, TensorSlot]:
+    def outputs(self) -> Mapping[str, TensorSpec]:
         """Return {}, because no caller reads the outputs of the reference."""
         return {}
 

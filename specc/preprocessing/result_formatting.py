@@ -15,18 +15,18 @@ from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
 from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
-    BoxesOutput,
-    ClassMapOutput,
-    CtcTranscript,
+    CtcDecoding,
+    DetectionOutput,
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
-    OutputReading,
+    OutputFormat,
+    SegmentationMap,
     TextOutput,
     TextReading,
 )
 from specc.preprocessing.text_codec import decode_ctc, decode_text
-from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_files import JsonTokenizer
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class DetectedObject:
 
 
 def decode_detections(
-    record: BoxesOutput, logits: Array, boxes: Array, size: ImageSize
+    record: DetectionOutput, logits: Array, boxes: Array, size: ImageSize
 ) -> list[DetectedObject]:
     """Return the objects in an image of `size` above the threshold, the highest score first.
 
@@ -62,7 +62,7 @@ def decode_detections(
     ]
 
 
-def _list_candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Array]:
+def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
     """Return scores with their queries and labels."""
     count, classes = logits.shape
     if record.score_function == "softmax":
@@ -91,16 +91,16 @@ MAX_NUMBERS = 200  # maximum number of elements of an array that is printed comp
 
 
 @dataclass(frozen=True, slots=True)
-class ShownResults:
+class FormattedResults:
     """Lines to print, and images as PNG files with suggested names."""
 
     lines: tuple[str, ...] = ()
     images: tuple[tuple[str, bytes], ...] = ()
 
 
-def show_results(
+def format_results(
     reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
-) -> ShownResults:
+) -> FormattedResults:
     """Format outputs by their postprocessing in `reading`, or as numbers if they have none. Raise
     E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
     input images, one per batch element.
@@ -115,34 +115,34 @@ def show_results(
                 f"missing output `{escape_text(name)}`",
                 notes=[f"the model returned {', '.join(outputs)}"],
             )
-        one = _show_planned_output(name, record, outputs, sizes)
+        one = _format_recorded_output(name, record, outputs, sizes)
         if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
         lines.extend(one.lines)
         images.extend(one.images)
-    return ShownResults(tuple(lines), tuple(images))
+    return FormattedResults(tuple(lines), tuple(images))
 
 
-def _show_planned_output(
-    name: str, record: OutputReading, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
-) -> ShownResults:
+def _format_recorded_output(
+    name: str, record: OutputFormat, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
+) -> FormattedResults:
     """Format an output together with the other outputs that its postprocessing needs."""
-    if isinstance(record, BoxesOutput):
+    if isinstance(record, DetectionOutput):
         return _format_boxes(name, record, outputs, sizes)
-    there = outputs.get(record.mask_output) if isinstance(record, CtcTranscript) else None
-    return show_output(name, record, outputs[name], there)
+    there = outputs.get(record.mask_output) if isinstance(record, CtcDecoding) else None
+    return format_output(name, record, outputs[name], there)
 
 
-def show_output(
-    name: str, record: OutputReading, value: Array, mask: Array | None = None
-) -> ShownResults:
+def format_output(
+    name: str, record: OutputFormat, value: Array, mask: Array | None = None
+) -> FormattedResults:
     """Format one output. `mask` is the padding mask of a transcript."""
     match record:
         case ImageOutput():
-            return ShownResults((), tuple(_make_images(name, record, value)))
-        case ClassMapOutput():
+            return FormattedResults((), tuple(_make_images(name, record, value)))
+        case SegmentationMap():
             return _format_class_maps(name, record, value)
-        case CtcTranscript():
+        case CtcDecoding():
             lines = _format_transcripts(name, record, value, mask)
         case LabelsOutput():
             lines = _format_choices(name, record, value)
@@ -150,9 +150,9 @@ def show_output(
             lines = _format_texts(name, record, value)
         case NumbersOutput():
             lines = _format_numbers(name, record, value)
-        case BoxesOutput():
+        case DetectionOutput():
             lines = _format_numbers(name, NumbersOutput(), value)
-    return ShownResults(tuple(lines))
+    return FormattedResults(tuple(lines))
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
@@ -201,8 +201,8 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 
 
 def _format_boxes(
-    name: str, record: BoxesOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
-) -> ShownResults:
+    name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
+) -> FormattedResults:
     """Return a table of boxes for each image, in pixels, or in relative coordinates if the image
     size is unknown.
     """
@@ -215,11 +215,11 @@ def _format_boxes(
     if len(record.labels) not in (0, expected):
         _fail_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
     lines = _format_detected_objects(record, logits, boxes, sizes)
-    return ShownResults((*lines, *_format_omitted_rows(len(logits))))
+    return FormattedResults((*lines, *_format_omitted_rows(len(logits))))
 
 
 def _format_detected_objects(
-    record: BoxesOutput, logits: Array, boxes: Array, sizes: Sequence[ImageSize]
+    record: DetectionOutput, logits: Array, boxes: Array, sizes: Sequence[ImageSize]
 ) -> list[str]:
     """Return the lines of the tables of boxes."""
     labels = [escape_text(label) for label in record.labels]
@@ -250,7 +250,7 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -
 def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     """Return the ids with the highest scores [batch, …, vocab]."""
     # A tokenizer file may have fewer ids than the vocabulary of the model.
-    rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
+    rows = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
         expected = "scores" if rows is None else f"{rows} scores"
@@ -269,7 +269,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 
 
 def _format_transcripts(
-    name: str, record: CtcTranscript, value: Array, mask: Array | None
+    name: str, record: CtcDecoding, value: Array, mask: Array | None
 ) -> list[str]:
     """Format the transcript of each audio input from scores [batch, positions, tokens] at the
     positions in `mask`.
@@ -316,7 +316,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
     return [(_make_file_name(name, i, len(found)), data) for i, data in enumerate(found)]
 
 
-def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
+def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> FormattedResults:
     """Render an image per segmentation map, and list its classes by area in descending order."""
     maps, known = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
@@ -327,13 +327,13 @@ def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> Shown
         lead = f"{index}:  " if len(maps) > 1 else ""
         lines += _format_class_areas(ids, labels, palette, lead)
     images = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
-    return ShownResults(
+    return FormattedResults(
         (*lines, *_format_omitted_rows(len(maps))),
         tuple((_make_file_name(name, i, len(maps)), p) for i, p in enumerate(images)),
     )
 
 
-def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
+def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, height, width] and the number of classes (from the labels, the
     scores, or the largest id).
     """

@@ -9,14 +9,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.driver.derived_spec import DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
-from specc.driver.spec_instance import SpecInstance, format_spec_instance
-from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
-from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.driver.spec_loader import LoadedSpec, warn_unread_keys
+from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.generate_stream_reading_sections import value_to_data
+from specc.frontend.section_evaluation import value_to_plain_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
@@ -83,7 +83,7 @@ def draft_spec(
         for warning in warn_unread_keys(spec.program, data)
     ]
     unmapped += _iterate_binding_errors(spec, model, names)
-    instance = SpecInstance(
+    instance = DerivedSpec(
         name=name,
         extends=spec.spec_name,
         values={**chosen_specs, **reproduced},
@@ -92,7 +92,7 @@ def draft_spec(
         comment_separator=comment_separator,
     )
     return SpecDraft(
-        file=format_spec_instance(instance),
+        file=format_derived_spec(instance),
         base=spec.spec_name,
         graph_name=model.graph.name,
         value_count=len(reproduced),
@@ -113,7 +113,7 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
         return frozenset()
 
 
-def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition, str]:
+def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, ModelDefinition, str]:
     """Elaborate a built-in spec with the values of a config.json, whatever its model_type. Also
     return the name of the graph for the class in `architectures`, or "" if the spec has no such
     graph.
@@ -121,7 +121,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open_spec(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
-    spec = OpenedSpec(program, library, reader, base)
+    spec = LoadedSpec(program, library, reader, base)
     graph = ""
     with suppress(Failed):  # the spec does not know the classes of another model family
         graph = find_graph_for_architecture(program, data)
@@ -132,7 +132,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
 
 def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
-) -> tuple[OpenedSpec, ModelDefinition]:
+) -> tuple[LoadedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among the specs
     that read the largest number of config keys. Among equally similar specs, prefer the spec for
     the class in `architectures`. Raise E0948 if no spec is similar.
@@ -144,7 +144,7 @@ def _find_nearest_spec(
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
     candidates.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
     wanted = _extract_name_patterns(names)
-    found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
+    found: list[tuple[tuple[float, int, bool], LoadedSpec, ModelDefinition]] = []
     for base in candidates[:MAX_CANDIDATES]:
         with suppress(Failed):
             spec, model, graph = _elaborate_with_config(base, data)
@@ -183,14 +183,14 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 
 
 def _find_differing_values(
-    spec: OpenedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
+    spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the config values that differ from the base spec, as literals by path: first the
     values that a derived spec reproduces, then the remaining values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name
-    base_values = _evaluate_instance_config(base, chosen_specs, name) or {}
+    base_values = _evaluate_derived_config(base, chosen_specs, name) or {}
     wanted = {
         path: value
         for path, value in _flatten_config(model.config)
@@ -199,7 +199,7 @@ def _find_differing_values(
     literals = {path: _format_literal(value, types.get(path)) for path, value in wanted.items()}
     literals_by_path = {path: text for path, text in literals.items() if text is not None}
     reproduced = _select_accepted_literals(base, chosen_specs, literals_by_path, name)
-    instance_values = _evaluate_instance_config(base, {**chosen_specs, **reproduced}, name)
+    instance_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
     if instance_values is not None:
         reproduced = {
             path: reproduced[path]
@@ -214,10 +214,10 @@ def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
     """Return the literals that a derived spec accepts, individually and in combination."""
-    if _evaluate_instance_config(base, {**chosen_specs, **literals}, name) is not None:
+    if _evaluate_derived_config(base, {**chosen_specs, **literals}, name) is not None:
         return literals
     configs = {
-        path: _evaluate_instance_config(base, {**chosen_specs, path: text}, name)
+        path: _evaluate_derived_config(base, {**chosen_specs, path: text}, name)
         for path, text in literals.items()
     }
     return {path: text for path, text in literals.items() if configs[path] is not None}
@@ -258,7 +258,7 @@ def _has_string_type(type: ast.TypeName | None) -> bool:
     return element_type is not None and element_type.name == "text"
 
 
-def _evaluate_instance_config(
+def _evaluate_derived_config(
     base: str, values: Mapping[str, str], name: str
 ) -> dict[str, object] | None:
     """Return the checked config of a derived spec with these values, or of the base spec if there
@@ -266,23 +266,23 @@ def _evaluate_instance_config(
     values.
     """
     with suppress(Failed):
-        instance = SpecInstance(name=name, extends=base, values=values, omits_defaults=True)
-        spec = open_spec_argument(format_dsl(format_spec_instance(instance)) if values else base)
+        instance = DerivedSpec(name=name, extends=base, values=values, omits_defaults=True)
+        spec = open_spec_argument(format_dsl(format_derived_spec(instance)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.reader)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
-        return dict(_flatten_config({n: value_to_data(value) for n, value in config.items()}))
+        return dict(_flatten_config({n: value_to_plain_data(value) for n, value in config.items()}))
     return None
 
 
 def _iterate_binding_errors(
-    spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]
+    spec: LoadedSpec, model: ModelDefinition, names: frozenset[str]
 ) -> Iterator[str]:
     """Yield short descriptions of the errors in binding the checkpoint."""
     if not names:
         yield "weights: the directory has no readable weights"
         return
     try:
-        load_parameter_values(spec, model.graph, WeightSources()).close()
+        load_parameters(spec, model.graph, WeightSources()).close()
     except Failed as failed:
         lines = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
         yield from (f"tensors: {line}" for line in lines[:MAX_LISTED_LINES])

@@ -14,8 +14,8 @@ from specc.drawing.drawing_marks import (
     PAPER,
     BoxMark,
     Bytes,
-    CellsMark,
     Drawing,
+    HeatmapMark,
     LineMark,
     Mark,
     TextMark,
@@ -152,7 +152,7 @@ def _draw_arrow(mark: LineMark) -> str:
 
 
 @_render_mark.register
-def _(mark: CellsMark) -> str:
+def _(mark: HeatmapMark) -> str:
     rows, columns = mark.colors.shape[:2]
     if rows * columns > MAX_PATHS:
         data = b64encode(encode_png(mark.colors)).decode("ascii")

@@ -56,7 +56,7 @@ HISTORY_DIM = Dim.symbol("history")
 SLICE_TO_END = 2**31 - 1
 
 
-def has_history(decoding: DecodingConfig) -> bool:
+def needs_token_history(decoding: DecodingConfig) -> bool:
     """Return True if a logits processor depends on the previous tokens or on their number."""
     return bool(
         decoding.no_repeat_ngram_size
@@ -162,7 +162,7 @@ FORBIDDEN_SCORE = float("-inf")
 """Score of a banned token."""
 
 
-def emit_token_rules(
+def emit_logits_processors(
     g: Emitter,
     decoding: DecodingConfig,
     scores: str,

@@ -12,24 +12,24 @@ from typing import NamedTuple
 
 from specc.analysis.affine_indices import find_affine_index
 from specc.analysis.mask_bands import find_mask_band, find_side_band
-from specc.analysis.masked_values import find_masked_values
-from specc.analysis.query_key_grids import (
-    QueryKeyGrid,
+from specc.analysis.masked_constants import find_masked_constants
+from specc.analysis.query_key_tensors import (
+    QueryKeyTensor,
     TraversalBudget,
-    follow_view,
-    has_equal_rates,
-    make_grid,
+    has_equal_chunk_rates,
+    make_query_key_tensor,
     solve_memoized,
     split_concat,
+    unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
-from specc.analysis.time_dataflow_facts import Leak, TimeFlow
+from specc.analysis.time_dataflow_facts import Leak, TimeDataflow
 from specc.diagnostics.diagnostic import Label
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.op_dependence import GATE_OPERANDS
+from specc.ir.op_dependence import MASK_OPERANDS
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
@@ -40,7 +40,7 @@ normalizer."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeakMessage:
+class CausalityMessage:
     """The parts of a message about a causality leak."""
 
     code: str
@@ -61,7 +61,7 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
     )
 
 
-def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
+def add_normalizer_name(message: CausalityMessage, label: Label | None) -> CausalityMessage:
     """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
     name = label.span.normalizer if label else ""
     if not name:
@@ -111,7 +111,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """The value that masked keys must have for each reduction."""
 
 
-def describe_key_reduction(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
+def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
     """Return the message for a reduction over keys, or None for other ops."""
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
@@ -138,8 +138,8 @@ def describe_key_reduction(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     )
 
 
-def _make_reduction_message(text: str, help_text: str) -> LeakMessage:
-    return LeakMessage("E0711", text, helps=(help_text,))
+def _make_reduction_message(text: str, help_text: str) -> CausalityMessage:
+    return CausalityMessage("E0711", text, helps=(help_text,))
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
@@ -158,13 +158,13 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
     return "", 0.0
 
 
-def _find_masked_number(value: Value, flow: TimeFlow) -> float | None:
+def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
     """Return the constant at masked keys if all later keys are masked out, otherwise None."""
     times = sorted(flow.get_state(value).axes)
     for query in times:
         for key in times:
             if query != key:
-                for constant, reach in find_masked_values(
+                for constant, reach in find_masked_constants(
                     value, query, key, flow.time_axis
                 ).items():
                     if reach.low >= 0:
@@ -187,37 +187,39 @@ MAX_INSPECTED_VALUES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class UnprovedMask:
-    """A mask that is not provably causal: the search budget was exhausted (`is_budget_spent`), or
-    `value` is the first part of the mask that does not compare position ids.
+class UnprovenMask:
+    """A mask that is not provably causal: the search budget was exhausted (`is_budget_exhausted`),
+    or `value` is the first part of the mask that does not compare position ids.
     """
 
-    is_budget_spent: bool
+    is_budget_exhausted: bool
     value: Value
 
 
-def explain_unproved_mask(grid: QueryKeyGrid | None) -> UnprovedMask | None:
+def explain_unproven_mask(grid: QueryKeyTensor | None) -> UnprovenMask | None:
     """Return the part of a mask, or of attention weights, that does not provably mask out later
     positions. Return None if comparisons of position ids show that the mask includes them.
     """
     if grid is None:
         return None
     # values that were not analyzed must not be reported as errors
-    if find_mask_band(grid.value, grid.query_axis, grid.key_axis, grid.time_axis).is_budget_spent:
-        return UnprovedMask(True, grid.value)
-    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedMaskPart(None, False)
-    open_ = solve_memoized(grid, _solve_unproved_mask_part, {}, budget, proved)
-    return UnprovedMask(False, open_.value) if open_.value else None
+    if find_mask_band(
+        grid.value, grid.query_axis, grid.key_axis, grid.time_axis
+    ).is_budget_exhausted:
+        return UnprovenMask(True, grid.value)
+    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
+    open_ = solve_memoized(grid, _solve_unproven_mask_term, {}, budget, proved)
+    return UnprovenMask(False, open_.value) if open_.value else None
 
 
-def has_different_rates(grid: QueryKeyGrid | None) -> bool:
+def has_different_chunk_rates(grid: QueryKeyTensor | None) -> bool:
     """Return True if keys and queries have a different number of positions per chunk, so their
     position ids cannot be compared.
     """
-    return grid is not None and not has_equal_rates(grid)
+    return grid is not None and not has_equal_chunk_rates(grid)
 
 
-def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
+def find_visible_prefix(grid: QueryKeyTensor | None) -> Dim | None:
     """Return the prefix length if only prefix positions attend to later positions, otherwise
     None.
     """
@@ -228,18 +230,18 @@ def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
     return head if head not in (None, 0) and behind.low >= 0 else None
 
 
-def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
+def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
     """Return the mask of a node, or the weights that select keys, with its query and key axis."""
-    operand = GATE_OPERANDS.get(type(node.op))
+    operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for link in find_dependences(node):
         for gate in link.gates:
             if mask is not None and operand is not None and gate.operand == operand.index:
-                return make_grid(mask, gate.query_axis, gate.key_axis, time_axis)
+                return make_query_key_tensor(mask, gate.query_axis, gate.key_axis, time_axis)
     return None
 
 
-class _UnprovedMaskPart(NamedTuple):
+class _UnprovenMaskTerm(NamedTuple):
     """The first part of a mask that does not compare position ids. `is_whole_mask` is true if no
     part compares position ids.
     """
@@ -248,30 +250,30 @@ class _UnprovedMaskPart(NamedTuple):
     is_whole_mask: bool
 
 
-def _solve_unproved_mask_part(
-    grid: QueryKeyGrid,
-) -> Generator[QueryKeyGrid, _UnprovedMaskPart, _UnprovedMaskPart]:
+def _solve_unproven_mask_term(
+    grid: QueryKeyTensor,
+) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
     """Return the part of a mask that does not compare position ids; for `pre[i] & pre[j]`, return
     the complete mask.
     """
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None
     if inside is None:
-        return _UnprovedMaskPart(grid.value, True)
+        return _UnprovenMaskTerm(grid.value, True)
     first, is_all = None, bool(inside)
     # report the first term that is not bounded, or the whole expression if all terms are bounded
     for part in inside:
         flow = yield part
         first = first or flow.value
         is_all = is_all and flow.is_whole_mask
-    return _UnprovedMaskPart(grid.value if is_all else first, is_all)
+    return _UnprovenMaskTerm(grid.value if is_all else first, is_all)
 
 
-def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
+def _list_mask_operands(grid: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
     """Return the operands of a mask in which to search: [] for a comparison of position ids, and
     None for other ops.
     """
-    if (inner := follow_view(grid)) is not None:
+    if (inner := unwrap_view(grid)) is not None:
         return [inner]
     if (parts := split_concat(grid)) is not None:
         return parts

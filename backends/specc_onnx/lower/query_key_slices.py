@@ -12,25 +12,29 @@ from specc.analysis.mask_bands import find_band_interval
 from specc.ir import ops
 from specc.ir.dependence import find_op_dependences
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import EMPTY_INTERVAL, Interval, ShapeError, Type
-from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, find_packed_heads
+from specc_onnx.lower.dense_attention import (
+    AttentionOperands,
+    can_fuse_attention,
+    find_packed_heads,
+)
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.registry import lower_nodes
 
-GridAxes: TypeAlias = tuple[int | None, int | None]
+QueryKeyAxes: TypeAlias = tuple[int | None, int | None]
 """The query axis and the key axis of a value."""
 
-LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
+LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 """Returns the slice of a value that is not recomputed."""
 
 
 @dataclass(kw_only=True)
-class GridSlice:
+class QueryKeySlicer:
     """Recomputes slices of query-key matrices `[…, q, k]` for the spans `queries` and `keys`.
-    `slice_leaf` slices leaves; `grid_leaves` collects the leaves with both axes. With
+    `slice_leaf` slices leaves; `query_key_leaves` collects the leaves with both axes. With
     `recomputes_single_axis`, values with only one of the two axes are also recomputed, except
     results of expensive ops other than MatMul. Attention weights are recomputed only if their mask
     excludes all keys outside `visible_band`.
@@ -42,11 +46,11 @@ class GridSlice:
     scope: str = ""
     recomputes_single_axis: bool = False
     visible_band: Interval = EMPTY_INTERVAL
-    builder: Builder = field(default_factory=Builder)
-    grid_leaves: list[Value] = field(default_factory=list)
-    _slices: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    query_key_leaves: list[Value] = field(default_factory=list)
+    _slices: dict[tuple[Value, QueryKeyAxes], Value] = field(default_factory=dict)
 
-    def slice_value(self, value: Value, axes: GridAxes) -> Value:
+    def slice_value(self, value: Value, axes: QueryKeyAxes) -> Value:
         """Return the recomputed slice of a value."""
         stack = [(value, axes)]
         # The traversal uses an explicit stack, because masks may have thousands of nodes.
@@ -72,8 +76,8 @@ class GridSlice:
         return self.builder.build_graph("portion", {"portion": value})
 
     def _slice_all_operands(
-        self, value: Value, axes: GridAxes
-    ) -> list[tuple[Value, GridAxes] | None] | None:
+        self, value: Value, axes: QueryKeyAxes
+    ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
         """Return the operands of a node with their query and key axes, or None if the node is a
         leaf.
         """
@@ -83,11 +87,11 @@ class GridSlice:
             return None
         dependences = _find_result_dependences(node, value.index)
         if self._takes_all_keys(node, axes):
-            return [_align_grid_operand(a) for a in node.args if a]
+            return [_align_query_key_operand(a) for a in node.args if a]
         if not all(_is_elementwise_axis(node.op, dependences, axis) for axis in grid_axes):
             return None
         return [
-            None if a is None else (a, _map_grid_axes(dependences, n, axes))
+            None if a is None else (a, _map_query_key_axes(dependences, n, axes))
             for n, a in enumerate(node.args)
         ]
 
@@ -100,7 +104,7 @@ class GridSlice:
         is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
         return axes == 2 or (axes == 1 and self.recomputes_single_axis and is_cheap)
 
-    def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
+    def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
         """Return True if the slice contains all keys for which these weights can be nonzero."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
@@ -108,18 +112,18 @@ class GridSlice:
         mask = op.mask(node)
         last = op.scores(node).type.rank - 1
         band = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
-        is_inside = self.visible_band.low <= band.low and band.high <= self.visible_band.high
-        return is_inside and axes == (last - 1, last)
+        is_scope_inside = self.visible_band.low <= band.low and band.high <= self.visible_band.high
+        return is_scope_inside and axes == (last - 1, last)
 
-    def _slice_leaf(self, value: Value, axes: GridAxes) -> Value:
+    def _slice_leaf(self, value: Value, axes: QueryKeyAxes) -> Value:
         if axes == (None, None):
             return value
         if None not in axes:
-            self.grid_leaves.append(value)
+            self.query_key_leaves.append(value)
         return self.slice_leaf(value, axes)
 
     def _recompute_node(
-        self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
+        self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
         """Recompute a node for the slice. Return None if its result does not have the sliced
         shape.
@@ -158,7 +162,7 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
     )
 
 
-def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
+def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
     """Align the last two axes of scores or a mask with queries and keys."""
     last = operand.type.rank - 1
     axes = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
@@ -166,7 +170,9 @@ def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
     return operand, (query, key)
 
 
-def _map_grid_axes(dependences: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
+def _map_query_key_axes(
+    dependences: Sequence[Dependence], operand: int, axes: QueryKeyAxes
+) -> QueryKeyAxes:
     """Return the axes of an operand that become `axes` of the result."""
     query, key = (None if a is None else _map_operand_axis(dependences, operand, a) for a in axes)
     return query, key
@@ -200,13 +206,13 @@ class PositionSpan:
     global_positions: str = ""
 
 
-def slice_attention_parts(
+def slice_attention_operands(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionParts,
+    parts: AttentionOperands,
     queries: PositionSpan,
     keys: PositionSpan | None,
-) -> AttentionParts:
+) -> AttentionOperands:
     """Slice attention operands to a span of queries and to a span of keys (or all keys)."""
     mask, bias = (
         emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
@@ -219,7 +225,7 @@ def slice_attention_parts(
 
 
 def _slice_operands(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, spans: Sequence[PositionSpan | None]
+    op: ops.Attend, g: Emitter, parts: AttentionOperands, spans: Sequence[PositionSpan | None]
 ) -> list[Tensor]:
     """Slice queries, keys and values to their spans."""
     tensors = (parts.q, parts.k, parts.v)
@@ -234,7 +240,7 @@ def _slice_operands(
 def emit_recomputed_slice(
     g: Emitter,
     x: Tensor,
-    axes: GridAxes,
+    axes: QueryKeyAxes,
     spans: tuple[PositionSpan | None, PositionSpan | None],
     *,
     recomputes_single_axis: bool = False,
@@ -242,11 +248,11 @@ def emit_recomputed_slice(
 ) -> Tensor:
     """Emit `x`, recomputed in the innermost body for a span of queries and a span of keys (None
     means all positions); `axes` are its query and key axes. The keyword arguments are those of
-    `GridSlice`.
+    `QueryKeySlicer`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
-    def slice_value(value: Value, axes: GridAxes) -> Value:
+    def slice_value(value: Value, axes: QueryKeyAxes) -> Value:
         known = g.values.tensors[value]
         sliced = emit_position_slice(g, known, axes, spans)
         if sliced is known:
@@ -259,7 +265,7 @@ def emit_recomputed_slice(
         span.length if span else x.shape[0 if axis is None else axis]
         for span, axis in zip(spans, axes, strict=True)
     )
-    grid = GridSlice(
+    grid = QueryKeySlicer(
         queries=queries,
         keys=keys,
         slice_leaf=slice_value,
@@ -279,7 +285,7 @@ def emit_recomputed_mask(
     of them.
     """
     shape = x.shape
-    axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
+    axes: QueryKeyAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return emit_recomputed_slice(g, x, axes, (queries, keys))
 
 
