@@ -54,11 +54,14 @@ def avoid_saturation(
 def read_graph(model: str | bytes) -> ModelProto | None:
     """Return a model without its external data, or None if it cannot be read."""
     try:
-        if isinstance(model, bytes):
-            return ModelProto.FromString(model)
-        return onnx.load_model(model, load_external_data=False)
+        proto: ModelProto = (
+            ModelProto.FromString(model)
+            if isinstance(model, bytes)
+            else onnx.load_model(model, load_external_data=False)
+        )
     except (DecodeError, OSError):
         return None
+    return proto
 
 
 @cache
@@ -80,7 +83,8 @@ def has_saturating_products() -> bool:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return bool((session.run(None, {"x": activations})[0] != 255 * 127 * 64).any())
+    products: Array = session.run(None, {"x": activations})[0]
+    return bool((products != 255 * 127 * 64).any())
 
 
 def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str, Array] | None:

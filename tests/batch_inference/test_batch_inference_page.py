@@ -53,9 +53,7 @@ def test_estimates_below_the_table() -> None:
     blocks = FILES * math.ceil(IN_FILE / SIZES[0])
     work = ROWS / PROCESSES / RATE
     calls = 2 * blocks
-    assert_page_contains(
-        f"For blocks of 4 096 rows, these are {calls / 1e6:.1f} million file system calls"
-    )
+    assert_page_contains(f"4 096 rows, this takes {calls / 1e6:.1f} million file system calls")
     assert_page_contains(
         f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on an object store"
     )
@@ -74,7 +72,7 @@ def test_estimates_below_the_table() -> None:
         f"cost {format_thousands(crashes)} process starts, or {least:.1f} to {most:.1f} hours"
     )
     added = f"{0.01 / 2:.1%}".replace("%", " %")
-    assert_page_contains(f"takes 10 ms in total, it adds {added} to a block of 2 s")
+    assert_page_contains(f"take 10 ms in total, they add {added} to a block of 2 s")
     cores = PROCESSES * work / 3600
     assert_page_contains(f"are {cores:.0f} core hours")
     assert_page_contains(

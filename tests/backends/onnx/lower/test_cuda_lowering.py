@@ -30,7 +30,11 @@ from specc_onnx.lower.onnx_targets import MIN_OPSET
 
 INT4 = onnx.TensorProto.INT4
 SOME = ("bert", "dates", "detr", "llama", "rnn_attention", "t5", "wav2vec2")
-UNMEASURED = {"GridSample 22 float>float", "Gather 13 double,int64>double"}
+UNMEASURED = {
+    "GridSample 22 float>float",
+    "Gather 13 double,int64>double",
+    *(f"MatMulNBits 1 {t},uint8,{t},uint8>{t}" for t in ("float", "float16", "bfloat16")),
+}
 """Of ops added since the list was read on a GPU. `benchmarks/gpu_kernels.py` renews the list."""
 B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 
