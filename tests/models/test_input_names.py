@@ -28,7 +28,7 @@ def test_inputs_of_one_kind_have_one_name() -> None:
     pictures, others = {}, {}
     for spec, node in nodes():
         match node:
-            case ast.InputReading(value=ast.Call(function=ast.Name("image"))):
+            case ast.InputPreprocessing(value=ast.Call(function=ast.Name("image"))):
                 pictures[spec] = node.name
             case ast.Block(kind="graph"):
                 found = {param.name for param in node.params} & set(ONCE)

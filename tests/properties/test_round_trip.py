@@ -327,7 +327,7 @@ equations = st.lists(
     build_trees(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
 ).map(tuple)
 read = st.one_of(
-    build_trees(ast.InputReading, names, values, remarks),
+    build_trees(ast.InputPreprocessing, names, values, remarks),
     build_trees(ast.OutputPostprocessing, names, values, remarks),
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)

@@ -20,7 +20,7 @@ def test_token_ids_are_read_from_text(name: str) -> None:
         entry.name
         for item, _ in program.iterate_items(ast.Reading)
         for entry in item.entries
-        if isinstance(entry, ast.InputReading)
+        if isinstance(entry, ast.InputPreprocessing)
     }
     # the model provides the prefix of a generated sequence
     generated = {item.input_name for item, _ in program.iterate_items(ast.Generate)} - read
