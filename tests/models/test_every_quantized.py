@@ -206,7 +206,7 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
             ("bits", True),
             ("block", 16),
             ("block", -1),
-            ("layout", "columns"),
+            ("layout", "rows"),
             ("layout", "heaps"),
             ("turned", 1),
             ("scales", "no such thing"),
