@@ -440,9 +440,10 @@ CASES = {
     "dpt base": vit("DPTConfig", "DPTModel", results=BASE, settings={"pooler_output_size": 10, "pooler_act": "relu"}),
     "depth_anything": Seen(config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", settings=DEPTHS,
                            size=(16, 16), results=DEPTH),
+    # a small image: float32 of transformers is up to 1.5e-5 off for larger ones
     "depth_anything, metric": Seen(
-        config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", size=(24, 20), results=DEPTH,
-        settings=DEPTHS | {"depth_estimation_type": "metric", "max_depth": 20}, given={"backbone__image": [24, 20]}),
+        config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", size=(12, 16), results=DEPTH,
+        settings=DEPTHS | {"depth_estimation_type": "metric", "max_depth": 20}, given={"backbone__image": [12, 16]}),
     "vitpose": Seen(config="VitPoseConfig", model="VitPoseForPoseEstimation", settings=POSE, size=(32, 24),
                     results=("heatmaps",)),
     "vitpose, classic": Seen(config="VitPoseConfig", model="VitPoseForPoseEstimation", size=(32, 24), results=("heatmaps",),
