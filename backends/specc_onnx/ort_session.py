@@ -1,6 +1,6 @@
 """Load and run models with ONNX Runtime on the requested execution provider.
 
-Inputs are checked first (`ort_input_check_and_denormals`). Errors of ONNX Runtime are converted to
+Inputs are checked first (`specc_onnx.ort_input_check`). Errors of ONNX Runtime are converted to
 diagnostics and not printed.
 """
 
@@ -20,6 +20,7 @@ from specc.backend import DeviceTensor, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc_onnx.denormals import FLUSH_DENORMALS_OPTION, flush_denormals
 from specc_onnx.execution_providers import (
     FORBID_CPU_FALLBACK_OPTION,
     PROVIDER_DEVICES,
@@ -36,12 +37,7 @@ from specc_onnx.execution_providers import (
     silence_provider_startup,
 )
 from specc_onnx.int8_saturation import avoid_saturation, read_graph
-from specc_onnx.ort_input_check_and_denormals import (
-    FLUSH_DENORMALS_OPTION,
-    check_input_lengths,
-    flush_denormals,
-    prepare_ort_input,
-)
+from specc_onnx.ort_input_check import check_input_lengths, prepare_ort_input
 
 NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
     "tensor(float)": np.dtype(np.float32),

@@ -17,7 +17,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from specc_torch import conv, indexing, nn, quantized, recurrent, tensor
-from specc_torch.torch_interpreter_and_spec_module import SpecModule, evaluate
+from specc_torch.spec_module import SpecModule
+from specc_torch.torch_interpreter import evaluate
 from specc_torch.training import Dataset, batch, check_output, module, save
 
 __all__ = [

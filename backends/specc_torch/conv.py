@@ -14,7 +14,7 @@ from specc.ir.graph_interpreter import (
     count_window_elements,
     count_windows,
 )
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 def _get_function(name: str, op: ops.SlidingWindowOp | ops.ConvTranspose) -> Callable[..., Tensor]:

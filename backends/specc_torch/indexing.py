@@ -14,7 +14,7 @@ from specc.ir.graph_interpreter import (
     evaluate_stride,
     evaluate_top_k,
 )
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 @evaluate

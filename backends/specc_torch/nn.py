@@ -13,7 +13,7 @@ from torch.nn import functional
 from specc.ir import ops
 from specc.ir.graph_interpreter import evaluate_patch_counts
 from specc_torch.indexing import check_tensor_indices
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate, run_graph_nodes
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 
 @evaluate

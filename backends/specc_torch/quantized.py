@@ -11,7 +11,7 @@ from specc.ir import ops
 from specc.ir.ops.quantized import WeightLayout
 from specc_torch.indexing import check_tensor_indices
 from specc_torch.recurrent import apply_lstm_gates
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 @evaluate

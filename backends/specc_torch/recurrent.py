@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from specc.ir import ops
 from specc.ir.graph_interpreter import run_scan
 from specc.ir.types import Type
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate, run_graph_nodes
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """Returns the states after one time step, computed from the input projection `W x + b` of the step;

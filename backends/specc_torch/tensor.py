@@ -18,7 +18,7 @@ from specc.ir.graph_interpreter import (
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.indexing import check_tensor_indices, make_full
-from specc_torch.torch_interpreter_and_spec_module import ForwardContext, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 TORCH_FUNCTIONS = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal"),

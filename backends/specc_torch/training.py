@@ -29,7 +29,7 @@ from specc.runtime.training_batches import (
     TrainingExample,
     check_training_examples,
 )
-from specc_torch.torch_interpreter_and_spec_module import SpecModule
+from specc_torch.spec_module import SpecModule
 
 Tensors: TypeAlias = dict[str, Tensor]
 

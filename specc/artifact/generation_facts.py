@@ -25,7 +25,7 @@ from specc.ir.ir_text import format_ir, parse_dim
 from specc.ir.model import DEFAULTS_GRAPH_NAME, DecodeState, GenerateSection, StateRole
 from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 METADATA_KEY = "generating"
 STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")

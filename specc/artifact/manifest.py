@@ -29,7 +29,7 @@ from specc.ir.ops.quantized import (
     WeightLayout,
 )
 from specc.ir.types import Type
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.version import __version__
 
 

@@ -14,7 +14,7 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.types import Type
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     DetectionOutput,
     ImageOutput,

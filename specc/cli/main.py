@@ -99,13 +99,13 @@ COMMANDS = {
     "doc": Command(
         "catalog_commands", "document a spec, block or function", "doc attention --source"
     ),
-    "lsp": Command("completion_lsp", "language server over stdin and stdout", "lsp --schema"),
+    "lsp": Command("lsp", "language server over stdin and stdout", "lsp --schema"),
     "completion": Command(
-        "completion_lsp", "print a completion script for bash, zsh or fish", "completion bash"
+        "completion", "print a completion script for bash, zsh or fish", "completion bash"
     ),
 }
 
-HIDDEN_COMMANDS = {"_complete": Command("completion_lsp", "")}
+HIDDEN_COMMANDS = {"_complete": Command("completion", "")}
 """Commands that completion scripts call."""
 
 MESSAGE_FORMATS = ("full", "short", "json", "sarif")

@@ -11,7 +11,6 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
-from specc.preprocessing.preprocessing_config_and_task_kinds import Task, TaskSlot
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     FilterBanks,
@@ -19,6 +18,7 @@ from specc.preprocessing.preprocessing_records import (
     LogMel,
     Waveform,
 )
+from specc.preprocessing.task_kinds import Task, TaskSlot
 from specc.runtime.model_inputs import ModelInputs
 
 AUDIO_READINGS = (Waveform, LogMel, FilterBanks)

@@ -25,17 +25,14 @@ from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
 from specc.ir.ops.quantized import NormFold
 from specc.ir.target import Target
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_and_transposed_weights import (
-    expose_stored_scales,
-    find_reusable_codes,
-)
+from specc.weights.dequantized_checkpoint import expose_stored_scales, find_reusable_codes
 from specc.weights.norm_folding import ComputeDtypeLimit, NormFoldedWeights, RangeCheckedWeights
-from specc.weights.parameter_names_and_initializers import NamePattern
+from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import (
     CheckpointBinding,
     ParameterSource,

@@ -17,15 +17,15 @@ from specc.calibration.activation_taps import (
     count_input_features,
     find_calibration_targets,
 )
-from specc.calibration.calibration_data_and_kv_cache_scales import (
+from specc.calibration.calibration_data import (
     ModelInputs,
     build_model_inputs,
     fail_no_generated_text,
     generate_samples,
-    measure_kv_cache_scales,
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
+from specc.calibration.kv_cache_scales import measure_kv_cache_scales
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package

@@ -11,7 +11,7 @@ from specc.driver.generation_graphs import build_spec_signature, get_decode_sett
 from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
 from specc.ir.model import StandaloneGeneratorGraph
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 
 def describe_graph(

@@ -23,7 +23,7 @@ from specc.driver.generation_graphs import (
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.quantize_option_errors import fail_no_int8_cache
 from specc.driver.weight_sources import count_parameters, describe_memory_shortage
-from specc.huggingface.hub_download_and_repository_files import (
+from specc.huggingface.repository_files import (
     describe_missing_companions,
     find_companion_paths,
     read_companions,

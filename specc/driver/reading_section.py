@@ -10,12 +10,6 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program
-from specc.huggingface.hub_download_and_repository_files import (
-    find_tokenizer_file,
-    list_chat_template_files,
-    read_checkpoint_tokenizer,
-    read_tokenizer_file,
-)
 from specc.huggingface.image_processor_config import (
     describe_image_config,
     find_preprocessor_config,
@@ -29,12 +23,18 @@ from specc.huggingface.processor_files import (
     read_preprocessor_config,
     read_word_vocabulary,
 )
+from specc.huggingface.repository_files import (
+    find_tokenizer_file,
+    list_chat_template_files,
+    read_checkpoint_tokenizer,
+    read_tokenizer_file,
+)
 from specc.huggingface.tokenizer_settings import describe_ignored_settings
 from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import RaiseFieldError, to_json_value
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.preprocessing_config_and_task_kinds import (
+from specc.preprocessing.preprocessing_config import (
     Files,
     PreprocessingConfig,
     adapt_labels_to_rank,

@@ -48,7 +48,7 @@ from specc.frontend.used_specs import (
     show_use_in_errors,
 )
 from specc.huggingface import model_family
-from specc.huggingface.hub_download_and_repository_files import download_model
+from specc.huggingface.hub_download import download_model
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition

@@ -33,16 +33,12 @@ from specc.io.safe_read import compute_file_sha256
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.binding_errors import HeadInitialization
 from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
-from specc.weights.dequantized_and_transposed_weights import (
-    DequantizedCheckpoint,
-    find_transposed_parameters,
-    keep_transposed,
-)
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
@@ -53,6 +49,7 @@ from specc.weights.parameter_sources import (
     RandomInitWeights,
     read_parameter,
 )
+from specc.weights.transposed_weights import find_transposed_parameters, keep_transposed
 from specc.weights.weight_rules import (
     RequiredParameter,
     WeightRules,

@@ -19,7 +19,8 @@ from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.weights import weight_expressions as t
-from specc.weights.parameter_names_and_initializers import NamePattern, parse_initializer
+from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_names import NamePattern
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,

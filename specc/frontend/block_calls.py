@@ -25,7 +25,7 @@ from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.name_lookup import evaluate_as_type
-from specc.frontend.node_builder_and_shape_errors import add_op
+from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import (
     POISON,
     BlockFunction,

@@ -10,7 +10,7 @@ from typing import TypeVar
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.elaboration_context import Context
-from specc.frontend.node_builder_and_shape_errors import add_op
+from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
 from specc.ir.dim import Dim

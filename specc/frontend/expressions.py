@@ -12,7 +12,7 @@ from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
 from specc.frontend.mask_and_bias_definitions import is_pair_indexed, read_at_pair_indices
 from specc.frontend.name_lookup import resolve_name
-from specc.frontend.node_builder_and_shape_errors import add_op
+from specc.frontend.node_builder import add_op
 from specc.frontend.operators import (
     apply_arithmetic,
     apply_comparison,

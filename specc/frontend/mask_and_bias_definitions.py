@@ -14,7 +14,7 @@ from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
 from specc.frontend.elaboration_state import EXPANSION_COST
 from specc.frontend.foreign_names import raise_unknown_option
-from specc.frontend.node_builder_and_shape_errors import add_node, add_op
+from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,

@@ -8,12 +8,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend import scalar_arithmetic
 from specc.frontend.elaboration_context import Context
-from specc.frontend.node_builder_and_shape_errors import (
-    add_constant,
-    add_log_sigmoid,
-    add_node,
-    add_op,
-)
+from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
 from specc.frontend.scalar_arithmetic import get_known_float, get_number_symbols
 from specc.frontend.spec_values import (
     BlockFunction,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.elaboration_context import Context
-from specc.frontend.node_builder_and_shape_errors import add_constant, add_op
+from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, Monomial

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import evaluate_value
-from specc.frontend.node_builder_and_shape_errors import add_node, add_op
+from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReportedError,

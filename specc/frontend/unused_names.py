@@ -18,7 +18,7 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
-from specc.weights.parameter_names_and_initializers import NamePattern, find_nearest_name
+from specc.weights.parameter_names import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition
 """An item that others use by its name."""

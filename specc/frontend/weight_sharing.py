@@ -21,7 +21,7 @@ from specc.ir.graph import GraphBuilder, Parameter, Value
 from specc.ir.types import Type
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_expression
-from specc.weights.parameter_names_and_initializers import NamePattern
+from specc.weights.parameter_names import NamePattern
 
 if TYPE_CHECKING:
     from specc.frontend.elaboration_context import Context, Env

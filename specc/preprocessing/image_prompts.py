@@ -16,7 +16,7 @@ from specc.preprocessing.image_tiles_and_patches import (
     is_tiled,
     preprocess_image,
 )
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import ImageConfig
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer

@@ -13,7 +13,7 @@ from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.images import ImageSize, denormalize_image
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     CtcDecoding,
     DetectionOutput,

@@ -8,7 +8,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextReading
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
 from specc.preprocessing.tokenizer_files import JsonTokenizer

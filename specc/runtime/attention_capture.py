@@ -20,7 +20,7 @@ from specc.runtime.attention_weights import (
 )
 from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
-from specc.weights.parameter_names_and_initializers import NamePattern
+from specc.weights.parameter_names import NamePattern
 
 MAX_NUMBER = 9999
 """Upper bound of layer and head indices."""

@@ -6,7 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from specc.decode.decode_loop_and_beam_search import compute_token_log_probs, select_next_tokens
+from specc.decode.decode_loop import compute_token_log_probs, select_next_tokens
 from specc.decode.detokenizer import BatchDetokenizer
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (

@@ -26,7 +26,7 @@ from specc.preprocessing.chat_template import (
     render_chat_template,
 )
 from specc.preprocessing.image_prompts import find_image_input, prepare_images
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextOutput, TextReading
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text

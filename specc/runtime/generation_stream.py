@@ -8,11 +8,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.decode.decode_loop_and_beam_search import (
-    BeamHypothesis,
-    iterate_decode_steps,
-    search_beams,
-)
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
 from specc.decode.token_selection import DecodeStepOutput
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error

@@ -27,7 +27,7 @@ from specc.preprocessing.image_prompts import (
     split_images,
 )
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
 from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS
 from specc.backend import Session
-from specc.decode.decode_loop_and_beam_search import BeamHypothesis
+from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_table import OPTIONS_BY_NAME
 from specc.decode.token_selection import (

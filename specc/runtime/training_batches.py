@@ -15,7 +15,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.image_tiles_and_patches import preprocess_image
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     TEXT_READINGS,
     ImageConfig,

@@ -26,7 +26,7 @@ from specc.transforms.graph_quantization import (
     list_lstm_weight_pairs,
 )
 from specc.transforms.weight_uses import WeightUses, collect_weight_uses, find_matrix_product
-from specc.weights.parameter_names_and_initializers import NamePattern
+from specc.weights.parameter_names import NamePattern
 
 QuantizationKind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
 QUANTIZATION_KINDS: tuple[QuantizationKind, ...] = ("int8", "int4", "int8-weights", "int8-tensor")

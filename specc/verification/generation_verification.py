@@ -11,7 +11,8 @@ import numpy as np
 from specc import backend
 from specc.analysis.length_limits import find_length_limits
 from specc.backend import Session, TensorSpec
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
@@ -27,13 +28,13 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_long_lengths,
 )
-from specc.verification.round_plans_and_subgraph_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
     HalfRounding,
     RoundingPerturbation,
     compute_error_bounds,
     find_half_dtype,
 )
+from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     ResultDifference,
     VerificationRound,

@@ -28,10 +28,7 @@ from specc.verification.generation_verification import iterate_generated_rounds
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
-from specc.verification.round_plans_and_subgraph_coverage import (
-    SubgraphCoverage,
-    iterate_round_inputs,
-)
+from specc.verification.round_plans import iterate_round_inputs
 from specc.verification.rounding_errors import (
     MAX_EXPLAINED_RATIO,
     PerturbedRun,
@@ -42,6 +39,7 @@ from specc.verification.rounding_errors import (
     is_rounding_difference,
     make_perturbed_run,
 )
+from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
     RELATIVE_TOLERANCE,

@@ -10,7 +10,7 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.parameter_names_and_initializers import (
+from specc.weights.parameter_names import (
     find_nearest_name,
     format_names,
     generalize_name,

@@ -16,7 +16,7 @@ from specc.weights.binding_errors import (
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
-from specc.weights.parameter_names_and_initializers import NamePattern
+from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (
     Expr,

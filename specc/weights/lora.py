@@ -16,7 +16,7 @@ from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
-from specc.weights.parameter_names_and_initializers import format_names
+from specc.weights.parameter_names import format_names
 from specc.weights.weight_rules import infer_naming
 from specc.weights.weight_value_checks import check_finite
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
-from specc.weights.parameter_names_and_initializers import format_names
+from specc.weights.parameter_names import format_names
 from specc.weights.parameter_sources import CheckpointBinding
 from specc.weights.weight_expressions import iterate_tensor_names
 

@@ -23,7 +23,7 @@ from specc.weights.expression_evaluation import (
 )
 from specc.weights.formats.safetensors import CHUNK_BYTES, TensorFile
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.parameter_names_and_initializers import Initializer, parse_initializer
+from specc.weights.initializers import Initializer, parse_initializer
 from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,

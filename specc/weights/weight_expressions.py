@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
-from specc.weights.parameter_names_and_initializers import group_names
+from specc.weights.parameter_names import group_names
 
 if TYPE_CHECKING:  # specs are checked without NumPy
     from specc.ir.array import Array

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
-from specc.weights.parameter_names_and_initializers import NamePattern, find_nearest_name
+from specc.weights.parameter_names import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 

@@ -8,11 +8,7 @@ from shutil import which
 
 import pytest
 
-from specc.cli.completion_lsp import (
-    collect_completions,
-    format_plain_help,
-    render_completion_script,
-)
+from specc.cli.completion import collect_completions, format_plain_help, render_completion_script
 from specc.cli.main import COMMANDS, build_command_parsers, main
 
 SHELLS = ("bash", "zsh", "fish")

@@ -15,7 +15,8 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 
 BEAM = GenerationSettings(

@@ -14,7 +14,7 @@ from support.toy_models import (
     sum_log_probabilities,
 )
 
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import Failed

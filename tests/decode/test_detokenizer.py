@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_models import TableStepper, make_continuing_logits
 
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.detokenizer import (
     CONTEXT,
     WINDOW,

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     DecodePosition,

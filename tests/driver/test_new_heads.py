@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import list_required_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_names_and_initializers import parse_initializer
+from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
 TINY = {

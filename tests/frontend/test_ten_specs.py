@@ -20,7 +20,7 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
-from specc.weights.parameter_names_and_initializers import parse_initializer
+from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
 SPECS = Path(__file__).with_name("specs")

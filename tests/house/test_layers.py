@@ -24,14 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     # only names and ranges, which specs contain too
     "specc.decode.setting_table": set(),
     "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
-    # only name patterns and initializers, which specs contain too
-    "specc.weights.parameter_names_and_initializers": {"specc.diagnostics"},
+    # only name patterns, which specs contain too
+    "specc.weights.parameter_names": set(),
     "specc.frontend": {
         "specc.decode.settings_errors", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
-        "specc.weights.parameter_names_and_initializers",
+        "specc.weights.parameter_names",
     },
     "specc.library": {"specc.diagnostics", "specc.frontend", "specc.io", "specc.syntax"},
-    "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_names_and_initializers"},
+    "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_names"},
     # a lowering of loops that the backends share
     "specc.transforms.chunk_scan": {"specc.ir", "specc.transforms"},
     "specc.analysis": {
@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.weights.formats": {"ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
     "specc.weights": {
         "ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
-        "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_names_and_initializers",
+        "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_names",
         "specc.weights.random_stream",
     },
     "specc.drawing": {"PIL", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
@@ -70,12 +70,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.execution_providers": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
-    "specc_onnx.ort_input_check_and_denormals": {
+    "specc_onnx.denormals": set(),
+    "specc_onnx.ort_input_check": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
         "specc_onnx.execution_providers",
     },
     "specc_onnx.fixed_shape_session": {
-        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.ort_input_check_and_denormals",
+        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals",
         "specc_onnx.execution_providers", "specc_onnx.ort_session",
     },
     "specc_onnx.int8_saturation": {
@@ -84,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.ort_session": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
-        "specc_onnx.int8_saturation", "specc_onnx.ort_input_check_and_denormals",
+        "specc_onnx.denormals", "specc_onnx.int8_saturation", "specc_onnx.ort_input_check",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",
@@ -95,19 +96,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     # no package imports it, so training finds specs and preprocessing here
     "specc_torch": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.driver.option_kinds",
-        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.parameter_names_and_initializers",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.parameter_names",
         "specc.weights.formats", "torch",
     },
     "specc.runtime": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode",
         "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics", "specc.drawing",
         "specc.io", "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.weights.int_quantization",
-        "specc.weights.parameter_names_and_initializers",
+        "specc.weights.parameter_names",
     },
     "specc.verification": {
         "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.transforms.chunk_scan",
-        "specc.weights.int_quantization", "specc.weights.parameter_names_and_initializers",
+        "specc.weights.int_quantization", "specc.weights.parameter_names",
     },
     "specc.batch_inference": {
         "numpy", "pyarrow", "ray", "specc.analysis", "specc.artifact", "specc.decode", "specc.diagnostics",
@@ -122,7 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc.huggingface": {
         "huggingface_hub", "specc.backend", "specc.decode", "specc.decode.setting_table",
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
-        "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names_and_initializers",
+        "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names",
     },
     "specc.driver.option_kinds": {"specc.diagnostics", "specc.io"},
     "specc.driver.uncompiled_model": {
@@ -133,7 +134,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
         "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",
-        "specc.weights.formats", "specc.weights.parameter_names_and_initializers", "specc.weights.random_stream",
+        "specc.weights.formats", "specc.weights.parameter_names", "specc.weights.random_stream",
     },
     "specc.visualize": {
         "numpy", "specc.analysis", "specc.diagnostics", "specc.drawing", "specc.driver", "specc.io",

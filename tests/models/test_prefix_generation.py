@@ -21,7 +21,8 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.decode.decode_loop_and_beam_search import iterate_decode_steps, search_beams
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.weights.formats.safetensors import write_safetensors
 

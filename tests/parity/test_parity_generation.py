@@ -28,11 +28,8 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specc.decode.decode_loop_and_beam_search import (
-    BeamHypothesis,
-    iterate_decode_steps,
-    search_beams,
-)
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.token_selection import (
     Bools,

@@ -25,7 +25,7 @@ import specc
 from specc.cli.main import main
 from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.image_tiles_and_patches import preprocess_image
-from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
+from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageConfig
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]

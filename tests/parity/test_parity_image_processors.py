@@ -14,7 +14,7 @@ from support.image_files import read_image
 
 import specc
 from specc.huggingface.image_processor_config import read_image_options
-from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
+from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.preprocessing_records import ImageConfig as Record
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]

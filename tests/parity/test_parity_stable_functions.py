@@ -79,7 +79,7 @@ def test_values_agree_with_pytorch_in_float64(formula: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("formula", NATIVE)
 def test_gradients_agree_with_pytorch(formula: str, tmp_path: Path) -> None:
-    from specc_torch.torch_interpreter_and_spec_module import ForwardContext, run_graph_nodes
+    from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
     graph = graph_of(formula, tmp_path)
     x = torch.tensor([[1e-8, 1e-3, 30.0], [-1e-6, -2.0, 0.5]], requires_grad=True)

@@ -19,7 +19,7 @@ from specc.preprocessing.audio import (
     compute_log_mel_spectrogram,
     make_slaney_filters,
 )
-from specc.preprocessing.preprocessing_config_and_task_kinds import (
+from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
     parse_input_record,
     parse_output_record,

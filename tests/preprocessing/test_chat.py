@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.huggingface.hub_download_and_repository_files import read_chat_template
+from specc.huggingface.repository_files import read_chat_template
 from specc.preprocessing import chat_template
 from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
-from specc.preprocessing.preprocessing_config_and_task_kinds import parse_input_record
+from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import DetectionOutput
 from specc.preprocessing.result_formatting import decode_detections, format_results
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_config_and_task_kinds import (
+from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
     adapt_labels_to_rank,
     parse_input_record,

@@ -13,7 +13,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.preprocessing.image_prompts import prepare_images
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import CharTokenizer, ImageConfig
 from specc.preprocessing.python_inputs import convert_input, convert_to_array
 

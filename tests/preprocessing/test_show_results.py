@@ -7,7 +7,7 @@ import pytest
 from PIL import Image as Pillow
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
     ByteTokenizer,
     CharTokenizer,

@@ -7,7 +7,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import CharTokenizer
 from specc.preprocessing.text_batches import encode_text_inputs, try_encode_texts
 

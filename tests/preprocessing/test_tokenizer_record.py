@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import TextOutput
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, JsonTokenizer, TokenizerFile

@@ -12,7 +12,7 @@ from specc.artifact import generation_facts
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_inputs import build_model_inputs
 
 SPEC = """specc 1

@@ -19,7 +19,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import mask_and_bias_definitions, node_builder_and_shape_errors
+from specc.frontend import mask_and_bias_definitions, node_builder
 from specc.frontend.elaboration_context import Context
 from specc.frontend.spec_values import Tensor
 from specc.ir import ops
@@ -31,7 +31,7 @@ from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 def make_unshared_position_ids(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
     """Position ids without sharing: separate ones for each tensor."""
-    return node_builder_and_shape_errors.add_op(context, ops.Extent(axis), x)
+    return node_builder.add_op(context, ops.Extent(axis), x)
 
 
 def list_proofs(model: ModelDefinition) -> AnalysisReport:

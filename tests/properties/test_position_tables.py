@@ -13,7 +13,7 @@ import specc_numpy
 from specc.artifact.generation_facts import compute_max_context_length
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_inputs import build_model_inputs
 
 SPEC = """specc 1

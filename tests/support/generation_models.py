@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 import specc_numpy
-from specc.decode.decode_loop_and_beam_search import (
-    BeamHypothesis,
-    iterate_decode_steps,
-    search_beams,
-)
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph, resolve_missing_inputs
 from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target

@@ -19,7 +19,7 @@ from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_missing_inputs
 from specc.preprocessing.input_checks import LengthBound
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime import batch_slots
 from specc.runtime.decoder_sessions import KVCacheSession

@@ -18,7 +18,7 @@ from specc.frontend.elaboration_context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.preprocessing_config_and_task_kinds import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.package_files import read_package_file
 from specc.weights.parameter_sources import ParameterSource, RandomInitWeights

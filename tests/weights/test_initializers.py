@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.parameter_names_and_initializers import Initializer, parse_initializer
+from specc.weights.initializers import Initializer, parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
 ALL: list[Initializer] = [

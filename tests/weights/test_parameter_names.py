@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.weights.parameter_names_and_initializers import (
+from specc.weights.parameter_names import (
     NamePattern,
     find_nearest_name,
     format_names,

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.parameter_names_and_initializers import Initializer
+from specc.weights.initializers import Initializer
 from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter
 from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
 from specc.weights.weight_rules import LoadRule, RequiredParameter, WeightRules

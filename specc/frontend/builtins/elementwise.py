@@ -15,7 +15,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
-from specc.frontend.node_builder_and_shape_errors import add_constant, add_log_sigmoid
+from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Origin, Span
 from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env, join_weight_path
-from specc.frontend.node_builder_and_shape_errors import (
+from specc.frontend.node_builder import (
     add_constant,
     add_node,
     check_weight_length,

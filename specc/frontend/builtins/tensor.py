@@ -10,7 +10,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
-from specc.frontend.node_builder_and_shape_errors import check_float32_range
+from specc.frontend.node_builder import check_float32_range
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
 from specc.frontend.spec_values import (

@@ -17,12 +17,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
-from specc_onnx import build_model, get_target, ort_input_check_and_denormals, ort_session
-from specc_onnx.ort_input_check_and_denormals import (
-    compute_half_min_normal,
-    flush_denormals,
-    get_float_mode,
-)
+from specc_onnx import build_model, denormals, get_target, ort_session
+from specc_onnx.denormals import compute_half_min_normal, flush_denormals, get_float_mode
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no such mode")
@@ -161,7 +157,7 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_platform_without_the_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ort_input_check_and_denormals, "FLUSH_CONTROL_BITS", {})
+    monkeypatch.setattr(denormals, "FLUSH_CONTROL_BITS", {})
     get_float_mode.cache_clear()
     assert get_float_mode() is None
     with flush_denormals():

@@ -9,7 +9,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_tensors
-from specc.weights.parameter_names_and_initializers import parse_initializer
+from specc.weights.initializers import parse_initializer
 from specc.weights.parameter_sources import make_initial_values
 
 torch = pytest.importorskip("torch")

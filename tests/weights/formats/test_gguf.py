@@ -36,7 +36,7 @@ from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
 from specc.ir.array import Array
 from specc.weights.checkpoint import open_weights
-from specc.weights.dequantized_and_transposed_weights import DequantizedCheckpoint
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.gguf import open_gguf
 from specc.weights.formats.quantized_decoders import QuantizationSettings
 from specc.weights.formats.safetensors import write_safetensors

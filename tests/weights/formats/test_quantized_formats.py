@@ -16,7 +16,7 @@ from specc.huggingface.quantization_config import CheckpointQuantization, read_q
 from specc.ir.array import Array
 from specc.library.spec_files import load_config_json
 from specc.weights.checkpoint import Checkpoint, open_weights
-from specc.weights.dequantized_and_transposed_weights import DequantizedCheckpoint
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 KEPT = Path(__file__).parents[2] / "kept" / "quantized"

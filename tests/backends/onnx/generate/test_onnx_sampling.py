@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_sessions import EmittedModel
 
-from specc.decode.decode_loop_and_beam_search import select_next_tokens
+from specc.decode.decode_loop import select_next_tokens
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import (
     DecodePosition,

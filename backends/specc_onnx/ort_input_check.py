@@ -1,20 +1,6 @@
-"""Check input arrays against the declared types and shapes of a model; errors name the arrays.
-Flush denormals to zero during a run.
+"""Check input arrays against the declared types and shapes of a model; errors name the arrays."""
 
-A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
-denormals does not change results, because every softmax sum also contains a term of 1. ONNX
-Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
-thread, which also runs kernels. This module sets the mode through C's `fenv.h`, if the platform has
-this header, and restores the previous mode after every run, so that NumPy on the same thread keeps
-its denormals.
-"""
-
-import ctypes
-import platform
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -93,72 +79,3 @@ def check_input_lengths(slots: Mapping[str, TensorSpec], arrays: Mapping[str, Ar
 
 def _format_declared_type(slot: TensorSpec) -> str:
     return f"`{slot.name}` is declared {slot.dtype}[{', '.join(map(str, slot.shape))}]"
-
-
-FENV_BYTES = 256
-"""Buffer size in bytes for C's `fenv_t`, which has at most 32 bytes on all platforms."""
-
-FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
-"""Offset of the control register (MXCSR, FPCR) in Linux's `fenv_t`, and its flush-to-zero and
-denormals-are-zero bits."""
-
-FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
-"""The session option that makes ONNX Runtime flush denormals on its own threads."""
-
-
-class FloatMode:
-    """Controls the flush-to-zero mode of the calling thread through C's `fenv_t`."""
-
-    def __init__(self, offset: int, bits: int) -> None:
-        library = ctypes.PyDLL(None)
-        self._get, self._set = library.fegetenv, library.fesetenv
-        self._offset, self._bits = offset, bits
-
-    def flush(self) -> ctypes.Array[ctypes.c_char]:
-        """Flush denormals to zero; return the previous mode."""
-        former = ctypes.create_string_buffer(FENV_BYTES)
-        self._get(former)
-        flushed = ctypes.create_string_buffer(former.raw, FENV_BYTES)
-        register = ctypes.c_uint32.from_buffer(flushed, self._offset)
-        register.value |= self._bits
-        self._set(flushed)
-        return former
-
-    def restore(self, former_mode: ctypes.Array[ctypes.c_char]) -> None:
-        """Restore the previous mode."""
-        self._set(former_mode)
-
-
-@cache
-def get_float_mode() -> FloatMode | None:
-    """Return the flush-to-zero mode of this platform (tested once), or None if unsupported."""
-    control = FLUSH_CONTROL_BITS.get(platform.machine())
-    if control is None or not sys.platform.startswith("linux"):
-        return None
-    try:
-        mode = FloatMode(*control)
-    except (OSError, AttributeError):
-        # The C library has no `fenv.h`.
-        return None
-    former = mode.flush()
-    works = compute_half_min_normal() == 0
-    mode.restore(former)
-    return mode if works and compute_half_min_normal() > 0 else None
-
-
-def compute_half_min_normal() -> float:
-    """Compute half of the smallest normal float; the result is 0 if denormals are flushed."""
-    return sys.float_info.min * float("0.5")
-
-
-@contextmanager
-def flush_denormals() -> Iterator[None]:
-    """Flush denormals on this thread inside the context."""
-    if (mode := get_float_mode()) is None:
-        yield
-        return
-    former = mode.flush()
-    try:
-        yield
-    finally:
-        mode.restore(former)

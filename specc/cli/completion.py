@@ -1,17 +1,12 @@
-"""Support shells and editors: print the completion script of a shell (`specc completion`), and run
-the language server over stdin and stdout (`specc lsp`).
-"""
+"""Print the completion script for bash, zsh or fish."""
 
-import logging
-import sys
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
-from specc.library.spec_files import find_builtin_specs, get_specs_directory, map_error_pages
+from specc.library.spec_files import find_builtin_specs, map_error_pages
 
 COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of candidates that `specc _complete` prints for an option or argument."""
@@ -274,41 +269,3 @@ def execute_completion(args: Namespace) -> int:
         render_completion_script(args.shell, collect_completions(build_command_parsers())), end=""
     )
     return 0
-
-
-def add_lsp_arguments(parser: ArgumentParser) -> None:
-    """Declare the options of `specc lsp`."""
-    parser.add_argument(
-        "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
-    )
-    # editors pass `--stdio`, although no other transport is supported
-    parser.add_argument(
-        "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
-    )
-
-
-def execute_lsp(args: Namespace) -> int:
-    """Serve until the client disconnects."""
-    if args.schema:
-        print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
-        return 0
-    if find_spec("pygls") is None:
-        raise_error(
-            "E0968",
-            "the language server needs the package pygls",
-            helps=["install specc with the extra `lsp`"],
-        )
-    # imported here, because the import takes a third of a second and no other command needs it
-    from specc.lsp.server import SpeccLanguageServer
-
-    if sys.stdin.isatty():
-        # a user started the server in a terminal: explain that an editor connects to it
-        print("waiting for an editor on stdin; Ctrl-D ends it", file=sys.stderr)
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
-    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
-    # text on stdout would corrupt the protocol messages
-    sys.stdout = sys.stderr
-    if error := SpeccLanguageServer().serve(stdin, stdout):
-        print(error, file=sys.stderr)
-    # the protocol requires this exit status if the client sent no shutdown request
-    return 1 if error else 0

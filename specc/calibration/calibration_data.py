@@ -1,8 +1,6 @@
-"""Calibration samples (inputs of a file, or self-generated sequences), and the scales of int8 KV
-caches measured on them.
-"""
+"""Calibration samples: inputs of a file, or self-generated sequences."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -15,12 +13,10 @@ from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
-from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.runtime.random_inputs import make_random_inputs
-from specc.weights.int_quantization import MIN_SCALE
 
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
 
@@ -239,43 +235,3 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
     """Return the symbols in the shapes of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {s for dim in dims for s in dim.symbols()}
-
-
-RANGE_MARGIN = 1.25
-"""Ratio of the largest representable value to the largest observed value, which leaves headroom;
-values beyond it saturate."""
-
-
-MAX_CODE = 127
-
-
-def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Return the scales float32 [heads, 1, head_dim] of each KV buffer of a package, by state name.
-    Raise E0859 if a cached value is not finite.
-    """
-    maximum: dict[str, Array] = {}
-    writer = open_compiled_model(str(package)).generator
-    assert writer is not None, "only a package that writes is given"
-    for sample in samples:
-        stepper = writer.create_decoder_session(sample)
-        assert isinstance(stepper, KVCacheSession), "the package has a step"
-        stepper.step(sample[writer.input_signature.sequence_input])
-        for state in stepper.buffers:
-            rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]
-            here = np.abs(rows).max((0, 2), initial=0.0)
-            if not np.isfinite(here).all():
-                raise_error(
-                    "E0859",
-                    f"the state `{escape_text(state.name)}` is not finite on the samples",
-                    notes=["its int8 scales are calibrated on these values"],
-                    helps=[
-                        "use other inputs: `--calibration-data FILE`",
-                        "or leave out `--kv-cache`",
-                    ],
-                )
-            maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
-    factor = np.float32(RANGE_MARGIN / MAX_CODE)
-    return {
-        name: np.maximum(most * factor, MIN_SCALE).astype(np.float32)[:, None, :]
-        for name, most in maximum.items()
-    }

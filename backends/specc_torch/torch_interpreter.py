@@ -1,0 +1,77 @@
+"""Run a graph in PyTorch: the rule table, the forward context and the evaluation of nodes.
+
+A rule is called as `rule(op, context, *operands)`. It is differentiable if the op is; an absent
+operand is None. All floats have the dtype of the parameters of the module.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
+from specc.ir.graph_interpreter import evaluate_length, evaluate_live_nodes
+from specc.ir.op import OpRuleTable
+
+TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
+
+evaluate: OpRuleTable[TorchRule] = OpRuleTable("torch")
+
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "bool": torch.bool,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i4": torch.int8,
+}
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    """Context of one forward pass: the length of each symbol, the dtype of floats, the device, and
+    the training mode of the module.
+    """
+
+    lengths: Mapping[str, int]
+    float_dtype: torch.dtype
+    device: torch.device
+    is_training: bool = False
+
+    def get_dtype(self, dtype: str) -> torch.dtype:
+        """Return the dtype of an IR element type."""
+        return TORCH_DTYPES.get(dtype, self.float_dtype)
+
+    def evaluate_length(self, dim: Dim) -> int:
+        """Evaluate a length. Raise E0912 if the inputs do not determine it."""
+        return evaluate_length(dim, self.lengths)
+
+    def arange(self, count: int) -> Tensor:
+        """Return `0, 1, …, count - 1`, i64."""
+        return torch.arange(count, dtype=torch.int64, device=self.device)
+
+    def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
+        """Return a scalar that is filled on the device, because a copy to a GPU would synchronize
+        with it.
+        """
+        return torch.full((), value, dtype=dtype, device=self.device)
+
+
+def run_graph_nodes(
+    graph: Graph,
+    known_values: Mapping[Value, Tensor],
+    context: ForwardContext,
+    requested: Iterable[Value],
+) -> dict[Value, Tensor]:
+    """Return the `requested` values of `graph`, computed from `known_values` (inputs and
+    parameters).
+    """
+    return evaluate_live_nodes(
+        graph,
+        known_values,
+        requested,
+        lambda node, operands: evaluate[node.op](node.op, context, *operands),
+    )

@@ -1,0 +1,64 @@
+"""Parse initializers of parameters."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+
+PLAIN_KINDS = ("zeros", "ones")
+NUMBER_KINDS = ("constant", "normal", "uniform", "fan_in", "fan_in_each")
+_INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """An initializer: every element is 0 (`zeros`), 1 (`ones`) or `value` (`constant`); normal with
+    mean 0 and standard deviation `value` (`normal`); uniform within ±`value` (`uniform`); or
+    uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has variance
+    value² (`fan_in`).
+
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths
+    except the first, because weights are stored as [out, in, …]; it is 1 for a vector.
+    `fan_in_each` excludes the first axis, along which several weights are stacked in one parameter.
+    """
+
+    kind: str
+    value: float = 0.0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.value!r})"
+
+    def compute_bound(self, shape: tuple[int, ...]) -> float:
+        """Return the bound b of the uniform range ±b for a parameter of this shape."""
+        if self.kind == "uniform":
+            return self.value
+        weight = shape[1:] if self.kind == "fan_in_each" else shape
+        return self.value * math.sqrt(3 / max(1, math.prod(weight[1:])))
+
+
+def parse_initializer(text: str, span: Span | None = None) -> Initializer:
+    """Parse an initializer. Raise E0516 if it is invalid."""
+    found = _INITIALIZER_PATTERN.fullmatch(text)
+    kind, number = found.groups() if found else ("", None)
+    if kind in PLAIN_KINDS and number is None:
+        return Initializer(kind)
+    if kind in NUMBER_KINDS and number is not None:
+        value = _parse_number(number)
+        if math.isfinite(value) and (value >= 0 or kind == "constant"):
+            return Initializer(kind, value)
+    return raise_error(
+        "E0516",
+        f"`{text}` is not an initializer",
+        span,
+        helps=["write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"],
+    )
+
+
+def _parse_number(text: str) -> float:
+    """Parse a number; return NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:  # the regular expression also matches `1e` and `+-`
+        return math.nan
