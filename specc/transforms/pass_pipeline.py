@@ -211,7 +211,7 @@ ALL_PASSES = (
     CompilerPass("inline", "compute the defaults of inputs inside the graph", _run_inline, True),
     CompilerPass(
         "fuse_scan",
-        "replace a loop over a known cell with a recurrent layer",
+        "replace a loop over an RNN, GRU or LSTM cell with a recurrent layer",
         lambda state: _rewrite_loops(state, fuse_scan),
     ),
     CompilerPass(
@@ -226,8 +226,12 @@ ALL_PASSES = (
         lambda state: replace(state, graph=convert_graph_to_half(state.graph, state.half_dtype)),
         True,
     ),
-    CompilerPass("chunk", "express the time axis in chunks of the strides", _run_chunk),
-    CompilerPass("prove", "prove causality; changes no graph", _run_causality_check),
+    CompilerPass(
+        "chunk",
+        "express the length of the time axis as a number of chunks (the product of the strides)",
+        _run_chunk,
+    ),
+    CompilerPass("prove", "prove causality; does not change the graph", _run_causality_check),
     CompilerPass("step", "derive the decode step", _run_step),
     CompilerPass("encode", "derive the encoder", _run_encode),
 )
