@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from specc.diagnostics.diagnostic import raise_error
 
@@ -105,7 +105,6 @@ class WrittenModel:
     files: tuple[tuple[Path, int], ...]
 
 
-@runtime_checkable
 class CompilerBackend(Protocol):
     """A backend that compiles graphs to model files."""
 
@@ -329,7 +328,6 @@ class ModelFile(Protocol):
         """Open a copy that outputs attention weights; return it and the output names by scope."""
 
 
-@runtime_checkable
 class RunnerBackend(Protocol):
     """A backend that reads and runs compiled models."""
 
@@ -340,7 +338,6 @@ class RunnerBackend(Protocol):
         """Parse a model from the bytes of the file `path`. Raise E0926 if invalid."""
 
 
-@runtime_checkable
 class ReferenceBackend(Protocol):
     """The reference backend, which evaluates graphs in float64."""
 
@@ -363,35 +360,41 @@ class ReferenceBackend(Protocol):
 
 def load_compiler() -> CompilerBackend:
     """Return the backend that compiles models. Raise E0801 if it cannot be loaded."""
-    package = _import_backend("onnx")
-    assert isinstance(package, CompilerBackend), f"{package} cannot compile models"
-    return package
+    return cast(CompilerBackend, _import_backend("onnx", CompilerBackend))
 
 
 def load_runner() -> RunnerBackend:
     """Return the backend that runs models. Raise E0801 if it cannot be loaded."""
-    package = _import_backend("onnx")
-    assert isinstance(package, RunnerBackend), f"{package} cannot run models"
-    return package
+    return cast(RunnerBackend, _import_backend("onnx", RunnerBackend))
 
 
 def load_reference() -> ReferenceBackend:
     """Return the reference backend. Raise E0801 if it cannot be loaded."""
-    package = _import_backend("numpy")
-    assert isinstance(package, ReferenceBackend), f"{package} cannot evaluate graphs"
-    return package
+    return cast(ReferenceBackend, _import_backend("numpy", ReferenceBackend))
 
 
-def _import_backend(name: str) -> ModuleType:
+def find_missing_names(package: ModuleType, protocol: type) -> list[str]:
+    """Return the names of a protocol that a package lacks.
+
+    `isinstance` with a protocol ignores the `__getattr__` of a module since Python 3.12.
+    """
+    names = (name for name in vars(protocol) if not name.startswith("_"))
+    return [name for name in names if not hasattr(package, name)]
+
+
+def _import_backend(name: str, protocol: type) -> ModuleType:
     """Return the package registered as backend `name`, e.g. `onnx`."""
     try:
-        return import_module(_find_registered_packages().get(name, f"specc_{name}"))
+        package = import_module(_find_registered_packages().get(name, f"specc_{name}"))
     except ModuleNotFoundError as error:
         raise_error(
             "E0801",
             f"the {name} backend needs the package `{error.name}`, which is not installed",
             helps=[f"pip install -e '.[{name}]'" if name == "torch" else "pip install -e ."],
         )
+    missing = find_missing_names(package, protocol)
+    assert not missing, f"{package} lacks {missing}"
+    return package
 
 
 @cache

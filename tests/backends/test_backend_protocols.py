@@ -22,9 +22,6 @@ TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
 
 
 def test_packages_implement_the_protocols() -> None:
-    assert isinstance(specc_onnx, backend.CompilerBackend)
-    assert isinstance(specc_onnx, backend.RunnerBackend)
-    assert isinstance(specc_numpy, backend.ReferenceBackend)
     assert backend.load_compiler() is specc_onnx
     assert backend.load_runner() is specc_onnx
     assert backend.load_reference() is specc_numpy
@@ -34,14 +31,14 @@ def test_package_without_a_function_is_no_backend() -> None:
     incomplete = ModuleType("lacking")
     names = {*specc_onnx.__all__, *vars(specc_onnx)} - {"write_model", "__getattr__"}
     vars(incomplete).update({name: getattr(specc_onnx, name) for name in names})
-    assert not isinstance(incomplete, backend.CompilerBackend)
+    assert backend.find_missing_names(incomplete, backend.CompilerBackend) == ["write_model"]
 
 
 @pytest.mark.parametrize(
     "protocol", [backend.CompilerBackend, backend.RunnerBackend, backend.ReferenceBackend]
 )
 def test_parameters_match_the_protocol(protocol: type) -> None:
-    """`isinstance` compares names only, so the parameters are compared here."""
+    """Loading a backend compares names only, so the parameters are compared here."""
     package = specc_numpy if protocol is backend.ReferenceBackend else specc_onnx
     for name, declared in vars(protocol).items():
         if name.startswith("_") or isinstance(declared, property):
