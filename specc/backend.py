@@ -373,13 +373,11 @@ def load_reference() -> ReferenceBackend:
     return cast(ReferenceBackend, _import_backend("numpy", ReferenceBackend))
 
 
-def find_missing_names(package: ModuleType, protocol: type) -> list[str]:
-    """Return the names of a protocol that a package lacks.
-
-    `isinstance` with a protocol ignores the `__getattr__` of a module since Python 3.12.
-    """
-    names = (name for name in vars(protocol) if not name.startswith("_"))
-    return [name for name in names if not hasattr(package, name)]
+def find_missing_names(package: ModuleType, protocol: type) -> set[str]:
+    """Return the names of a protocol that a package neither defines nor lists in `__all__`."""
+    # `isinstance` with a protocol ignores the `__getattr__` of a module since Python 3.12
+    names = {name for name in vars(protocol) if not name.startswith("_")}
+    return names - {*vars(package), *vars(package).get("__all__", ())}
 
 
 def _import_backend(name: str, protocol: type) -> ModuleType:
@@ -392,8 +390,7 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
             f"the {name} backend needs the package `{error.name}`, which is not installed",
             helps=[f"pip install -e '.[{name}]'" if name == "torch" else "pip install -e ."],
         )
-    missing = find_missing_names(package, protocol)
-    assert not missing, f"{package} lacks {missing}"
+    assert not (missing := find_missing_names(package, protocol)), f"{package} lacks {missing}"
     return package
 
 

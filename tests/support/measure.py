@@ -237,11 +237,15 @@ def measure_file(path: Path) -> FileCounts:
 
 def _count_tokens(text: str, found: FileCounts) -> None:
     found.code = sum(bool(line.strip()) for line in text.splitlines())
+    depth = 0  # of f-strings, which Python 3.12 and newer split into several tokens
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        name = tokenize.tok_name[token.type]
+        depth -= name == "FSTRING_END"
         if token.type == tokenize.COMMENT:
             found.comments += 1
-        elif token.type not in UNCOUNTED_TOKENS:
-            found.tokens += 1
+        elif token.type not in UNCOUNTED_TOKENS and not depth:
+            found.tokens += name != "FSTRING_START"
+        depth += name == "FSTRING_START"
 
 
 def list_files(places: Sequence[str] = PRODUCT_DIRS) -> list[Path]:
