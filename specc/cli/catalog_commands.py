@@ -94,23 +94,27 @@ READING_DOCS = {
     "text": (
         'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
         'text(tokenizer("tokenizer.json"))',
-        "Convert text to ids with a vocabulary or tokenizer; as an output, ids to text.",
+        "Tokenize text to ids with a vocabulary or tokenizer; for an output, decode ids to text.",
     ),
     "characters": (
         'text(characters("x.vocab"), start=, end=, unknown=)',
-        "One id per character: its line in the file, or its index in a list.",
+        "One id per character: its line number in the file, or its index in the list, from 0.",
     ),
     "words": (
         'text(words("x.vocab"), start=, end=, unknown=, lower=false)',
-        "One id per word: its line in the file, or its index in a list. `lower` lowercases "
-        "words first. `words()` reads the file next to the weights.",
+        "One id per word: its line number in the file, or its index in the list, from 0. "
+        "`lower` lowercases text first. `words()` reads the vocabulary file next to the "
+        "weights.",
     ),
-    "bytes": ("text(bytes(), start=, end=, offset=0)", "One id per UTF-8 byte."),
+    "bytes": (
+        "text(bytes(), start=, end=, offset=0)",
+        "One id per byte of the UTF-8 text, plus `offset`.",
+    ),
     "tokenizer": (
         'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=, replace=)',
         "A tokenizer.json of the package `tokenizers`. `tokenizer()` reads the one next to "
         "the weights. `spread=[id, n]` repeats the token `id` n times, for an image of n "
-        "tokens; `replace=[a, b]` writes b for a before a text is tokenized.",
+        "tokens; `replace=[a, b]` replaces a by b before tokenization.",
     ),
 }
 """Syntax and summary of each preprocessing function, by name. docs/language.md has the details."""
@@ -118,33 +122,40 @@ READING_DOCS = {
 WEIGHT_RULE_DOCS = {
     "transpose": (
         "transpose(x, axes=, unless=)",
-        "Reverse or permute the axes; a tensor of the shape `unless` stays as it is.",
+        "Reverse the axes, or permute them with `axes`; a tensor that already has the shape "
+        "`unless` is unchanged.",
     ),
-    "reshape": (
-        "reshape(x, shape=[…])",
-        "The same elements in another shape; one length may be -1.",
-    ),
+    "reshape": ("reshape(x, shape=[…])", "Change the shape; one dimension may be -1."),
     "concat": ("concat(a, b, …, axis=0)", "Concatenate tensors along an axis."),
-    "slice": ("slice(x, axis=0, start=, stop=)", "Indices `start` to `stop` along an axis."),
+    "slice": (
+        "slice(x, axis=0, start=, stop=)",
+        "Slice an axis from index `start` to `stop` (exclusive).",
+    ),
     "split": (
         "split(x, into=, part=, axis=0)",
-        "Part `part`, from 0, of equal parts or of parts of a list of lengths.",
+        "Split an axis into `into` equal parts, or into parts of the lengths in a list, and "
+        "return part `part`, counted from 0.",
     ),
     "permute_pairs": (
         "permute_pairs(x, to=half, heads=)",
-        "Rows of each head from interleaved RoPE pairs to halves; `to=interleaved` is the inverse.",
+        "Permute the rows of each head from interleaved to half-split RoPE order; "
+        "`to=interleaved` is the inverse.",
     ),
     "negate": ("negate(x)", "Elementwise negation."),
-    "cast": ("cast(x, to=)", "Convert the elements to another type."),
+    "cast": ("cast(x, to=)", "Convert the element type."),
     "add": ("add(x, number=)", "Add a number to every element."),
     "resize_grid": (
         "resize_grid(x, rows=, columns=, prefix=0)",
-        "Resize a square grid of position embeddings; the first `prefix` rows stay.",
+        "Resize a square grid of position embeddings; the first `prefix` rows, e.g. a class "
+        "token, are unchanged.",
     ),
-    "first_present": ("first_present(a, b, …)", "The first whose tensors the file has."),
+    "first_present": (
+        "first_present(a, b, …)",
+        "The first argument whose tensors the checkpoint contains.",
+    ),
     "stack": (
         'stack("experts.{e}.w1.weight", e=8)',
-        "Stack tensors of one shape along a new first axis; `{e}` runs from 0 to 7.",
+        "Stack tensors of equal shape along a new first axis; here `{e}` runs from 0 to 7.",
     ),
     "rearrange": (
         'rearrange(x, pattern="(h d) i -> h d i", h=8)',
@@ -155,14 +166,14 @@ WEIGHT_RULE_DOCS = {
 CONFIG_DOCS = {
     "rope_config": (
         "rope: rope from rope_config(theta=, context=, layers=, base=) = rope(theta=10000.0)",
-        "RoPE settings in every form of config.json: `rope_parameters`, `rope_scaling`, "
-        "`rope_theta`. `theta` and `context` are class defaults, `layers` selects a layer type, "
-        "`base` names another key of theta.",
+        "Read RoPE settings from config.json: `rope_parameters`, `rope_scaling` or "
+        "`rope_theta`. `theta` and `context` are the defaults of the model class, `layers` "
+        "selects a layer type, `base` names another key for theta.",
     ),
-    "len": ('labels: int from len("id2label") = 2', "The number of entries of a key."),
+    "len": ('labels: int from len("id2label") = 2', "The number of entries of a list or object."),
     "repeated": (
         'kinds: list[text] from repeated("attention_types")',
-        'Expand `[[["global", "local"], 12]]` to a list of 24.',
+        'Expand repeated patterns: `[[["global", "local"], 12]]` becomes a list of 24.',
     ),
 }
 """Syntax and summary of each function that reads config.json."""
@@ -174,13 +185,17 @@ OTHER_DOCS = {
 """Names that are valid only in one section of a spec, by kind."""
 
 DOC_OPTIONS = {
-    "source": Option(BOOLEAN_OPTION, "", "print the whole definition; for a built-in spec its file")
+    "source": Option(
+        BOOLEAN_OPTION, "", "print the full source code; for a built-in spec the whole file"
+    )
 }
 
 
 def add_doc_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc doc`."""
-    parser.add_argument("name", metavar="NAME", help="a name from `specc list`")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of a spec, block or function (see `specc list`)"
+    )
     add_option_groups(parser, output=DOC_OPTIONS)
 
 
@@ -260,7 +275,10 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, known)]
     if name in find_builtin_specs():
-        helps = [f"it is a spec: `specc show {name}`", f"its source: `specc doc {name} --source`"]
+        helps = [
+            f"`{name}` is a spec: `specc show {name}` prints its architecture",
+            f"`specc doc {name} --source` prints its source",
+        ]
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 

@@ -111,5 +111,5 @@ def _format_trials(spec: LoadedSpec, checked: SpecCheckResult) -> list[str]:
     if (count := _count_parameters(spec, checked)) is not None:
         lines.append(f"with this config: {format_thousands(count)} parameters")
     for missing in checked.missing:
-        lines.append(f"not checked with numbers: {missing.title}")
+        lines.append(f"not checked with concrete sizes: {missing.title}")
     return lines

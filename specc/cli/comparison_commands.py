@@ -63,34 +63,40 @@ INPUT_OPTIONS: Mapping[str, Option] = {
     "graph": Option(STRING_OPTION, "NAME", "verify only this graph of a package"),
     "execution_provider": PROVIDER_OPTION,
     "seed": Option(
-        SEED_OPTION, "SEED", "seed of the random inputs", extra_arguments={"default": 0}
+        SEED_OPTION,
+        "SEED",
+        "seed of the random inputs (default: 0)",
+        extra_arguments={"default": 0},
     ),
     "rounds": Option(
         COUNT_OPTION,
         "N",
-        "number of rounds with different sizes",
+        "number of comparisons with different input sizes (default: 3)",
         extra_arguments={"type": make_int_parser(1, 1000, "a number of rounds"), "default": 3},
     ),
     "baseline": Option(
         STRING_OPTION,
         "MODEL.onnx|DIR",
-        "the same model without quantization: measure the quantization error",
+        "the unquantized model: also measure the quantization error against it",
     ),
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
     "strict": Option(
         BOOLEAN_OPTION,
         "",
-        "exit status 5 if a graph was not compared, a branch or loop body not executed, or long "
-        "sequences too expensive",
+        "exit with status 5 if a graph was not compared, if a branch or loop body was not "
+        "executed, or if long sequences were skipped because of their cost",
     ),
     "per_layer": Option(
-        BOOLEAN_OPTION, "", "with --baseline: also for each block with quantized weights"
+        BOOLEAN_OPTION,
+        "",
+        "with --baseline: also print the error of each block with quantized weights",
     ),
     "threshold": Option(
         STRING_LIST_OPTION,
         "METRIC=NUMBER",
-        f"maximum quantization error (else exit status 4): {', '.join(ERROR_MEASURES)}",
+        "maximum quantization error, else exit with status 4; metrics: "
+        f"{', '.join(ERROR_MEASURES)}",
         extra_arguments={"type": parse_threshold},
     ),
 }
@@ -98,7 +104,7 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
 
 def add_verify_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc verify`."""
-    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="compiled model or package")
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
 
@@ -198,11 +204,11 @@ def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> N
     """Raise E0933 because no round executed some subgraphs, or because no round had a long
     sequence.
     """
-    title = "long sequences were compared in no round"
+    title = "no round compared long sequences"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:
         count = "1 subgraph was" if subgraph_count == 1 else f"{subgraph_count} subgraphs were"
-        title = f"{count} executed in no round"
+        title = f"{count} not executed in any round"
         help = "verify a smaller model of the same spec, or try another `--seed`"
     raise_error("E0933", title, notes=[", ".join(missing)], helps=[help])
 
@@ -211,7 +217,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
     """Raise E0933 because a round compared no output."""
     raise_error(
         "E0933",
-        f"graph `{round.graph}` was not compared" if round.graph else "nothing was compared",
+        f"graph `{round.graph}` was not compared" if round.graph else "no output was compared",
         notes=[round.note.removeprefix("not compared, because ")],
     )
 
@@ -226,7 +232,7 @@ def _compare_baseline(
     comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
-        terminal.print_outcome(f"`{escape_text(name)}` is off by {error:.1e} of its size")
+        terminal.print_outcome(f"relative error of `{escape_text(name)}`: {error:.1e}")
         verify_results.layer_errors.append((name, error))
     verify_results.output_errors = comparison.to_json()
     for line in comparison.format_lines():
@@ -235,9 +241,9 @@ def _compare_baseline(
 
 
 DIFF_OPTIONS = {
-    "set": "set a config value of B, which is a spec",
-    "config": "read config values of B from a config.json",
-    "graph": "select a graph",
+    "set": "set a config value of B; B must be a spec",
+    "config": "read config values of B from a config.json; B must be a spec",
+    "graph": "compare this graph",
 }
 DIFFERENCE_STATUS = 4
 """Exit status if there is a difference, as in `verify`."""
@@ -246,9 +252,11 @@ DIFFERENCE_STATUS = 4
 def add_diff_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc diff`."""
     parser.epilog = "Exit status: 0 equal, 4 different."
-    what = "a spec, a checkpoint directory, a compiled model or a package"
+    what = "spec, checkpoint directory, compiled model or package"
     parser.add_argument("a", metavar="A", help=what)
-    parser.add_argument("b", metavar="B", help="the second model")
+    parser.add_argument(
+        "b", metavar="B", help="second spec, checkpoint directory, compiled model or package"
+    )
     options = {name: SPEC_OPTIONS[name]._replace(help=help) for name, help in DIFF_OPTIONS.items()}
     add_option_groups(parser, input=options)
 
@@ -287,15 +295,15 @@ def _load_side(
         if config or sets:
             raise_error(
                 "E0957",
-                f"`{escape_text(path)}` is compiled with fixed config values",
-                helps=["leave out --set and --config, or compare with its spec"],
+                f"`{escape_text(path)}` is a compiled model: its config values cannot be changed",
+                helps=["remove --set and --config, or compare with its spec"],
             )
         manifest = read_compiled_manifest(path, graph)
         if manifest.decoding is not None:
             raise_error(
                 "E0956",
                 f"`{escape_text(path)}` is a standalone generator and has no graph to compare",
-                helps=["compare its spec, or a package of it, compiled with `--graphs all`"],
+                helps=["compare its spec, or a package compiled with `--graphs all`"],
             )
         return ComparedArchitecture(name=name, graph=manifest.graph, config=manifest.config)
     print_shadowing_note(path)

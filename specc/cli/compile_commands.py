@@ -37,7 +37,9 @@ from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.triton_export import write_triton_repository
 
 EXPLAIN_OPTION = {
-    "explain": Option(BOOLEAN_OPTION, "", "print how each attention is lowered, and why")
+    "explain": Option(
+        BOOLEAN_OPTION, "", "print whether each attention is computed blocked or dense, and why"
+    )
 }
 
 
@@ -46,14 +48,16 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     add_spec_arguments(parser)
     output = make_output_option(
         "MODEL.onnx|DIR",
-        "output model; with --graphs the output directory",
+        "output file; with --graphs the output directory",
         required=True,
         type=parse_output_path,
     )
     groups = {t: {n: COMPILE_OPTIONS[n] for n in names} for t, names in COMPILE_GROUPS.items()}
     add_option_groups(parser, **{**groups, "output": {**output, **groups["output"]}})
     add_generation_options(
-        parser, SAMPLING_OPTIONS, "defaults of a standalone generator (--graphs generate)"
+        parser,
+        SAMPLING_OPTIONS,
+        "default generation settings of a standalone generator (--graphs generate)",
     )
     add_option_groups(parser, diagnostics=EXPLAIN_OPTION)
 
@@ -93,7 +97,7 @@ def _compile(args: Namespace) -> CompileReport:
 def parse_output_path(text: str) -> str:
     """Parse an output path. Raise an error for an empty path."""
     if not text:
-        raise ArgumentTypeError("the name is missing")
+        raise ArgumentTypeError("expected a file or directory name, got an empty string")
     return text
 
 
@@ -104,25 +108,26 @@ def _check_option_combinations(args: Namespace) -> None:
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",
-            f"`--io-names {args.io_names}` is for packages with a step",
+            f"`--io-names {args.io_names}` requires a package with a step graph",
             helps=["add `--graphs step`"],
         )
     generation_flags = [*map(get_setting_flag, collect_generation_settings(args))]
     if generation_flags and "generate" not in args.graphs:
         raise_error(
             "E0753",
-            f"`{generation_flags[0]}` configures a standalone generator, but none is compiled",
+            f"`{generation_flags[0]}` configures a standalone generator, but `--graphs` does "
+            "not contain `generate`",
             helps=[
                 "add `--graphs generate`",
-                f"or use `{generation_flags[0]}` when the model is run",
+                f"or pass `{generation_flags[0]}` to specc run instead",
             ],
         )
     # A single file is possible only for a standalone generator.
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",
-            f"`--graphs {','.join(args.graphs)}` writes a directory of several files, "
-            f"`{args.output}` is a file name",
+            f"`--graphs {','.join(args.graphs)}` writes a directory, but `{args.output}` is "
+            "the name of a model file",
             helps=[f"write `-o {args.output.removesuffix('.onnx')}`"],
         )
 
@@ -137,9 +142,9 @@ def format_size(size: float) -> str:
 
 
 EXPORT_OPTIONS: Mapping[str, Option] = {
-    **make_output_option("DIR", "the model repository", required=True),
+    **make_output_option("DIR", "directory of the model repository", required=True),
     "name": Option(
-        STRING_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
+        STRING_OPTION, "NAME", "name of the model in the repository (default: the name of the spec)"
     ),
     "max_batch_size": Option(
         COUNT_OPTION,
@@ -154,7 +159,7 @@ EXPORT_OPTIONS: Mapping[str, Option] = {
 def add_export_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc export`."""
     parser.add_argument("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
-    parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
+    parser.add_argument("model", metavar="MODEL", help="compiled model or package")
     add_option_groups(parser, input=PACKAGE_GRAPH_OPTION, output=EXPORT_OPTIONS)
 
 

@@ -183,8 +183,8 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
         "    commandline -opc",
         "end",
         "complete -c specc -f",
-        "complete -c specc -n __fish_use_subcommand -l help -d 'what it does'",
-        "complete -c specc -n __fish_use_subcommand -l version -d 'its version'",
+        "show the help message and exit",
+        "show the version and exit",
     ]
     for name, completion in commands.items():
         lines.append(

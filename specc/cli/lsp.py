@@ -29,7 +29,7 @@ def execute_lsp(args: Namespace) -> int:
         raise_error(
             "E0968",
             "the language server needs the package pygls",
-            helps=["install specc with the extra `lsp`"],
+            helps=["pip install -e '.[lsp]'"],
         )
     # imported here, because the import takes a third of a second and no other command needs it
     from specc.lsp.server import SpeccLanguageServer

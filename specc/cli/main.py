@@ -67,19 +67,19 @@ COMMANDS = {
         "verify low.onnx --baseline full.onnx --threshold kl=0.001",
     ),
     "new": Command(
-        "new", "start a spec from a built-in model or a checkpoint", "new rnnsearch my.yaml"
+        "new", "write a new spec from a built-in model or a checkpoint", "new rnnsearch my.yaml"
     ),
     "show": Command(
         "show",
-        "print architecture, shapes, weights and cost, or the contents of a package",
+        "print the architecture, shapes, weights and cost of a spec or package",
         "show gpt2 --dims batch=1,seq=1024",
     ),
     "diff": Command(
         "comparison_commands",
-        "compare two architectures: specs, models, packages",
+        "compare the architectures of two specs, models or packages",
         "diff llama mistral",
     ),
-    "fmt": Command("rewrite_commands", "format specs", "fmt my.specc"),
+    "fmt": Command("rewrite_commands", "reformat specs", "fmt my.specc"),
     "convert": Command(
         "rewrite_commands",
         "convert .specc to YAML or back, or GloVe vectors to safetensors",
@@ -94,12 +94,16 @@ COMMANDS = {
         "catalog_commands", "explain a diagnostic code, for example E0302", "explain E0302"
     ),
     "list": Command(
-        "catalog_commands", "list built-in specs, blocks, masks, scores and functions", "list specs"
+        "catalog_commands",
+        "list built-in specs, model types, blocks, masks, scores and functions",
+        "list specs",
     ),
     "doc": Command(
-        "catalog_commands", "document a spec, block or function", "doc attention --source"
+        "catalog_commands",
+        "print the documentation of a spec, block or function",
+        "doc attention --source",
     ),
-    "lsp": Command("lsp", "language server over stdin and stdout", "lsp --schema"),
+    "lsp": Command("lsp", "run the language server on stdin and stdout", "lsp --schema"),
     "completion": Command(
         "completion", "print a completion script for bash, zsh or fish", "completion bash"
     ),
@@ -126,7 +130,7 @@ class NonEmptyAction(argparse.Action):
     ) -> None:
         """Store the value. Raise UsageError if it is empty."""
         if option_string is not None and values == self.default == "":
-            raise argparse.ArgumentError(self, "a value is missing")
+            raise argparse.ArgumentError(self, "expected a value, got an empty string")
         vars(namespace)[self.dest] = values
 
 
@@ -173,7 +177,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=MESSAGE_FORMATS,
         default=MESSAGE_FORMATS[0],
-        help="format of diagnostics; json: results too",
+        help="format of diagnostics (default: full); json also applies to results",
     )
     group.add_argument(
         "-q",
@@ -182,7 +186,10 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="print only results and errors, no notes or warnings",
     )
     group.add_argument(
-        "--color", choices=["auto", "always", "never"], default="auto", help="colored messages"
+        "--color",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="color messages (default: auto)",
     )
     group.add_argument(
         "--debug",
@@ -284,7 +291,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
         notes=("this is a bug in specc, not an error in your input",),
-        helps=("report the bug with the spec and the command", "`--debug` prints a traceback"),
+        helps=("report it with the spec and the command line", "`--debug` prints a traceback"),
     )
 
 
@@ -308,7 +315,10 @@ def _discard_output() -> None:
 def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
     """Build E0804 if memory is exhausted, or E0805 for any other system error."""
     if isinstance(error, MemoryError):
-        helps = ("use smaller sizes, or use a machine with more memory",)
+        helps = (
+            "reduce the sizes, e.g. the batch size or sequence length, or use a machine with "
+            "more memory",
+        )
         return Diagnostic("E0804", "not enough memory", helps=helps)
     path = f" `{escape_text(error.filename)}`" if error.filename else ""
     text = error.strerror or str(error)
@@ -327,7 +337,7 @@ def _parse_arguments(
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):
-            build_parser().error(f"the command comes first: specc COMMAND {escape_text(name)} …")
+            build_parser().error(f"options follow the command: specc COMMAND {escape_text(name)} …")
         suggestion = find_similar_name(name, COMMANDS)
         hint = f"; {format_suggestion(suggestion)}" if suggestion else ""
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")

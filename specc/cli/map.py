@@ -37,12 +37,14 @@ from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()
 INPUT_OPTIONS: Mapping[str, Option] = {
-    "column": Option(STRING_LIST_OPTION, "COLUMN=INPUT", "map a column to an input"),
+    "column": Option(
+        STRING_LIST_OPTION, "COLUMN=INPUT", "pass a column of the data to a model input"
+    ),
     **PACKAGE_GRAPH_OPTION,
     "execution_provider": PROVIDER_OPTION,
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
-    **make_output_option("DIR", "output directory of the parts", required=True),
+    **make_output_option("DIR", "output directory", required=True),
     "keep_columns": Option(
         STRING_OPTION,
         "NAMES",
@@ -50,43 +52,51 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
         extra_arguments=NO_DEFAULT,
     ),
     "raw": Option(
-        STRING_LIST_OPTION, "NAME", "write this output as numbers, in addition to its display form"
+        STRING_LIST_OPTION,
+        "NAME",
+        "write this output as numbers too, in addition to its decoded form",
     ),
     "output_format": Option(
-        make_choice_kind(OUTPUT_FORMATS), "", "format of the parts (default: that of the input)"
+        make_choice_kind(OUTPUT_FORMATS), "", "file format of the output (default: as the input)"
     ),
 }
 EXECUTION_OPTIONS: Mapping[str, Option] = {
     "workers": Option(
         COUNT_OPTION,
         "N",
-        "number of processes (default: all cores)",
+        "number of worker processes (default: one per CPU core)",
         extra_arguments={"default": 0},
     ),
-    "engine": Option(make_choice_kind(ENGINES, "local"), "", "execution engine"),
-    "address": Option(STRING_OPTION, "ADDRESS", "with --engine ray: address of the cluster"),
+    "engine": Option(make_choice_kind(ENGINES, "local"), "", "execution engine (default: local)"),
+    "address": Option(STRING_OPTION, "ADDRESS", "with --engine ray: address of the Ray cluster"),
     "gpus": Option(
-        FLOAT_OPTION, "N", "with --engine ray: GPUs per worker", extra_arguments={"default": 0}
+        FLOAT_OPTION,
+        "N",
+        "with --engine ray: GPUs per worker (default: 0)",
+        extra_arguments={"default": 0},
     ),
     "rows_per_part": Option(
-        COUNT_OPTION, "N", "rows per block and output part", extra_arguments={"default": BLOCK_ROWS}
+        COUNT_OPTION,
+        "N",
+        f"rows per output file, which is also the unit of work of a worker (default: {BLOCK_ROWS})",
+        extra_arguments={"default": BLOCK_ROWS},
     ),
     "batch_size": Option(
         COUNT_OPTION,
         "N",
-        "maximum rows per batch",
+        f"maximum rows per batch (default: {DEFAULT_LIMITS.max_rows})",
         extra_arguments={"default": DEFAULT_LIMITS.max_rows},
     ),
     "max_batch_tokens": Option(
         COUNT_OPTION,
         "N",
-        "maximum tokens per batch, including padding",
+        f"maximum tokens per batch, including padding (default: {DEFAULT_LIMITS.max_tokens})",
         extra_arguments={"default": DEFAULT_LIMITS.max_tokens},
     ),
     "max_batch_memory": Option(
         COUNT_OPTION,
         "MB",
-        "maximum memory for the activations of a batch",
+        f"maximum activation memory of a batch in MB (default: {DEFAULT_LIMITS.max_bytes >> 20})",
         extra_arguments={"default": DEFAULT_LIMITS.max_bytes >> 20},
     ),
     "max_errors": Option(
@@ -100,7 +110,7 @@ EXECUTION_OPTIONS: Mapping[str, Option] = {
 
 def add_map_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc map`."""
-    parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
+    parser.add_argument("model", metavar="MODEL", help="compiled model or package")
     parser.add_argument(
         "data",
         nargs="+",
@@ -185,8 +195,8 @@ def _parse_columns(assignments: list[str]) -> dict[str, str]:
             problem = "twice" if name in found else "expected `COLUMN=INPUT`"
             raise_error(
                 "E0880",
-                f"`--column {escape_text(word)}` does not map a column to an input",
-                notes=[f"duplicate mapping of the input `{escape_text(name)}`"]
+                f"invalid option `--column {escape_text(word)}`",
+                notes=[f"the input `{escape_text(name)}` is mapped to two columns"]
                 if problem == "twice"
                 else [problem],
                 helps=["for example --column text=source"],
@@ -226,14 +236,14 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
     """
     if plan.static_batching_reason:
         yield (
-            "every batch takes as long as its longest sequence: "
-            f"{plan.static_batching_reason}; rows of similar length share a batch"
+            f"a batch takes as long as its longest sequence: {plan.static_batching_reason}; "
+            "rows of similar length are batched together"
         )
     if plan.has_batch_shared_scales:
         yield (
-            "rows of a batch share one quantization scale: results depend slightly on the "
-            "other rows of the batch, and so on --rows-per-part, --batch-size, "
-            "--max-batch-tokens and --max-batch-memory; --quantize int8 avoids this"
+            "all rows of a batch share one quantization scale, so results depend slightly on "
+            "the batch, and on --rows-per-part, --batch-size, --max-batch-tokens and "
+            "--max-batch-memory; --quantize int8 avoids this"
         )
 
 
@@ -245,7 +255,7 @@ def format_progress(report: JobReport) -> str:
     left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
     parts = [
         f"{format_thousands(report.rows)} of {format_thousands(total)} rows",
-        f"{format_thousands(round(report.rows_per_second))} a second",
+        f"{format_thousands(round(report.rows_per_second))} rows/s",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
     if report.errors:
@@ -265,9 +275,9 @@ def format_run_times(report: JobReport) -> str:
         f"{format_thousands(round(report.rows_per_second))} rows/s",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
-    computed = f"{report.compute_seconds:.1f} s were computed"
+    computed = f"{report.compute_seconds:.1f} s of model execution"
     if report.predicted_seconds is not None:
-        computed += f", {report.predicted_seconds:.1f} expected from the first block"
+        computed += f", {report.predicted_seconds:.1f} s predicted from the first block"
     return f"{', '.join(parts)}; {computed}"
 
 
@@ -275,11 +285,11 @@ def _print_report(report: JobReport) -> None:
     """Print a one-line report."""
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"
-    before = f", {report.resumed_rows} of them by a former run" if report.resumed_rows else ""
+    before = f", {report.resumed_rows} of them from an earlier run" if report.resumed_rows else ""
     print(f"{report.rows} rows in {parts} in {escape_text(report.out)}{before}")
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{rows} no result: see {escape_text(report.out / ERRORS_FILE)}")
+        print(f"{rows} failed: see {escape_text(report.out / ERRORS_FILE)}")
     if report.null_rows:
         rows = "1 row has" if report.null_rows == 1 else f"{report.null_rows} rows have"
         print_note(f"{rows} NaN or infinity, stored as null in JSON Lines")

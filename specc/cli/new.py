@@ -31,7 +31,7 @@ INPUT_OPTIONS = {
     "directory": Option(
         STRING_OPTION,
         "DIR",
-        "draft a spec from the config.json and tensor names of a checkpoint",
+        "draft a spec from the config.json and the tensor names of a checkpoint",
         "--from-checkpoint",
     )
 }
@@ -39,7 +39,7 @@ OUTPUT_OPTIONS = {
     "no_schema": Option(
         BOOLEAN_OPTION,
         "",
-        f"without the schema comment for editors and without {SCHEMA_FILE} next to the file",
+        f"do not add the schema comment for editors, and do not write {SCHEMA_FILE}",
     ),
     **FORCE_OPTION,
 }
@@ -51,8 +51,8 @@ def add_new_arguments(parser: ArgumentParser) -> None:
         "words",
         nargs="+",
         metavar="SPEC FILE",
-        help="a built-in spec to extend (see `specc list specs`), and the file to write, .yaml "
-        "or .specc; with --from-checkpoint the file only",
+        help="built-in spec to extend (see `specc list specs`), and the file to write (.yaml "
+        "or .specc); with --from-checkpoint only the file",
     )
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
 
@@ -106,7 +106,11 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
     """
     if name_count == (0 if directory else 1):
         return
-    expected = "one file with --from-checkpoint" if directory else "a built-in spec and a file"
+    expected = (
+        "one argument with --from-checkpoint, the file to write"
+        if directory
+        else "two arguments, a built-in spec and the file to write"
+    )
     raise_error(
         "E0407",
         f"`specc new` takes {expected}",
@@ -142,11 +146,12 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 
 def _print_draft(draft: SpecDraft) -> None:
     """Print the sources of a draft, and list the unmapped config keys and tensors."""
-    count = f"{draft.value_count} values of config.json differ from the defaults"
+    count = f"{draft.value_count} config values differ from the defaults"
     print_outcome(f"graph: {draft.graph_name}; {count}")
     if not draft.is_known_model_type:
         print_outcome(
-            "no spec supports models of this type; this draft uses the most similar one, review it"
+            "no built-in spec supports this model type; this draft is based on the most "
+            "similar spec, so review it"
         )
     unmapped = [f"  {escape_text(line)}" for line in draft.unmapped]
     heading = "unmapped keys and tensors:" if unmapped else "every key and tensor is mapped"

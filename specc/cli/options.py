@@ -43,26 +43,28 @@ PROVIDER_OPTION = Option(
     extra_arguments={"default": "cpu"},
 )
 FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
-PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "select a graph of a package")}
+PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "use this graph of the package")}
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
         make_choice_kind(STRATEGIES),
         "",
-        "decoding strategy (default: the spec's)",
+        "decoding strategy (default: from the spec)",
         extra_arguments=NO_DEFAULT,
     ),
     "max_tokens": Option(
-        INTEGER_OPTION, "N", "maximum number of generated tokens (default: the spec's, or 256)"
+        INTEGER_OPTION, "N", "maximum number of generated tokens (default: from the spec, or 256)"
     ),
     "min_tokens": Option(
         INTEGER_OPTION, "N", "minimum number of generated tokens before a stop token (default: 0)"
     ),
     "no_repeat_ngram_size": Option(
-        INTEGER_OPTION, "N", "forbid repeated n-grams of this size (default: 0, none)"
+        INTEGER_OPTION, "N", "forbid repeated n-grams of this size (default: 0, off)"
     ),
     "temperature": Option(
-        FLOAT_OPTION, "T", "sampling temperature (default: 1; below 1: more deterministic)"
+        FLOAT_OPTION,
+        "T",
+        "sampling temperature; values below 1 make the output more deterministic (default: 1)",
     ),
     "top_k": Option(INTEGER_OPTION, "K", "sample from the K most probable tokens (default: all)"),
     "top_p": Option(
@@ -76,7 +78,7 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
         "sample from tokens with at least P times the highest probability (default: 0)",
     ),
     "repetition_penalty": Option(
-        FLOAT_OPTION, "R", "penalty for tokens that already occur (default: 1, none)"
+        FLOAT_OPTION, "R", "penalty for tokens that already occur in the sequence (default: 1, off)"
     ),
     "num_beams": Option(
         INTEGER_OPTION, "N", "beam search with N beams (default: 4 with --strategy beam)"
@@ -95,7 +97,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
     "stop_strings": Option(
         STRING_LIST_OPTION,
         "TEXT",
-        "stop before this string; repeat the option for several",
+        "stop generating before this string; may be repeated",
         "--stop",
         extra_arguments=NO_DEFAULT,
     ),

@@ -52,15 +52,17 @@ from specc.syntax.parse import detect_syntax, parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml
 
 FMT_OPTIONS = {
-    "check": Option(BOOLEAN_OPTION, "", "change nothing; exit status 1 if a file would change"),
-    "diff": Option(BOOLEAN_OPTION, "", "change nothing; print the differences"),
+    "check": Option(
+        BOOLEAN_OPTION, "", "do not write files; exit with status 1 if a file is not formatted"
+    ),
+    "diff": Option(BOOLEAN_OPTION, "", "do not write files; print the differences"),
 }
 
 
 def add_fmt_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc fmt`."""
     parser.add_argument(
-        "files", nargs="+", metavar="SPEC", help="spec files, .specc or .yaml; - formats stdin"
+        "files", nargs="+", metavar="SPEC", help="spec files (.specc or .yaml), or - for stdin"
     )
     add_option_groups(parser, output=FMT_OPTIONS)
 
@@ -139,7 +141,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a spec, - for stdin, or word vectors in GloVe's text format (.txt)",
+        help="spec, - for stdin, or word vectors in the text format of GloVe (.txt)",
     )
     output = make_output_option("FILE", "output file (default: stdout)")
     add_option_groups(parser, output={**output, **FORCE_OPTION})
@@ -174,7 +176,9 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
         helps = [
             f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
         ]
-        raise_error("E0816", "word vectors are converted to a safetensors file", helps=helps)
+        raise_error(
+            "E0816", "word vectors can be converted only to a .safetensors file", helps=helps
+        )
     vectors = read_glove(source)
     words = Path(target).with_suffix(".vocab")
     vocabulary = "".join(f"{word}\n" for word in vectors.words).encode()
@@ -184,8 +188,8 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     shape = list(vectors.vectors.shape)
     if not print_json_result({"files": [target, str(words)], "text": None}):
         print_outcome(
-            f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "
-            f"{escape_text(words)}: the word of each row"
+            f"{escape_text(target)}: tensor `{DEFAULT_TENSOR}` {shape}; {escape_text(words)}: "
+            "the words, one per row"
         )
     return 0
 
@@ -211,11 +215,11 @@ def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple
     yield (
         file,
         tuple(
-            f"config value `{old}` is renamed to `{new}`: std has another `{old}`"
+            f"config value `{old}` is renamed to `{new}`, because std also defines `{old}`"
             for old, new in renamed.items()
         ),
     )
-    stays = "calls to std are not expanded: names would clash"
+    stays = "blocks of std are called, not inlined, because of name conflicts"
     yield merge_extends_chain(spec.program), (stays,)
 
 
@@ -251,7 +255,7 @@ def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
 def add_expand_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc expand`."""
     add_spec_arguments(parser)
-    output = make_output_option("FILE", "output file, .specc or .yaml (default: stdout as .specc)")
+    output = make_output_option("FILE", "output file, .specc or .yaml (default: stdout, as .specc)")
     add_option_groups(parser, output={**output, **FORCE_OPTION})
 
 

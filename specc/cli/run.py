@@ -61,27 +61,29 @@ from specc.runtime.inference_model import (
     require_attention_model,
 )
 
-CHAT_HELP = 'write [{"role": "user", "content": "a text"}, …]'
+CHAT_HELP = 'write [{"role": "user", "content": "your message"}, …]'
 TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
         make_choice_kind(AGGREGATION_STRATEGIES),
         "",
-        "token classification: aggregation of tokens to entities (default: simple)",
+        "token classification: how tokens are merged into entities (default: simple)",
         extra_arguments=NO_DEFAULT,
     ),
     "function_to_apply": Option(
         make_choice_kind(PROBABILITY_FUNCTIONS),
         "",
-        "text classification: activation of the logits (default: from config.json)",
+        "text classification: function applied to the logits (default: from config.json)",
         extra_arguments=NO_DEFAULT,
     ),
     "hypothesis_template": Option(
         STRING_OPTION,
         "TEXT",
-        "zero-shot image classification: template around a label, with {} as placeholder",
+        "zero-shot image classification: prompt template, {} is replaced by the label",
     ),
     "prompt_name": Option(
-        STRING_OPTION, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
+        STRING_OPTION,
+        "NAME",
+        "embeddings: prepend this prompt of config_sentence_transformers.json",
     ),
     "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
@@ -90,53 +92,53 @@ INPUT_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
         STRING_OPTION,
         "TEXT|@FILE",
-        "apply the chat template to a user message, or to a JSON file of messages",
+        "chat with the model: a user message, or @FILE with a JSON list of messages",
         extra_arguments=NO_DEFAULT,
     ),
     "image": Option(
         STRING_LIST_OPTION,
         "FILE",
-        "an image of the prompt, of --chat or of the task; repeatable (docs/inputs.md)",
+        "image for the prompt, for --chat or for the task; may be repeated (docs/inputs.md)",
     ),
     "chunk_size": Option(
         COUNT_OPTION,
         "N",
-        "split the streamed input into chunks of N positions (docs/streaming-inference.md)",
+        "streaming models: feed the input in chunks of N positions (docs/streaming-inference.md)",
         extra_arguments={"default": 0},
     ),
-    "graph": Option(STRING_OPTION, "NAME", "run this graph of a package once"),
+    "graph": Option(STRING_OPTION, "NAME", "run only this graph of a package, once"),
     "execution_provider": PROVIDER_OPTION,
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
-    **make_output_option("OUT.npz", "also write the outputs as arrays"),
+    **make_output_option("OUT.npz", "also write the outputs as NumPy arrays"),
     **FORCE_OPTION,
     "attention": Option(
         STRING_OPTION,
         "OUT.html|.svg|.png",
-        "plot attention weights: an interactive page, or a figure",
+        "plot attention weights as an interactive page (.html) or a figure (.svg, .png)",
     ),
     "scope": Option(
         STRING_OPTION,
         "PATTERN",
-        "plot attention layers of this scope (default: the last one, in .html all)",
+        "plot the attention layers in this scope (default: the last layer; in .html all)",
     ),
     "layers": Option(STRING_OPTION, "0,2-5", "plot these layers (default: all)"),
     "heads": Option(STRING_OPTION, "0,2-5", "plot these heads (default: all)"),
-    "log_scale": Option(BOOLEAN_OPTION, "", "logarithmic color scale"),
+    "log_scale": Option(BOOLEAN_OPTION, "", "use a logarithmic color scale"),
     **TASK_OPTIONS,
 }
 
 
 def add_run_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc run`."""
-    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="compiled model or package")
     parser.add_argument(
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="text, @FILE (one text per line), - (stdin), [[1, 2]] (token ids), or a "
-        "file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT sets the input NAME; "
-        "several values form a batch (docs/inputs.md)",
+        help="text, @FILE (one text per line), - (stdin), [[1, 2]] (token ids), or a file "
+        "(.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT passes it to the input NAME; "
+        "several inputs form a batch (docs/inputs.md)",
     )
     add_option_groups(parser, input=INPUT_OPTIONS, output=OUTPUT_OPTIONS)
     add_generation_options(parser)
@@ -239,8 +241,8 @@ def _stream_chunks(
     streamer = open_stream(opened)
     if outputs.attention_plot_path:
         require_attention_model(opened)  # E0931, raised here, takes precedence over E0977
-        helps = ["leave out `--chunk-size`"]
-        raise_error("E0977", "attention plots of streams are not supported", helps=helps)
+        helps = ["remove `--chunk-size`"]
+        raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streamer.run(inputs, chunk_size)
     _print_outputs(streamer.input_signature.reading, results, outputs)
 

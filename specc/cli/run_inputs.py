@@ -122,10 +122,10 @@ class _InputCollector:
         for key in [k for k in arrays_found if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
         if len(arrays_found) > 1:
-            helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
+            helps = [f"the inputs of the model are {', '.join(self.model.graph.inputs)}"]
             raise_error(
                 "E0910",
-                f"`{escape_text(word)}` contains arrays for unknown inputs: "
+                f"`{escape_text(word)}` contains arrays that are not inputs of the model: "
                 f"{escape_text(', '.join(arrays_found))}",
                 helps=helps,
             )
@@ -175,7 +175,7 @@ class _InputCollector:
 
     def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
-            raise_error("E0910", "stdin can be read for one input only")
+            raise_error("E0910", "`-` (stdin) can be passed to one input only")
         arrays_found = read_lines(word)
         self.files.append(word.removeprefix("@"))
         return arrays_found
@@ -190,7 +190,7 @@ def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[s
         raise_error(
             "E0906",
             f"`{escape_text(word)[:60]}` is not a list of image paths",
-            helps=[f'write {name}=\'["a.png", "b.png"]\' for the images of one prompt'],
+            helps=[f'write {name}=\'["a.png", "b.png"]\' for two images of one prompt'],
         )
     return paths
 
@@ -265,7 +265,10 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
     if suggestion and not exists(word):
-        helps = [format_suggestion(suggestion), "write text that starts with this to a file: @FILE"]
+        helps = [
+            format_suggestion(suggestion),
+            "if this is text, write it to a file and pass @FILE",
+        ]
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", word
 
@@ -298,8 +301,8 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
-        f"the values of `{name}` cannot be batched: their shapes differ",
-        notes=[f"they are {shown_shapes} after the batch axis"],
+        f"the values of `{name}` have different shapes and cannot be batched",
+        notes=[f"shapes after the batch axis: {shown_shapes}"],
     )
 
 
@@ -343,7 +346,7 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
         "E0906",
         f"the input `{name}` expects numbers, but `{escape_text(word)[:60]}` is neither a "
         "file nor a list of numbers",
-        notes=["the spec does not declare this input as text"],
+        notes=[f"the spec does not declare `{name}` as text"],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
             *([text_hint] if text_hint else []),

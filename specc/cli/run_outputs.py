@@ -124,8 +124,8 @@ def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOut
     if options and not args.attention:
         raise_error(
             "E0753",
-            f"`--{options[0].replace('_', '-')}` configures attention plots, but none is requested",
-            helps=["add --attention OUT.html"],
+            f"`--{options[0].replace('_', '-')}` requires `--attention`, which is missing",
+            helps=["add `--attention OUT.html`"],
         )
     return RunOutputFiles(
         attention_plot_path=args.attention,
@@ -181,8 +181,10 @@ def run_task_command(
     outputs = parse_output_options(args, [*list_model_files(opened), *files])
     outputs.check_paths()
     if outputs.attention_plot_path:
-        helps = [f"pass token ids: {task.text_input}=[[1, 2, 3]]"]
-        raise_error("E0753", "`--attention` supports only token ids here", helps=helps)
+        helps = [f"pass token ids instead of text: {task.text_input}='[[1, 2, 3]]'"]
+        raise_error(
+            "E0753", "`--attention` cannot be combined with text inputs for this model", helps=helps
+        )
     options = {**settings, **{n: vars(args)[n] for n in POSTPROCESSING_OPTIONS if vars(args)[n]}}
     for name in options:
         if name not in task.options:
@@ -199,7 +201,7 @@ def run_task_command(
 
 def _reject_option(flag: str, task: Task) -> None:
     raise_error(
-        "E0753", f"`{flag}` does not apply to the task `{task.kind}`", helps=[f"leave out `{flag}`"]
+        "E0753", f"`{flag}` does not apply to the task `{task.kind}`", helps=[f"remove `{flag}`"]
     )
 
 

@@ -28,12 +28,12 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 
 def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
     """Raise E0910 for an unexpected extra argument."""
-    helps = [f"the inputs are {', '.join(input_names)}"]
+    helps = [f"the inputs of the model are {', '.join(input_names)}"]
     if is_batch:
-        helps.append(f"pass a batch by name: {input_names[0]}=… {input_names[0]}=…")
-    raise_error(
-        "E0910", f"`{escape_text(word)[:200]}` is an unexpected extra argument", helps=helps
-    )
+        helps.append(
+            f"to pass a batch, name the input each time: {input_names[0]}=… {input_names[0]}=…"
+        )
+    raise_error("E0910", f"unexpected extra argument `{escape_text(word)[:200]}`", helps=helps)
 
 
 def raise_missing_file(word: str) -> NoReturn:
@@ -42,17 +42,18 @@ def raise_missing_file(word: str) -> NoReturn:
     """
     path = word.removeprefix("@")
     kinds = (
-        "a word that starts with `@`"
+        "an argument that starts with `@`"
         if word.startswith("@")
-        else f"a word that ends in {', '.join(ARRAY_FILE_SUFFIXES)}"
+        else f"an argument that ends in {', '.join(ARRAY_FILE_SUFFIXES)}"
     )
     raise_error(
         "E0802",
-        f"cannot read `{escape_text(path)}`: no such file, or it is not readable",
-        notes=[f"{kinds} is the name of a file"],
+        f"cannot read `{escape_text(path)}`: file not found, or not readable",
+        notes=[f"{kinds} is a file name"],
         helps=[
-            "for a file, check the path, which is relative to the working directory",
-            f"if this is text, pass it on stdin: echo '{escape_text(word)}' | specc run MODEL -",
+            "check the path, which is relative to the working directory",
+            f"to pass the argument as text, use stdin: echo '{escape_text(word)}' | specc run "
+            "MODEL -",
         ],
     )
 

@@ -56,8 +56,8 @@ def check_drawing_options(args: Namespace) -> bool:
         option = "--ir" if args.ir else "--print-after"
         raise_error(
             "E0955",
-            f"`{option}` prints a graph as text, but a diagram is requested",
-            helps=[f"leave out `{option}`, or `--html` and `--svg`"],
+            f"`{option}` prints the graph as text and cannot be combined with a diagram",
+            helps=[f"remove `{option}`, or remove `--html` and `--svg`"],
         )
     for path, kind, _ in _list_drawings(args):
         resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
@@ -134,7 +134,7 @@ OPTIONS: Mapping[str, Option] = {
     "dims": Option(
         STRING_OPTION, "batch=8,seq=4096", "values of symbolic dimensions (default: formulas)"
     ),
-    "ir": Option(BOOLEAN_OPTION, "", "print the graph in text form, one line per node"),
+    "ir": Option(BOOLEAN_OPTION, "", "print the graph as textual IR, one line per node"),
     "print_after": Option(
         STRING_OPTION,
         "PASS",
@@ -142,16 +142,16 @@ OPTIONS: Mapping[str, Option] = {
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     ),
     "html": Option(
-        STRING_OPTION, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
+        STRING_OPTION, "OUT.html", "write a page with blocks, formulas, source lines and cost"
     ),
-    "svg": Option(STRING_OPTION, "OUT.svg", "write an architecture diagram"),
+    "svg": Option(STRING_OPTION, "OUT.svg", "write a diagram of the architecture"),
     **FORCE_OPTION,
 }
 
 
 def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc show`."""
-    add_spec_arguments(parser, "a compiled model, a package, ")
+    add_spec_arguments(parser, "compiled model, package, ")
     add_option_groups(parser, output=OPTIONS)
 
 
@@ -215,7 +215,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         raise_error(
             "E0956",
             f"`{escape_text(args.spec)}` is a standalone generator and has no graph to draw",
-            helps=["draw its spec, or a package of it, compiled with `--graphs all`"],
+            helps=["draw its spec, or a package compiled with `--graphs all`"],
         )
     else:
         model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
@@ -356,7 +356,7 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
     ]
     lines = [f"{manifest.name}: standalone generator ({', '.join(settings_text)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
-    return [*lines, "compile a package to see its graphs: --graphs step"]
+    return [*lines, "to see its graphs, compile a package: --graphs step"]
 
 
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
@@ -387,14 +387,14 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
         if name not in names or not (number.isascii() and number.isdecimal()):
             raise_error(
                 "E0407",
-                f"`--dims {part}` is not a dimension of this model",
-                helps=[f"dimensions are {', '.join(sorted(names))}"],
+                f"invalid `--dims` entry `{part}`: expected DIMENSION=SIZE",
+                helps=[f"the dimensions are {', '.join(sorted(names))}"],
             )
         sizes_by_name[name] = int(number)
         if name in limits and sizes_by_name[name] > limits[name].max_length:
             raise_error(
                 "E0407",
-                f"`--dims {part}`: this model takes at most {limits[name].max_length}",
+                f"`--dims {part}` exceeds the maximum of this model, {limits[name].max_length}",
                 notes=[limits[name].reason],
             )
     return sizes_by_name

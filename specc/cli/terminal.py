@@ -199,7 +199,7 @@ class ProgressLine:
         """Format `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
         rate = self.count / seconds if seconds > 0 else 0.0
         done = f"{self.count / 1e9:.2f} GB"
-        parts = [done, f"{rate / 1e6:.0f} MB a second"]
+        parts = [done, f"{rate / 1e6:.0f} MB/s"]
         if self.total > self.count and rate:
             left = int((self.total - self.count) / rate)
             parts[0] = f"{self.count / 1e9:.2f} of {self.total / 1e9:.2f} GB"

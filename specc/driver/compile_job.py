@@ -57,7 +57,7 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
             raise_error(
                 "E0408",
                 f"`{escape_text(pattern)}` matches no value of the model",
-                helps=[f"values are {examples} …"],
+                helps=[f"names of values: {examples} …"],
             )
         outputs.update({_make_tap_name(n, outputs): graph.names[n] for n in matches})
     return replace(graph, outputs=outputs)

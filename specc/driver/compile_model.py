@@ -92,7 +92,7 @@ def _check_decode_loop_support(job: CompileJob) -> None:
         f"`{job.target.name}` cannot run a generation loop inside a graph",
         notes=["it does not support caches that grow inside a loop"],
         helps=[
-            f"compile with `--graphs {','.join(others)}`: the runtime calls the steps",
-            "or with `--target onnx`, for ONNX Runtime in any language",
+            f"compile with `--graphs {','.join(others)}` and run the decoding loop in your program",
+            "or use `--target onnx`, which any ONNX Runtime can run",
         ],
     )

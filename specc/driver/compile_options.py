@@ -168,10 +168,12 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "quantize_exclude": Option(
         STRING_LIST_OPTION,
         "PATTERN",
-        "do not quantize weights that match this name or scope: lm_head, layers.0.*",
+        "do not quantize weights whose name or scope matches, for example lm_head or layers.0.*",
     ),
     "group_size": Option(
-        OPTIONAL_INTEGER, "N", f"group size of int4 and int8-weights (default {DEFAULT_GROUP_SIZE})"
+        OPTIONAL_INTEGER,
+        "N",
+        f"group size of int4 and int8-weights (default: {DEFAULT_GROUP_SIZE})",
     ),
     "lm_head_bits": Option(
         OptionKind(
@@ -184,7 +186,9 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "with int4: precision of the output projection (default: 8)",
     ),
     "quantize_all": Option(
-        OVERRIDE_OPTION, "", "with int4: 4 bits for small linear layers and the first attention too"
+        OVERRIDE_OPTION,
+        "",
+        "with int4: use 4 bits for small linear layers and the first attention layer too",
     ),
     "fold_norms": Option(
         OVERRIDE_OPTION,
@@ -200,11 +204,13 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
             OPTIONAL_INTEGER.convert,
         ),
         "N",
-        "with int4 or --kv-cache: number of self-generated calibration sequences; 0: round to "
-        "nearest",
+        "with int4 or --kv-cache: number of self-generated calibration sequences (default: "
+        "64; 0: round to nearest)",
     ),
     "calibration_data": Option(
-        PATH_OPTION, "FILE", "with int4 or --kv-cache: calibration inputs, .npz or JSON Lines"
+        PATH_OPTION,
+        "FILE",
+        "with int4 or --kv-cache: file with calibration inputs, .npz or JSON Lines",
     ),
     "kv_cache": Option(
         make_choice_kind(KV_CACHE_TYPES),
@@ -219,42 +225,49 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         # `parse_graph_names` checks the values of Python callers
         OptionKind("graphs", lambda value: True, {"type": _parse_graphs}, parse_graph_names),
         "PARTS",
-        "compile a package of these graphs, comma-separated: score (full forward pass), encode and "
-        "step (encoder, decoder with past), generate (standalone generator), or all; generate "
-        "alone may be a single .onnx file",
+        "compile a package with these graphs, comma-separated: score (full forward pass), "
+        "encode and step (encoder, decoder with past), generate (standalone generator), or "
+        "all; generate alone may be a single .onnx file",
         extra_arguments={"default": ()},
     ),
     "io_names": Option(
         STRING_OPTION,
         "",
-        "naming convention of inputs and outputs: specc, Optimum and transformers.js (hf), or "
-        "onnxruntime-genai",
+        "naming convention of inputs and outputs: specc (default), hf (Optimum and "
+        "transformers.js) or genai (onnxruntime-genai)",
         extra_arguments={"choices": PROFILES, "default": "specc"},
     ),
     "weights": Option(
-        PATH_OPTION, "FILE|DIR", "load weights from safetensors or a checkpoint directory"
+        PATH_OPTION, "FILE|DIR", "load weights from a safetensors file or a checkpoint directory"
     ),
     "adapter": Option(
         PATH_OPTION, "DIR|FILE", "merge a LoRA adapter (peft), or load a language adapter (MMS)"
     ),
-    "init": Option(SEED_OPTION, "SEED", "initialize weights randomly with this seed"),
+    "init": Option(SEED_OPTION, "SEED", "initialize all weights randomly with this seed"),
     "init_missing": Option(
-        SEED_OPTION, "SEED", "initialize weights of a head that the checkpoint lacks with this seed"
+        SEED_OPTION,
+        "SEED",
+        "initialize weights of a task head that the checkpoint lacks randomly with this seed",
     ),
     "target": Option(
         STRING_OPTION,
         "",
-        "target runtime: any (onnx), ONNX Runtime on CPU (default) or CUDA, or OpenVINO",
+        "target runtime: ONNX Runtime on CPU (ort-cpu, default) or CUDA (ort-cuda), OpenVINO, "
+        "or any runtime (onnx)",
         extra_arguments={"choices": TARGETS, "default": "ort-cpu"},
     ),
     "opset": Option(INTEGER_OPTION, "N", "ONNX opset, 17 to 26 (default: chosen by the target)"),
     "taps": Option(
         STRING_LIST_OPTION,
         "PATTERN",
-        "output intermediate values with this scope too: layers.*.attn",
+        "also output the intermediate values in this scope, for example layers.*.attn",
         "--tap",
     ),
-    "inline_defaults": Option(BOOLEAN_OPTION, "", "compute inputs with a default inside the model"),
+    "inline_defaults": Option(
+        BOOLEAN_OPTION,
+        "",
+        "compute the default of an optional input inside the model, which then lacks this input",
+    ),
     **QUANTIZE_OPTIONS,
     "for_quantizers": Option(
         BOOLEAN_OPTION,
@@ -273,16 +286,17 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     "dtype": Option(
         make_choice_kind(("f32", "f16", "bf16")),
         "",
-        "element type of stored matrices; with --target ort-cuda mixed precision",
+        "element type of stored weight matrices; with --target ort-cuda compute in mixed precision",
     ),
     "hash": Option(
         make_choice_kind(("header", "full"), "header"),
         "",
-        "integrity check of weights at load: size and header, or the full content",
+        "integrity check of external weights at load time: size and header (default), or the "
+        "full content",
     ),
     "force": Option(BOOLEAN_OPTION, "", FORCE_HELP),
     "no_load": Option(
-        BOOLEAN_OPTION, "", "do not load the compiled model in ONNX Runtime as a check"
+        BOOLEAN_OPTION, "", "skip the test load of the compiled model in ONNX Runtime"
     ),
 }
 """Options of a compilation."""

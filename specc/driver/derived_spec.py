@@ -43,7 +43,7 @@ def format_derived_spec(instance: DerivedSpec) -> ast.File:
     library = SpecLibrary()
     if instance.extends not in find_builtin_specs():
         helps = suggest_similar_name(
-            instance.extends, find_builtin_specs(), "`specc list specs` names them"
+            instance.extends, find_builtin_specs(), "`specc list specs` prints the built-in specs"
         )
         raise_error("E0222", f"unknown built-in spec `{instance.extends}`", helps=helps)
     program = build_program(library.open_spec(instance.extends), library)

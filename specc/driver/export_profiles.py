@@ -134,8 +134,8 @@ def check_profile(profile: str) -> None:
     if profile not in PROFILES:
         raise_error(
             "E0751",
-            f"unknown export profile `{escape_text(profile)}`",
-            helps=suggest_similar_name(profile, PROFILES, f"profiles are {', '.join(PROFILES)}"),
+            f"unknown naming convention `{escape_text(profile)}`",
+            helps=suggest_similar_name(profile, PROFILES, f"expected one of {', '.join(PROFILES)}"),
         )
 
 

@@ -238,12 +238,12 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
         # a pointer network, which selects positions of another input
         raise_error(
             "E0703",
-            f"`{generation.logits_output}` points at {source.shape[-1]} positions of an input, not "
-            "at a fixed vocabulary",
-            notes=[f"`{generation.logits_output}` is {source}"],
+            f"`{generation.logits_output}` selects one of {source.shape[-1]} input positions, "
+            "not a token of a fixed vocabulary",
+            notes=[f"`{generation.logits_output}` has the type {source}"],
             helps=[
-                "the `generate` graph needs a vocabulary of fixed size: "
-                "`--graphs step` exports the steps"
+                "compile with `--graphs step` instead; the `generate` graph needs a "
+                "vocabulary of fixed size"
             ],
         )
     if sequence_type.rank != 2 or source.rank not in (2, 3) or size is None:
@@ -251,8 +251,8 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
             "E0703",
             f"`{generation.sequence_input}` is not token ids sampled from "
             f"`{generation.logits_output}`",
-            notes=[f"they are {sequence_type} and {source}"],
-            helps=["`--graphs generate` needs ids [batch, seq] and logits [batch, seq, vocab]"],
+            notes=[f"their types are {sequence_type} and {source}"],
+            helps=["`--graphs generate` expects ids [batch, seq] and logits [batch, seq, vocab]"],
         )
     return size
 
@@ -334,7 +334,7 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
                 f"`{name}` is not supported by the `generate` graph",
                 helps=[
                     "compile a package instead: `--graphs step`",
-                    f"or leave `{name}` out of the settings",
+                    f"or remove `{name}` from the settings",
                 ],
             )
 

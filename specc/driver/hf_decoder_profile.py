@@ -41,7 +41,7 @@ def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = (
         "E0752",
         f"this model does not fit the profile `{profile}`: {reason}",
         notes=notes,
-        helps=["`--io-names specc` fits every model: each state is a separate input and output"],
+        helps=["`--io-names specc` supports all models: each state is an input and an output"],
     )
 
 
@@ -196,7 +196,7 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
             )
     if not found:
         fail_unsupported_profile(
-            profile, "the step has no state, so there are no keys and values to name"
+            profile, "the step graph has no state, so there are no keys and values to name"
         )
     layers = (states for _, states in sorted(found.items()))
     return tuple({word: states[word] for word in CACHE_PARTS} for states in layers)
@@ -207,14 +207,15 @@ def _check_state(profile: str, state: DecodeState) -> None:
     if state.role not in CACHE_PARTS:
         fail_unsupported_profile(
             profile,
-            f"a step keeps `{_format_state_name(state)}`, {STATE_DESCRIPTIONS[state.role]}",
-            [f"{reader} passes only keys and values from step to step"],
+            f"the step graph has the state `{_format_state_name(state)}`, "
+            f"{STATE_DESCRIPTIONS[state.role]}",
+            [f"{reader} passes only keys and values between steps"],
         )
     if state.initial_output:
         fail_unsupported_profile(
             profile,
-            f"`{_format_state_name(state)}` begins with prefix positions",
-            [f"{reader} begins with empty caches"],
+            f"`{_format_state_name(state)}` starts with prefix positions",
+            [f"{reader} starts with empty caches"],
         )
     if state.max_positions != inf:
         fail_unsupported_profile(
@@ -288,7 +289,7 @@ def build_decoder(
         fail_unsupported_profile(
             profile,
             f"`{static_names[0]}` is computed once and passed to every step",
-            [f"{PROFILE_READERS[profile]} runs no encoder"],
+            [f"{PROFILE_READERS[profile]} does not run an encoder"],
         )
     lengths = map_profile_lengths(derived, layers)
     step = rename_lengths(derived.step, lengths)
@@ -340,7 +341,7 @@ def _declare_other_input(
             fail_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
-                [f"{PROFILE_READERS[profile]} gives one mask, `{MASK}`"],
+                [f"{PROFILE_READERS[profile]} passes only one mask, `{MASK}`"],
             )
         if covers_past:
             return replay.declare_mask(MASK, value.type)
@@ -352,7 +353,7 @@ def _declare_other_input(
     fail_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
-        [f"{PROFILE_READERS[profile]} gives only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
+        [f"{PROFILE_READERS[profile]} passes only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
     )
 
 

@@ -219,7 +219,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
         fail_unsupported_profile(
             "hf",
             f"the encoder has two masks, `{masks[0]}` and `{masks[1]}`",
-            ["an encoder has one"],
+            ["the profile allows one mask"],
         )
     return masks[0] if masks else ""
 

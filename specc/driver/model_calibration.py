@@ -125,10 +125,10 @@ def explain_missing_int8_cache(job: LoweringJob) -> str:
     if "step" not in options.graphs:
         return "only a step graph has a KV cache: add `--graphs step`"
     if options.io_names != "specc":
-        return f"`--io-names {options.io_names}` has no such states"
+        return f"`--io-names {options.io_names}` has no names for int8 caches"
     # the CUDA kernel does not support a mask together with int8 keys
     if "f32" not in job.target.in_place_cache_dtypes:
-        return f"`{job.target.name}` has no attention kernel for it"
+        return f"`{job.target.name}` has no attention kernel with an int8 KV cache"
     calibration = job.quantize.calibration
     # a model that cannot generate calibration data may still be calibrated with a file
     if (
@@ -171,10 +171,10 @@ def _read_calibration_data(
         name = escape_text(Path(calibration.data_file).name)
         raise_error(
             "E0802",
-            f"the calibration data `{name}` that the spec names does not exist",
+            f"the calibration data file `{name}` of the spec does not exist",
             calibration.span,
-            "no such file next to the spec",
-            helps=["use another file: --calibration-data FILE", "or leave out `calibration_data`"],
+            "file not found next to the spec",
+            helps=["pass another file: --calibration-data FILE", "or remove `calibration_data`"],
         )
     return read_calibration_samples(calibration.data_file, input_signature)
 

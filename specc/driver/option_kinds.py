@@ -120,7 +120,12 @@ STRING_LIST_OPTION = OptionKind(
 )
 
 SPEC_OPTIONS: Mapping[str, Option] = {
-    "own": Option(STRING_OPTION, "FILE", "use this spec for a checkpoint directory", "--spec"),
+    "own": Option(
+        STRING_OPTION,
+        "FILE",
+        "spec for a checkpoint directory (default: by the `model_type` of its config.json)",
+        "--spec",
+    ),
     "config": Option(PATH_OPTION, "FILE|DIR", "read config values from a config.json"),
     "set": Option(
         OptionKind(
@@ -138,9 +143,9 @@ SPEC_OPTIONS: Mapping[str, Option] = {
             {"type": make_int_parser(1, 2**31 - 1, "a context length"), "default": 0},
         ),
         "N",
-        "context length for dynamic and longrope RoPE scaling",
+        "maximum sequence length for dynamic and longrope RoPE scaling",
     ),
-    "graph": Option(STRING_OPTION, "NAME", "select a graph of the spec"),
+    "graph": Option(STRING_OPTION, "NAME", "graph of the spec to use"),
 }
 """Options that control how a spec is opened."""
 

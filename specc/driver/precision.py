@@ -118,7 +118,7 @@ def plan_quantization(
             "E0963",
             f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, but no layer of "
             f"`{escape_text(graph.name)}` supports it",
-            notes=["elsewhere per-token scales cost as little: `int8` has them"],
+            notes=["for other layers, use `int8`: its per-token scales are as fast"],
             helps=["compile with `--quantize int8`"],
         )
     lines = find_ineffective_options(
@@ -182,8 +182,8 @@ def describe_quantization(
         layer_count = sum(len(fold.linear_weights) for fold in norm_folds)
         folded = f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
         reason = (
-            "no norm was folded: none is read only by quantized linear layers, or it is in a "
-            "loop, where norms are not folded"
+            "no norm weights were folded: all consumers of a norm must be quantized linear "
+            "layers, and the norm must not be in a loop"
         )
         remarks.append(folded if norm_folds else reason)
     has_groups = any(form.group_size for form in decision.plan.values())
@@ -208,9 +208,9 @@ def _check_target(weight_request: QuantizationOptions, target: Target, opset: in
     if "int4" in weight_request.kinds and not target.quantized_operators and opset < INT4_SINCE:
         raise_error(
             "E0851",
-            f"opset {opset} has no int4",
+            f"opset {opset} does not support int4, which needs opset {INT4_SINCE}",
             helps=[
-                f"compile with `--opset {INT4_SINCE}` or a newer one",
+                f"compile with `--opset {INT4_SINCE}` or newer",
                 "or with `--target ort-cpu`, which uses contrib operators of ONNX Runtime",
             ],
         )
@@ -224,8 +224,8 @@ def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> N
     ][:8]
     raise_error(
         "E0852",
-        f"`{graph.name}` has no quantizable weight",
-        notes=reasons or ["the graph has no matrices"],
+        f"`{graph.name}` has no weight that can be quantized",
+        notes=reasons or ["the graph contains no weight matrices"],
         helps=["compile it without `--quantize`"],
     )
 

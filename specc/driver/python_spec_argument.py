@@ -67,7 +67,7 @@ def _iterate_config_literals(
         raise_error(
             "E0203",
             f"values are nested more than {MAX_NESTING} levels deep",
-            helps=["does a value contain itself?"],
+            helps=["check whether a value contains itself"],
         )
     for key, value in config_values.items():
         path = f"{prefix}{key}"
@@ -87,7 +87,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         raise_error(
             "E0203",
             f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} levels deep",
-            helps=["does it contain itself?"],
+            helps=["check whether it contains itself"],
         )
     match value:
         case None:
@@ -106,5 +106,5 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
     raise_error(
         "E0203",
         f"`{escape_text(path)}` cannot be set to {escape_text(repr(value))[:60]}",
-        helps=["give a number, a bool, a string, a list or none"],
+        helps=["pass a number, a bool, a string, a list or None"],
     )

@@ -35,7 +35,7 @@ def parse_quantize_option(
         return ""
     known = tuple(known)
     if len(entry.values) != 1 or entry.values[0].value not in known:
-        fail_wrong_value(entry, f"`{name}` is one of {', '.join(known)}", known)
+        fail_wrong_value(entry, f"`{name}` must be one of {', '.join(known)}", known)
     return entry.values[0].value
 
 
@@ -87,13 +87,13 @@ def check_patterns_match(
 
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
-    known = f"names are {', '.join(names[:8])} …"
+    known = f"weight names: {', '.join(names[:8])} …"
     # patterns usually cover all layers, so suggestions include names such as `h.*.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
-        Label.from_span(span, "this pattern"),
+        Label.from_span(span, "no match"),
         helps=tuple(suggest_similar_name(pattern, suggestions, known)),
     )
 

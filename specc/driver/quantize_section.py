@@ -266,8 +266,8 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
-            "calibration inputs are self-generated or read from a file, but not both",
-            helps=["leave out --calibration-samples or --calibration-data"],
+            "`--calibration-samples` and `--calibration-data` are mutually exclusive",
+            helps=["remove one of them"],
         )
     option = next(
         (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_given(name)), ""
@@ -281,8 +281,8 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
                 "`quantize` sets both `calibration_samples` and `calibration_data`",
                 entries["calibration_data"].span,
                 "conflicts with `calibration_samples`",
-                notes=["calibration inputs are self-generated or read from a file"],
-                helps=["leave out one of the two"],
+                notes=["calibration inputs are either self-generated or read from a file"],
+                helps=["remove one of them"],
             )
         for entry in entries.values():
             # checked even if an option overrides the entry
@@ -301,7 +301,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     """Read the number of self-generated samples. Raise E0858 if it is invalid."""
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
-        title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
+        title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
         fail_wrong_value(entry, title, ("64",))
     return CalibrationSource(samples=count, span=entry.span)
 
@@ -309,9 +309,8 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
 def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
-        fail_wrong_value(
-            entry, "`calibration_data` is the path of a file of inputs", ('"texts.jsonl"',)
-        )
+        title = "`calibration_data` must be the path of a file with calibration inputs"
+        fail_wrong_value(entry, title, ('"texts.jsonl"',))
     path = resolve_spec_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
@@ -325,7 +324,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
         return DEFAULT_GROUP_SIZE
     number = parse_quantize_integer(entry)
     if number is None:
-        fail_wrong_value(entry, f"`group_size` is {GROUP_SIZES}", ())
+        fail_wrong_value(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 
@@ -337,10 +336,10 @@ def check_group_size(size: int, span: Span | None = None) -> None:
         return
     raise_error(
         "E0853",
-        f"{size} is not a valid group size",
+        f"invalid group size {size}",
         span,
         "this group size",
-        helps=[f"the group size is {GROUP_SIZES}"],
+        helps=[f"the group size must be {GROUP_SIZES}"],
     )
 
 
@@ -394,7 +393,6 @@ def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption
         if name not in useful and options.is_given(name):
             raise_error(
                 "E0753",
-                f"`{get_option_flag(name)}` needs quantized weights, "
-                "but no quantization is requested",
+                f"`{get_option_flag(name)}` has no effect without quantized weights",
                 helps=[f"add `--quantize {'int4' if name in CALIBRATION_SETTINGS else 'int8'}`"],
             )

@@ -102,7 +102,7 @@ def build_preprocessing_config(
             if path == ("kind",):
                 known = what.removeprefix("is not one of ").split(", ")
                 kind = record["kind"]
-                helps = suggest_similar_name(kind, known, f"readings are {', '.join(known)}")
+                helps = suggest_similar_name(kind, known, f"expected one of {', '.join(known)}")
                 raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
             raise_error("E0203", f"`{'.'.join(path) or name}` {what}", span)
 
@@ -368,7 +368,7 @@ def _resolve_path(name: str, context: _ReadingContext) -> Path:
         raise_error("E0802", f"`{escape_text(name)[:200]}` is not a file name", context.span)
     if not path.is_relative_to(context.directory.resolve()):
         title = f"`{escape_text(name)}` is outside the directory of the spec"
-        helps = ["put it into that directory or below it"]
+        helps = ["move it to that directory or a subdirectory"]
         raise_error("E0803", title, context.span, helps=helps)
     return path
 

@@ -159,8 +159,8 @@ def _find_nearest_spec(
                 f"its config.json has the `model_type` `{escape_text(read_model_type(data))[:60]}`"
             ],
             helps=[
-                "start from the most similar spec: specc new bert my.yaml",
-                "see docs/families.md for how to write a family",
+                "start from a similar spec: specc new bert my.yaml",
+                "docs/families.md describes how to write a spec for a new model type",
             ],
         )
     return max(found, key=lambda one: one[0])[1:]

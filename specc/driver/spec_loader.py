@@ -121,14 +121,14 @@ def open_spec(
         own = wrapped.source if wrapped else checkpoint_spec
         spec = own or model_family.find_spec_for_checkpoint(config)
         reader_name = escape_text(_get_display_name(spec))
-        described = f"`{escape_text(directory)}` is read by the spec `{reader_name}`"
+        described = f"checkpoint `{escape_text(directory)}`: using the spec `{reader_name}`"
         remarks = wrapped.remarks if wrapped else (described,)
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
     program = build_program(library.open_spec(spec), library)
     if not config and has_hf_config_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
-        remarks += (f"config values come from {model_family.describe_config(weights)}",)
+        remarks += (f"config values are from {model_family.describe_config(weights)}",)
     data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(config_settings))
@@ -146,7 +146,8 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
         raise_error(
             "E0222",
-            f"`--spec` needs a directory with a config.json, and `{escape_text(name)}` is not one",
+            "`--spec` requires a checkpoint directory with a config.json, and "
+            f"`{escape_text(name)}` is not one",
             helps=[known if path else "pass only the spec, or a checkpoint directory with --spec"],
         )
     return (note,) if (note := format_shadowing_note(name)) else ()

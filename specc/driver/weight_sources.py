@@ -135,11 +135,11 @@ def load_parameters(
     if parameters:
         raise_error(
             "E0523",
-            f"no source of weights for `{spec.program.name}`",
+            f"no weights specified for `{spec.program.name}`",
             helps=[
-                "--weights FILE or DIR reads a checkpoint",
-                '`weights { from "model.safetensors" }` names a file next to the spec',
-                "--init SEED initializes them randomly, to try the architecture",
+                "--weights FILE or DIR loads a checkpoint",
+                '`weights { from "model.safetensors" }` in the spec names a file next to it',
+                "--init SEED initializes the weights randomly",
             ],
         )
     # a model without parameters needs no source of weights
@@ -157,18 +157,18 @@ def _check_only_seed(sources: WeightSources) -> None:
     conflicts = (
         (
             sources.adapter,
-            "an adapter needs trained weights, but `--init` initializes them randomly",
-            "leave out --init, or --adapter",
+            "`--adapter` requires trained weights, but `--init` initializes them randomly",
+            "remove --init or --adapter",
         ),
         (
             sources.checkpoint,
-            "weights come from a file or from a seed, but not from both",
-            "leave out --weights or --init",
+            "`--weights` and `--init` are mutually exclusive",
+            "remove --weights or --init",
         ),
         (
             sources.init_missing is not None,
-            "`--init` initializes every weight, so none is missing",
-            "leave out --init-missing, or --init and name a checkpoint",
+            "`--init-missing` has no effect with `--init`, which initializes all weights",
+            "remove --init-missing, or replace --init by --weights DIR",
         ),
     )
     for is_given, title, fix in conflicts:

@@ -103,9 +103,9 @@ def list_required_parameters(
                 span = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
                     "E0308",
-                    f"the weight `{name}` would have size {dim}",
+                    f"the weight `{name}` has size {dim}, expected an integer of at least 1",
                     span,
-                    "the size is from here",
+                    "the size is defined here",
                 )
             sizes.append(number)
         size_names = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
@@ -157,7 +157,7 @@ def resolve_spec_file(
             "E0803",
             f"`{escape_text(name.value)}` is outside the directory of the spec",
             name.span,
-            helps=[f"name it with {option} instead"],
+            helps=[f"pass it with {option} instead"],
         )
     return path
 
@@ -181,13 +181,13 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
     if is_required and not path.exists():
         raise_error(
             "E0802",
-            f"the weights file `{escape_text(rule.path)}` that the spec names does not exist",
+            f"the weights file `{escape_text(rule.path)}` of the spec does not exist",
             rule.span,
-            "no such file next to the spec",
+            "file not found next to the spec",
             helps=[
-                "train the spec and save its weights there (docs/training.md)",
+                "train the model and save its weights there (docs/training.md)",
                 "or use random weights: --init SEED",
-                "or other weights: --weights FILE or DIR",
+                "or use other weights: --weights FILE or DIR",
             ],
         )
     return str(path)
@@ -315,7 +315,7 @@ def _read_stack(call: _TransformCall) -> t.Expr:
     named = [name for part in parts for name in t.iterate_tensor_names(part)]
     if more or len(parts) != 1 or not all(placeholder in name for name in named):
         title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
-        raise_error("E0522", title, call.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
+        raise_error("E0522", title, call.call.span, helps=['write `stack("w.{e}", e=8)`'])
     if not 1 <= count <= MAX_STACKED:
         title = f"`stack` expects 1 to {MAX_STACKED} tensors, got {count}"
         raise_error("E0522", title, call.call.span)

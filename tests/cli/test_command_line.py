@@ -78,8 +78,8 @@ def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["chek", "gpt2"], "unknown command `chek`; did you mean `check`?"),
         (["chek\x1b[31m"], "unknown command `chek\\x1b[31m`"),
-        (["--color", "never", "check"], "the command comes first"),
-        (["--"], "the command comes first"),
+        (["--color", "never", "check"], "options follow the command"),
+        (["--"], "options follow the command"),
         (
             ["check", "m.specc", "--confg", "x"],
             "unknown option `--confg`; did you mean `--config`?",
@@ -370,7 +370,7 @@ def test_options_that_reject_empty_values_are_found() -> None:
 def test_every_weight_transformation_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     assert WEIGHT_RULE_DOCS.keys() == {*WEIGHT_TRANSFORMS}
     assert cli.main(["doc", "first_present"]) == 0
-    assert "first whose tensors" in capsys.readouterr().out
+    assert "first argument whose tensors" in capsys.readouterr().out
 
 
 def test_check_lists_unchecked_graphs(capsys: pytest.CaptureFixture[str]) -> None:

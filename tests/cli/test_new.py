@@ -193,7 +193,7 @@ def test_draft_of_an_unknown_model_type(
     )
     told = capsys.readouterr().out
     assert "a spec derived from llama" in told
-    assert "the most similar one" in told
+    assert "based on the most similar spec" in told
     for name in ("weird_scale", "model.norm.weight", "self_attn.extra.weight"):
         assert name in told
     assert "d = 160" in (unknown_checkpoint / "mine.specc").read_text()

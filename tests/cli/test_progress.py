@@ -20,10 +20,10 @@ class Terminal(io.StringIO):
 def test_progress_line_text() -> None:
     line = ProgressLine("writing weights")
     line.count = 1_200_000_000
-    assert line.format_text(4.0) == "writing weights: 1.20 GB, 300 MB a second"
+    assert line.format_text(4.0) == "writing weights: 1.20 GB, 300 MB/s"
     line.add_expected_bytes(4_200_000_000)
-    assert line.format_text(4.0) == "writing weights: 1.20 of 4.20 GB, 300 MB a second, 0:10 left"
-    assert ProgressLine("x").format_text(0.0) == "x: 0.00 GB, 0 MB a second"
+    assert line.format_text(4.0) == "writing weights: 1.20 of 4.20 GB, 300 MB/s, 0:10 left"
+    assert ProgressLine("x").format_text(0.0) == "x: 0.00 GB, 0 MB/s"
 
 
 def test_terminal_keeps_the_last_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def test_pointer_network_omits_the_generate_graph(tmp_path: Path) -> None:
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
     assert written == ["encode", "score", "step"]
     (said,) = [remark for remark in made.remarks if "not exported: " in remark]
-    assert said.startswith("not exported: generate; `logits` points at m positions of an input")
+    assert said.startswith("not exported: generate; `logits` selects one of m input positions")
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=1)
     points = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
     given = {"points": points, "ids": np.array([[1], [3]])}

@@ -329,7 +329,7 @@ def test_missing_calibration_data(
     args = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "out"), *more]
     assert main(args) == 3
     said = capsys.readouterr().err
-    assert "error[E0802]: the calibration data `no.npz` that the spec names" in said
+    assert "error[E0802]: the calibration data file `no.npz` of the spec" in said
     assert f"{spec.name}:5:" in said
     assert "the folder you are in" not in said
     assert not (tmp_path / "out").exists()

@@ -107,7 +107,7 @@ def test_unexecuted_subgraphs_are_listed(
     assert cli.main(["verify", str(path)]) == 0
     assert "not covered: then_branch of If" in capsys.readouterr().out
     assert cli.main(["verify", str(path), "--strict"]) == 5
-    assert "error[E0933]: 2 subgraphs were executed in no round" in capsys.readouterr().err
+    assert "error[E0933]: 2 subgraphs were not executed in any round" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -186,7 +186,7 @@ def test_shared_keys_and_values() -> None:
 
 
 def test_step_without_states() -> None:
-    with pytest.raises(Failed, match="the step has no state"):
+    with pytest.raises(Failed, match="the step graph has no state"):
         build_decoder("hf", replace(build_step(), states=()), "scores")
 
 

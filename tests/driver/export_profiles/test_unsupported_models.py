@@ -30,11 +30,15 @@ def get_profile_error(profile: str, spec: str) -> Diagnostic:
 @pytest.mark.parametrize(
     ("profile", "spec", "why"),
     [
-        ("genai", "lstm_lm", "a step keeps `rnn.state`, the state of a loop or a cumulative sum"),
+        (
+            "genai",
+            "lstm_lm",
+            "the step graph has the state `rnn.state`, the state of a loop or a cumulative sum",
+        ),
         (
             "hf",
             "rnnsearch",
-            "a step keeps `decoder.rnn.state`, the state of a loop or a cumulative sum",
+            "the step graph has the state `decoder.rnn.state`, the state of a loop or a cumulative sum",
         ),
         ("genai", "transformer", "`source_keep` is computed once and passed to every step"),
         (
