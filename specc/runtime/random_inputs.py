@@ -15,7 +15,7 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
-from specc.ir.model import PAST_LENGTH_INPUT
+from specc.ir.model import PAST_LENGTH_INPUT, find_default_sources, resolve_missing_inputs
 from specc.runtime.decoder_sessions import NUMPY_DTYPES
 from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
 
@@ -191,6 +191,37 @@ def _sample_mask(
         return left if side == "left" else right
     is_left = np.arange(lengths.size).reshape(lengths.shape) % 2 == 1
     return np.where(is_left[..., None], left, right)
+
+
+def move_padding_to_side(
+    inputs: Mapping[str, Array], graph: Graph, defaults: Graph | None
+) -> dict[str, Array]:
+    """Reorder the positions of inputs so that each padding mask that `defaults` computes from them
+    has its padding on the declared side.
+
+    The result of a model is only defined for such masks: an LSTM with `keep[batch, src] right` runs
+    over as many positions as the mask contains, and random ids contain the padding id anywhere.
+    """
+    moved = dict(inputs)
+    for name in defaults.outputs if defaults is not None else ():
+        side = graph.input_facts[name].padding_side if name in graph.inputs else ""
+        if defaults is None or side not in ("left", "right") or name in inputs:
+            continue
+        shape = graph.inputs[name].type.shape
+        sources = find_default_sources(defaults, name)
+        if not sources <= moved.keys():
+            continue
+        mask_graph = resolve_missing_inputs(defaults, (name,))
+        mask = backend.load_reference().evaluate_graph(
+            mask_graph, {n: moved[n] for n in sources}, {}
+        )[name]
+        order = np.argsort(mask != (side == "right"), axis=-1, kind="stable")
+        for source in sources:
+            if graph.inputs[source].type.shape[: len(shape)] == shape:
+                x = moved[source]
+                indices = order.reshape(*order.shape, *[1] * (x.ndim - order.ndim))
+                moved[source] = np.take_along_axis(x, indices, axis=order.ndim - 1)
+    return moved
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,12 @@ from specc.runtime.decoder_sessions import FullForwardSession
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, make_generator
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import BOOLEAN_DENSITIES, choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import (
+    BOOLEAN_DENSITIES,
+    choose_lengths,
+    make_random_inputs,
+    move_padding_to_side,
+)
 from specc.runtime.standalone_generator import run_standalone
 from specc.verification.length_coverage import (
     find_skipped_lengths,
@@ -127,6 +132,7 @@ def _make_random_request(
         settings.start or generator.allows_empty_prompt
     ) and sequence_input in session.optional_inputs:
         inputs.pop(sequence_input, None)
+    inputs = move_padding_to_side(inputs, graph, generator.input_signature.defaults)
     return generator.begin(inputs, replace(settings, log_probs=not beam))
 
 

@@ -3,6 +3,7 @@ forward passes."""
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from support.verification_lines import list_opened_lines
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
+from specc.library.spec_files import find_builtin_specs
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.loaded_model import LoadedModel
 from specc.verification.model_verification import iterate_rounds
@@ -103,6 +105,66 @@ def test_generate_graph_of_a_package(tmp_path: Path) -> None:
 def verify_lines(path: Path) -> list[str]:
 
     return list(list_opened_lines(open_compiled_model(path), seed=0, rounds=3))
+
+
+def list_beam_specs() -> list[str]:
+    """Return the built-in specs that generate by beam search."""
+    texts = {n: p.read_text(encoding="utf-8") for n, p in find_builtin_specs().items()}
+    found = {n for n, text in texts.items() if "strategy = beam(" in text}
+    return [n for n in sorted(SMALL_CONFIGS) if n in found or n.startswith("luong_")]
+
+
+@pytest.mark.parametrize(("spec", "seed"), sample_sweep(list(product(list_beam_specs(), range(4)))))
+def test_beam_search_equals_the_reference(spec: str, seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    settings: dict[str, Any] = {"set": SMALL_CONFIGS[spec], "graphs": "generate"}
+    specc.compile(spec, path, init=seed, weights_as="inline", **settings)
+    found = [*iterate_rounds(specc.load(path).scoring_model, seed=seed)]
+    assert all(one.is_within_tolerance for one in found if one.is_compared)
+    assert any(one.sizes["batch"] == 3 and "beam decoding" in one.note for one in found)
+
+
+PADDED_SOURCE = """specc 1
+model padded_source
+dims batch, src, tgt
+graph main(source: int[batch, src], source_keep: keep[batch, src] SIDE = source != 3,
+           target: int[batch, tgt]) -> (logits: float[batch, tgt, 9]) {
+  x = embedding(source, size=9, dim=6) @ words
+  memory, _ = LAYER(x, hidden=5, direction=DIRECTION, keep=source_keep) @ encoder
+  y = cumsum(embedding(target, size=9, dim=6) @ targets)
+  y = y + (attention(y, linear(memory, out=6) @ map, heads=1, mask=visible(source_keep)) @ cross)
+  return linear(3.0 * y, out=9) @ out
+}
+generate text of target from logits { start = 1  stop = 0  strategy = STRATEGY }
+"""
+
+
+@pytest.mark.parametrize(
+    ("side", "layer", "direction", "strategy"),
+    sample_sweep(
+        list(
+            product(
+                ("right", "left", ""),
+                ("lstm", "gru", "rnn"),
+                ("forward", "both"),
+                ("greedy", "beam(num_beams=3)"),
+            )
+        )
+    ),
+)
+def test_random_sources_with_padding(
+    side: str, layer: str, direction: str, strategy: str, tmp_path: Path
+) -> None:
+    text = PADDED_SOURCE.replace("SIDE", side).replace("LAYER", layer)
+    text = text.replace("memory, _ =", "memory, _, _ =") if layer == "lstm" else text
+    text = text.replace("gru(x,", "gru(x, reset=after,")
+    text = text.replace("DIRECTION", direction).replace("STRATEGY", strategy)
+    (tmp_path / "padded_source.specc").write_text(text, encoding="utf-8")
+    path = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "padded_source.specc", path, init=0, graphs="generate")
+    for seed in range(4):
+        found = [*iterate_rounds(specc.load(path).scoring_model, seed=seed)]
+        assert [one.is_within_tolerance for one in found if one.is_compared] == [True] * 3
 
 
 @pytest.mark.slow

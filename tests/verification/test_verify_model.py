@@ -15,9 +15,9 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
-from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import choose_lengths, make_random_inputs
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs, move_padding_to_side
 from specc.verification.tolerance import compare_result
 
 NAN, INF = np.nan, np.inf
@@ -172,6 +172,44 @@ def test_padding_side(side: Any, sides: set[int]) -> None:
         assert made.any(axis=1).all()
         seen |= {1 if row[0] else 0 for row in made if not row.all()}
     assert seen == sides
+
+
+COMPUTED_MASKS = """specc 1
+model masks
+dims batch, choices, n, src
+graph g(ids: int[batch, n], seen: keep[batch, n] SIDE = ids != 1,
+        x: float[batch, src, 2], known: keep[batch, src] SIDE = x[:, :, 0] > 0.0,
+        options: int[batch, choices, n], read: keep[batch, choices, n] SIDE = options != 1)
+    -> (a: float[batch, n, 3], b: float[batch, src, 2], c: float[batch, choices, n]) {
+  a = embedding(ids, size=4, dim=3) * insert(float(seen), axis=2)
+  return a, x * insert(float(known), axis=2), float(read)
+}
+"""
+
+
+@pytest.mark.parametrize("side", ["left", "right", ""])
+def test_computed_padding_masks_have_the_declared_side(side: str, tmp_path: Path) -> None:
+    text = COMPUTED_MASKS.replace("SIDE", side)
+    (tmp_path / "masks.specc").write_text(text)
+    specc.compile(tmp_path / "masks.specc", tmp_path / "masks.onnx", init=0)
+    signature = load_model(tmp_path / "masks.onnx").input_signature
+    graph, has_changed = signature.graph, False
+    for seed in range(10):
+        drawn = make_random_inputs(
+            graph, {"batch": 3, "choices": 2, "n": 6, "src": 5}, np.random.default_rng(seed)
+        )
+        given = {name: drawn[name] for name in ("ids", "x", "options")}
+        moved = move_padding_to_side(given, graph, signature.defaults)
+        made = signature.prepare(moved)
+        for mask, source in (("seen", "ids"), ("known", "x"), ("read", "options")):
+            steps = np.diff(made[mask].astype(int), axis=-1)
+            assert side != "right" or (steps <= 0).all()
+            assert side != "left" or (steps >= 0).all()
+            # the values are those before, in another order
+            axis = made[mask].ndim - 1
+            assert np.array_equal(np.sort(made[source], axis), np.sort(given[source], axis))
+            has_changed |= not np.array_equal(made[source], given[source])
+    assert has_changed == bool(side)
 
 
 CLAMPED = """specc 1
