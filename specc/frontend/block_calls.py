@@ -200,7 +200,7 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env)
             f"more than {MAX_BLOCK_DEPTH} nested block calls",
             expr.span,
             f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
-            helps=["call the blocks sequentially"],
+            helps=["call the blocks one after another, not inside each other"],
         )
     stack.append(key)
     try:
@@ -232,8 +232,10 @@ def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
     """Raise E0211 if there are more arguments than inputs of the block."""
     if len(args) > len(block.params):
         names = ", ".join(p.name for p in block.params)
-        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
-        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({names})"])
+        title = f"`{block.name}` expects {len(block.params)} inputs, got {len(args)}"
+        raise_error(
+            "E0211", title, args[len(block.params)].span, helps=[f"its inputs are ({names})"]
+        )
 
 
 def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
@@ -335,7 +337,7 @@ def _check_return(
     expected_count = len(block.results)
     if len(values) != expected_count:
         declared = f"{expected_count} result{'' if expected_count == 1 else 's'}"
-        title = f"`{block.name}` declares {declared} and returns {len(values)}"
+        title = f"`{block.name}` declares {declared}, but returns {len(values)}"
         raise_error("E0214", title, statement.span)
     return statement, values
 

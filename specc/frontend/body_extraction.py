@@ -244,7 +244,7 @@ class EarlyExit:
         for name, value in other_tensors.items():
             if value.shape[:rank] == done.shape:
                 continue
-            title = f"`{name}` is {role} and needs the leading axes of `{self.name}`"
+            title = f"`{name}` is {role}, so its first axes must be the axes of `{self.name}`"
             flag_label = f"`{self.name}` is {format_type(done.type)}"
             value_label = f"`{name}` is {format_type(value.type)}"
             raise_error(
@@ -279,8 +279,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
     # a value that is not carried is the same in all iterations, so the loop would end immediately
     # or never
     if name not in initial_carries:
-        title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
-        label = f"`{name}` is not carried" if name else "expected the name of a carry"
+        title = "`until` expects `all(…)` of a boolean tensor that the loop carries"
+        label = f"`{name}` is not carried" if name else "expected the name of a loop-carried value"
         help_ = (
             f"write `carry {next(iter(statement.carry), 'h')}, done until all(done)`, set `done` "
             "before the loop and update it in the body"
@@ -288,7 +288,7 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
         raise_error("E0729", title, span, label, helps=[help_])
     done = initial_carries[name]
     if done.type.dtype != "bool":
-        title = f"`until` takes a boolean tensor, but `{name}` is not"
+        title = f"`until` expects a boolean tensor, but `{name}` is not boolean"
         label = f"this is {format_type(done.type)}"
         raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
     early_exit = EarlyExit(list(initial_carries).index(name), name, span)

@@ -93,7 +93,10 @@ class JsonObject:
         members = [member for value in objects if (member := value.find(path))]
         for member in members[1:]:
             if member.value.to_plain() != members[0].value.to_plain():
-                title = f"{member.key.text} differs between keys, expected one value"
+                title = (
+                    f"{member.key.text} has different values, expected the same value under "
+                    "every key"
+                )
                 others = [Label(members[0].span, "the first value")]
                 raise_error("E0403", title, member.span, related_labels=others)
         return members[0] if members else None
@@ -273,7 +276,7 @@ class _JsonParser:
                     key_span,
                     "again here",
                     related_labels=[Label(members[key].key, "first here")],
-                    helps=["remove the wrong one: JSON readers disagree on which counts"],
+                    helps=["remove one of them: JSON parsers disagree on which one is used"],
                 )
             if self.peek_character() != ":":
                 self.raise_error_here("expected a colon between key and value")
@@ -321,7 +324,7 @@ class _JsonParser:
             self.raise_error_here(*message_and_help)
         assert isinstance(value, str)
         if _SURROGATE.search(value):
-            self.raise_error_here("this string has half of a surrogate pair")
+            self.raise_error_here("this string contains an unpaired surrogate")
         self.position = end
         return value
 
@@ -374,5 +377,5 @@ def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
         return value
     # the length is checked first, because `int` is slow for a million digits
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
-        raise_invalid_number("not below 2^53", span)
+        raise_invalid_number("not less than 2^53", span)
     return int(text)

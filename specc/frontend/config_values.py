@@ -344,7 +344,7 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
     """Raise E0202 for an unknown name where a value is expected, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
-    takes = f"`{entry.name}` takes {kind}, for example {example}"
+    takes = f"`{entry.name}` expects {kind}, for example {example}"
     suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
     raise Failed(replace(diagnostic, helps=(*suggestions, takes)))
 

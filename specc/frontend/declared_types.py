@@ -156,7 +156,7 @@ def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: Va
     names, expected, hint = FUNCTION_TYPES[type.name]
     if value.name not in names:
         title = f"{value_context.description} must be {expected}, got `{value.name}`"
-        raise_error("E0203", title, value_context.span, helps=[f"{hint}, or a block of your own"])
+        raise_error("E0203", title, value_context.span, helps=[f"{hint}, or a block of the spec"])
 
 
 FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
@@ -233,8 +233,7 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
     known = [*declared, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     helps = (
         *suggest_similar_name(dim.path, known),
-        "declare lengths that the input decides in `dims`: `dims "
-        f"{', '.join([*declared, dim.path])}`",
+        f"declare dynamic lengths in `dims`: `dims {', '.join([*declared, dim.path])}`",
     )
     primary = Label.from_span(dim.span, "unknown length")
     title = f"the dimension `{dim.path}` is not declared"
@@ -387,8 +386,8 @@ class _TypeMatcher:
         if not block or not declared or self.env.dynamic_lengths is not None:
             return ()
         return (
-            f"`{name}` in `{block}` is the length declared in `dims`: for a length of its own "
-            f"use a name that `dims` does not have, such as `{name}_`",
+            f"in `{block}`, `{name}` is the length declared in `dims`; for an independent "
+            f"length use a name that `dims` does not contain, such as `{name}_`",
         )
 
 

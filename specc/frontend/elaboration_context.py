@@ -47,7 +47,9 @@ MAX_LAYERS = 4096
 def raise_unresolved_structure(need: UnresolvedValueError) -> NoReturn:
     """Raise E0207: the structure depends on a length that is known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
-    helps = ["counts, conditions and names depend on the config only: use a config value"]
+    helps = [
+        "iteration counts, conditions and names can depend only on the config: use a config value"
+    ]
     raise_error(
         "E0207",
         f"this must be known at compile time, but {names} is a dynamic length",

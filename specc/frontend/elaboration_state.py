@@ -73,7 +73,10 @@ class StepBudget:
                 f"this spec takes more than {MAX_STEPS} elaboration steps",
                 span,
                 label,
-                notes=["if each definition uses another one twice, evaluations double per level"],
+                notes=[
+                    "the number of evaluations grows exponentially if each definition uses "
+                    "another one twice"
+                ],
                 helps=[
                     "use fewer iterations of nested `repeat`, or bind repeated expressions "
                     "to a name"

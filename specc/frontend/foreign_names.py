@@ -279,7 +279,7 @@ OPTION_HELPS = {
     "heads": "the number of heads follows from the shape of the queries; remove the option",
     **dict.fromkeys(
         ("batchfirst", "training", "inplace", "device"),
-        "remove the option: it changes no result here",
+        "remove the option: it does not change results",
     ),
     **dict.fromkeys(
         ("iscausal", "causal"), "write `mask=causal`, with padding `mask=causal & visible(keep)`"

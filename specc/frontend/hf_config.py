@@ -326,13 +326,13 @@ def _make_context_warning(
     assert table is not None, "a scaling rule is in one of the two"
     return Diagnostic(
         "W0436",
-        f"the model is compiled for at most {original} tokens, the original context of its "
-        f"rotary scaling `{kind}`",
-        Label(table.key, "other frequencies for longer sequences"),
+        f"the model supports at most {original} tokens, the original context length of its "
+        f"RoPE scaling `{kind}`",
+        Label(table.key, "longer sequences need other frequencies"),
         related_labels=Label.list_from_span(entry.span, "read here"),
         notes=(
-            "transformers changes the frequencies at run time, by the longest sequence of a "
-            "batch: beyond the original context the results differ",
+            "transformers recomputes the frequencies from the longest sequence of each batch, "
+            "so its results differ for sequences beyond this length",
         ),
         helps=("compile for the longest sequence you need: --context-length N",),
         severity="warning",
@@ -388,11 +388,11 @@ def _make_unread_warning(unread: dict[str, JsonMember], known_keys: set[str]) ->
     first, member = next(iter(unread.items()))
     return Diagnostic(
         "W0418",
-        f"the spec does not read {shown}{more}",
-        Label(member.key, "the compiled model ignores this"),
+        f"keys of config.json that the spec does not read: {shown}{more}",
+        Label(member.key, "ignored by the compiled model"),
         helps=(
             *suggest_similar_name(first, known_keys),
-            f'if it changes no result, add to `config`: ignore "{names[0]}"',
+            f'if the key does not change results, add to `config`: ignore "{names[0]}"',
         ),
         severity="warning",
     )

@@ -179,7 +179,7 @@ def _expand_equations(
                 f"the length `{equation.name}` is defined in terms of itself",
                 equation.span,
                 "this depends on it",
-                helps=["use lengths that have no equation of their own"],
+                helps=["use lengths that are not defined by an equation"],
             )
     return expanded
 
@@ -225,7 +225,7 @@ def _raise_unknown_length(
         f"this needs `{length}`",
         notes=notes,
         helps=[
-            f"give an input an axis `{symbol}`, make it a config value, or define it: "
+            f"declare an input with an axis `{symbol}`, make it a config value, or define it: "
             f"`where {symbol} = …`"
         ],
     )

@@ -93,7 +93,7 @@ def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     _check_pair_read(base, expr, env, index_names)
     leading_rank = len(base.shape) - len(index_names)
     if leading_rank not in (0, 1) or has_batch_index > leading_rank:
-        title = f"{describe_value(base)} does not have the axes that are indexed here"
+        title = f"{describe_value(base)} does not have the axes of this index"
         helps = [
             "one axis per index, optionally after a batch axis: [batch] is read at "
             "`[b]`, [batch, keys] at `[j]`, [batch, queries, keys] at `[i, j]`, "
@@ -169,7 +169,7 @@ def bind_definition(
             call = f"weights_by({definition.name}, s, mask=s > -inf)"
             raise_error(
                 "E0211",
-                f"`{definition.name}` takes {len(params)} arguments",
+                f"`{definition.name}` expects {len(params)} arguments, got {len(expr.args)}",
                 value.span,
                 helps=[f"to normalize scores: `{call}`"] if target.kind == "normalizer" else [],
             )
@@ -218,7 +218,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         start = names.index(name)
         cycle = [*names[start : names.index(name, start + 1)], name]
         title = f"`{name}` is defined in terms of itself: {' → '.join(cycle)}"
-        helps = ["define one of them without the other"]
+        helps = ["remove one of the references"]
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
@@ -248,7 +248,7 @@ def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> F
     others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
     title = f"`{function.name}`: {diagnostic.title}"
     return Failed(
-        replace(diagnostic, title=title, primary=Label(span, "given here"), related_labels=others)
+        replace(diagnostic, title=title, primary=Label(span, "passed here"), related_labels=others)
     )
 
 
@@ -352,7 +352,7 @@ def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None)
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
     source = mask.span.text if mask.span else ""
     name = source if source.isidentifier() and source != "mask" else "keep"
-    raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padded keys"])
+    raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
 
 
 def _merge_masks(context: Context, op: str, grids: list[MaskValue], span: Span | None) -> MaskValue:

@@ -25,10 +25,10 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
     """
     # symbolic config values pass, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
-        helps = ["weights have a fixed size: use a config value"]
+        helps = ["weights must have a static shape: use a config value"]
         raise_error(
             "E0308",
-            f"the weight `{name}` would have length {dim}",
+            f"the weight `{name}` would have the dynamic length {dim}",
             span,
             "depends on an input",
             helps=helps,
@@ -39,7 +39,7 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
     others = [Label(source, "defined here")] if source and source != span else []
     raise_error(
         "E0308",
-        f"the weight `{name}` would have length {dim}",
+        f"the weight `{name}` would have the length {dim}, expected at least 1",
         span,
         "determines its size",
         related_labels=others,
@@ -62,7 +62,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
             "E0308",
             "the weights of this model would have 2^53 elements or more",
             span,
-            f"reached with `{name}`",
+            f"exceeded by `{name}`",
         )
 
 
@@ -75,7 +75,9 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
     if minimum > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
         title = f"the constant of `{name}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
-        raise_error("E0224", title, span, helps=["make it smaller: axes of length 1 broadcast"])
+        raise_error(
+            "E0224", title, span, helps=["reduce its shape: axes of length 1 are broadcast"]
+        )
 
 
 def add_node(
@@ -134,7 +136,7 @@ def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bo
     """
     for dim in value.type.shape:
         if dim.number is not None and dim.number < 0:
-            title = f"`{name}` would give a negative length, {dim}"
+            title = f"`{name}` would have the negative length {dim}"
             raise_error("E0303", title, span, "here")
     if is_constant:
         check_constant_size(value.type.shape, name, span)
@@ -192,10 +194,10 @@ the second limit into zero.
 def check_float32_range(value: float, span: Span | None) -> None:
     """Raise E0417 if a nonzero finite number would become infinite or zero in float32."""
     if abs(value) >= MAX_FLOAT32 and math.isfinite(value):
-        title = f"{value:g} is out of range for float32, which ends at 3.4e38"
+        title = f"{value:g} is out of range for float32, whose maximum is 3.4e38"
         fix = "write -inf to mask a score" if value < 0 else "write inf"
     elif 0 < abs(value) <= MIN_FLOAT32:
-        title = f"{value:g} would become 0 in float32, whose minimum is 1.4e-45"
+        title = f"{value:g} would be rounded to 0 in float32, whose minimum is 1.4e-45"
         fix = "write a larger number, or 0.0"
     else:
         return

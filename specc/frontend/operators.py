@@ -121,7 +121,7 @@ def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str
         span, origin_span = side.span, origin and origin.span
         # a literal in the expression needs no origin
         if span and origin_span and not _has_same_start(span, origin_span):
-            notes.append(f"`{span.text}` is given in {origin_span}")
+            notes.append(f"`{span.text}` is defined in {origin_span}")
     return notes
 
 
@@ -139,7 +139,7 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     nearest = _find_nearest_divisors(dividend, divisor)
     helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
     # users cannot change the code of std
-    return helps if context.errors.user_call else [*helps, "to round down write `//`"]
+    return helps if context.errors.user_call else [*helps, "for integer division, write `//`"]
 
 
 def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
@@ -184,7 +184,7 @@ def _combine_tensors(
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
     """Raise E0206 if an integer has an exponent that is negative or known only at run time."""
-    helps = ["`cast(x, to=float)` converts to float, which has any power"]
+    helps = ["convert to float, which supports every exponent: `cast(x, to=float)`"]
     is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
         number = get_known_float(exponent)

@@ -38,7 +38,7 @@ def _explain_not_positive(rope: Rope) -> str:
             if isinstance(number, bool) or not isinstance(number, float | int):
                 continue
             if not 0 < number < math.inf:
-                return f"`{name}` is {number:g}, expected above 0"
+                return f"`{name}` must be greater than 0, got {number:g}"
     return ""
 
 
@@ -50,7 +50,7 @@ def explain_invalid_rope(rope: Rope) -> str:
         return reason
     # YaRN's ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
-        return f"`theta` is {rope.theta:g}, but `yarn` needs it above 1"
+        return f"`yarn` needs `theta` > 1, got {rope.theta:g}"
     return _explain_invalid_factor(rope)
 
 
@@ -58,9 +58,9 @@ def _explain_invalid_factor(rope: Rope) -> str:
     """Return the reason why parameters are invalid for the scaling kind, or ""."""
     numbers = _ScalingParameters(rope)
     if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
-        return "the low frequency factor must be below the high one"
+        return "`low_freq_factor` must be less than `high_freq_factor`"
     if rope.kind == "proportional" and numbers["part"] > 1:
-        return f"`part` is {numbers['part']:g}, expected at most 1"
+        return f"`part` must be at most 1, got {numbers['part']:g}"
     if rope.kind == "dynamic" and not 0 < _compute_theta_stretch(numbers) <= MAX_STRETCH:
         return f"`theta` overflows with a `factor` of {numbers['factor']:g}"
     return ""

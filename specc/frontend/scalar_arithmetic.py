@@ -130,7 +130,7 @@ def require_attribute_number(
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         text = value.text if isinstance(value, RuntimeNumber) else str(value)
         title = f"`{text}` is known only at run time, but {description} must be a constant"
-        helps = ["make it a config value, or compute with it outside: `x * scale`, `x + shift`"]
+        helps = ["use a config value, or compute with a tensor: `x * scale`, `x + shift`"]
         raise_error("E0315", title, span, f"depends on the length {names}", helps=helps)
     return convert_to_float(context, value, span)
 

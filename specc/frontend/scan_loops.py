@@ -325,7 +325,7 @@ def _check_loop_carried_tensor(
     if next_value.type != previous_value.type:
         type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
         others = Label.list_from_span(statement.span, f"before the loop it is {type_before}")
-        title = f"the carry `{name}` changes from {type_before} to {type_after}"
+        title = f"the loop-carried value `{name}` changes from {type_before} to {type_after}"
         help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
         if axis := _find_broadcast_axis(previous_value.type, next_value.type):
             n, length = axis

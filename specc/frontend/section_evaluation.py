@@ -247,8 +247,8 @@ def _check_single_stream(
             "E0975",
             f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {reason}",
             item.span,
-            "a second time here",
-            helps=["put it into a second graph: a spec may have several"],
+            "second time axis",
+            helps=["move it to another graph of the spec"],
         )
 
 

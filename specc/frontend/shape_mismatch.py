@@ -128,7 +128,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left
         if vector.span:
-            return _suggest_inserted_axes(vector.span, [1], "pairs each element with each")
+            return _suggest_inserted_axes(vector.span, [1], "computes all pairs of their elements")
     return ""
 
 

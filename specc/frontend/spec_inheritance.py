@@ -45,15 +45,15 @@ def check_derived_spec_items(module: SpecModule) -> None:
                 continue
         raise_error(
             "E0209",
-            f"{description} is not allowed in a spec that extends another",
+            f"{description} is not allowed in a derived spec",
             item.span,
-            "belongs in a spec of its own",
+            "allowed only in a spec without `extends`",
             notes=[
-                "such a spec sets config values of the other, and may define masks, "
-                "scores, biases, normalizers and blocks for them, and sections `require`, "
-                "`reading`, `weights` and `generate`"
+                "a derived spec sets config values of its base spec, and may contain masks, "
+                "scores, biases, normalizers and blocks for these values, and the sections "
+                "`require`, `reading`, `weights` and `generate`"
             ],
-            helps=["remove `extends`, or move this"],
+            helps=["remove `extends`, or move this to the base spec"],
         )
 
 
@@ -81,8 +81,8 @@ def check_derived_spec_names(module: SpecModule, base: SpecModule) -> None:
                         "again here",
                         related_labels=Label.list_from_span(defined[name], "first here"),
                         notes=[
-                            "definitions in such a spec are for its config values; they override "
-                            "nothing in the graph"
+                            "definitions in a derived spec are for its config values; they do "
+                            "not replace definitions of the base spec"
                         ],
                         helps=[_suggest_for_redefinition(item, name)],
                     )
@@ -105,7 +105,7 @@ def reject_untyped_assignments(module: SpecModule) -> None:
             f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
             "or name the spec that declares it: `extends …`",
         ]
-        title = f"`{entry.name}` is given a value but has no type"
+        title = f"`{entry.name}` has a value but no type"
         raise_error("E0220", title, entry.span, helps=helps)
 
 

@@ -266,7 +266,7 @@ def _select_used_specs(program: Program) -> Program:
             case _:
                 selected = None
         if selected is None:
-            title = f"`{used_spec.name}` is one of {', '.join(used_spec.use.paths)}"
+            title = f"`{used_spec.name}` must be one of {', '.join(used_spec.use.paths)}"
             span = assignment.span if assignment else None
             raise_error("E0203", title, span, helps=[f"write `{used_spec.use.path}`"])
         used_specs.append(selected)
@@ -360,7 +360,7 @@ def _check_assigned_names(program: Program) -> None:
         default = f"expected one of {', '.join(siblings) or 'none'}"
         helps = suggest_similar_name(key, names, default)
         if reading:
-            helps = [f"the field that reads `{key}` of a config.json is `{reading[0]}`"]
+            helps = [f"`{key}` in config.json is the config field `{reading[0]}`"]
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         with errors:
             raise_error("E0201", title, assignment.span, "unknown key", helps=helps)

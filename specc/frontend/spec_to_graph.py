@@ -223,10 +223,10 @@ def _find_graph(program: Program, name: str) -> ast.Block:
             return block
     names = [g.name for g in graphs]
     title = f"`{program.module.path}` has no graph"
-    helps = ["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"]
+    helps = ["add a graph: `graph name(x: float[n]) -> (y: float[n]) { … }`"]
     if graphs:
         title += f" called `{name}`"
-        helps = suggest_similar_name(name, names, f"it has {', '.join(names)}")
+        helps = suggest_similar_name(name, names, f"its graphs are {', '.join(names)}")
     raise_error("E0219", title, helps=helps)
 
 
@@ -268,9 +268,11 @@ def _add_inputs(
     for param in block.params:
         with context.collect_errors():
             if not is_tensor_type(param.type):
-                title = f"the input `{param.name}` of a graph is a tensor"
+                title = f"the graph input `{param.name}` must be a tensor"
                 dtype = param.type.name if param.type.name in ("int", "bool") else "float"
-                help_ = f"put `{param.name}` into `config`, or declare a scalar tensor: `{dtype}[]`"
+                help_ = (
+                    f"declare `{param.name}` in `config`, or declare a scalar tensor: `{dtype}[]`"
+                )
                 raise_error("E0303", title, param.span, helps=[help_])
             type_text = param.type.span.text if param.type.span else param.type.name
             origin = f"the input `{param.name}: {type_text}`"

@@ -143,7 +143,7 @@ def _reject_values_of_used_specs(program: Program) -> None:
         if path not in known:
             raise_error(
                 "E0982",
-                f"`{path}` is a value of a spec that this one uses with a config of its own",
+                f"`{path}` is a config value of a used spec with its own config",
                 given.span,
                 "only a derived spec can set it",
                 helps=["expand the spec without this value, and set the value in a derived spec"],

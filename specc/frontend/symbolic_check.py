@@ -133,14 +133,14 @@ def _find_overrides(
 
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
     """Raise the error `diagnostic` at the value assigned to a derived field."""
-    primary, label = diagnostic.primary, f"left out, `{path}` is {default}"
+    primary, label = diagnostic.primary, f"by default, `{path}` is {default}"
     raise Failed(
         replace(
             diagnostic,
             title=f"`{path}` does not match the fields it is computed from: {diagnostic.title}",
             primary=Label(span, label),
             related_labels=(*((primary,) if primary else ()), *diagnostic.related_labels),
-            helps=(f"leave `{path}` out, or change the fields it is computed from",),
+            helps=(f"remove `{path}`, or change the fields it is computed from",),
         )
     ) from None
 

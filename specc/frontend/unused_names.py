@@ -167,7 +167,7 @@ def _make_unused_parameter_warning(
     is_graph: bool,
 ) -> Diagnostic:
     description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
-    remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
+    remedy = "use it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
     return make_unused_warning(description, param.name, param.span, used_names, remedy)
 
 
@@ -281,7 +281,7 @@ def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagno
 
 def _suggest_ignoring_keys(entry: ast.Field) -> str:
     keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
-    return f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
+    return f"; if the key does not change results, write `ignore {', '.join(keys)}`" if keys else ""
 
 
 def _is_field_read(path: str, used: set[str]) -> bool:
@@ -371,4 +371,4 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
         )
     similar = find_nearest_name(path, names)
     hint = format_suggestion(similar) if similar else "`specc show` lists the names of all weights"
-    return Diagnostic("E0527", f"no weights `{path}` to share", label, helps=(hint,))
+    return Diagnostic("E0527", f"no weights are named `{path}`", label, helps=(hint,))

@@ -87,7 +87,7 @@ def _raise_missing_section(
         "E0227",
         f"{data.span.source.name} has no object {quoted}",
         member.value.span if member else span,
-        "this is not a config" if member else label,
+        "this is not a config object" if member else label,
         related_labels=Label.list_from_span(span, label) if member else (),
         helps=[f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec'],
     )
@@ -124,11 +124,11 @@ def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
     known = ", ".join(dict.fromkeys(k for types in types_by_program for k in types))
     raise_error(
         "E0228",
-        f"`{used_spec.name}` cannot be {member.value.span.text[:60]}",
+        f"`{used_spec.name}` does not support the model type {member.value.span.text[:60]}",
         member.value.span,
         related_labels=Label.list_from_span(used_spec.use.span, "used here"),
-        notes=[f"the alternatives read {known}"],
-        helps=["add a spec that reads this type to the `use`, or pass your own with --spec"],
+        notes=[f"supported model types: {known}"],
+        helps=["add a spec for this type to the `use`, or pass your own with --spec"],
     )
 
 

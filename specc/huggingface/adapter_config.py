@@ -100,14 +100,17 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
     for key, member in config.members.items():
         if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
             _fail_unsupported_setting(
-                config, key, f'"{escape_text(key)}" changes how it is computed'
+                config,
+                key,
+                f'"{escape_text(key)}" changes the computation of the adapter and is not supported',
             )
     if _read_plain_value(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
         _fail_unsupported_setting(
             config,
             "init_lora_weights",
-            "the adapter was trained from different initial weights than the checkpoint's",
-            "convert it while saving: path_initial_model_for_weight_conversion of peft",
+            "the adapter was trained from other initial weights than those of the checkpoint",
+            "convert the adapter when saving it: option "
+            "path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
         rank=_read_rank(config, "r", config.find("r"), 8),
@@ -147,7 +150,7 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
     items = value if isinstance(value, list) else [value]
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
-        _fail_invalid_config(config, config.find(key), f'"{key}" is not a valid list')
+        _fail_invalid_config(config, config.find(key), f'"{key}" contains values of the wrong type')
     return found
 
 
@@ -177,7 +180,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
 def _read_rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
     value = default if member is None else get_finite_number(member.value)
     if not isinstance(value, int) or value < 1:
-        _fail_invalid_config(config, member, f'"{escape_text(key)}" is not a rank')
+        _fail_invalid_config(config, member, f'"{escape_text(key)}" must be an integer > 0')
     return value
 
 
@@ -186,7 +189,7 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
         return default
     value = get_finite_number(member.value)
     if value is None:
-        _fail_invalid_config(config, member, f'"{escape_text(key)}" is not a number')
+        _fail_invalid_config(config, member, f'"{escape_text(key)}" must be a number')
     return float(value)
 
 
@@ -224,7 +227,7 @@ def _fail_unsupported_member(member: JsonMember, reason: str, help: str = "") ->
         reason,
         helps=[
             *([help] if help else []),
-            "merge it where it was trained: `merge_and_unload` and `save_pretrained` of "
-            "peft, and compile that directory",
+            "merge it in peft with `merge_and_unload` and `save_pretrained`, and compile that "
+            "directory",
         ],
     )

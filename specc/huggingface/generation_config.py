@@ -133,8 +133,8 @@ class _GenerationConfigFile:
             "E0847",
             f"{what}`{escape_text(self.path)}` {reason}",
             helps=[
-                "remove it from the file, if generated sequences may differ",
-                "or compile from a directory without that file",
+                "remove the setting from the file if the generated sequences may differ",
+                "or compile from a directory without this file",
             ],
         )
 
@@ -180,7 +180,7 @@ def _check_types(file: _GenerationConfigFile) -> None:
 
 
 def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
-    yield f"generation settings are read from `{escape_text(file.path)}`"
+    yield f"generation settings are from `{escape_text(file.path)}`"
     for what in _iterate_unsupported(file):
         yield f"generated sequences may differ from transformers: {what} is not supported"
     listed = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())

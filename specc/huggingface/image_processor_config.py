@@ -19,8 +19,8 @@ PROCESSOR_KEY = "image_processor"
 RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's resampling filters by number."""
 MISSING_CONFIG_HELP = (
-    "download the file that belongs to the weights, or compile from a directory without it: "
-    "the spec then defines preprocessing"
+    "download the file that belongs to the weights, or compile from a directory without it, "
+    "to use the preprocessing of the spec"
 )
 MIN_SHARE = 0.01
 CONVNEXT_WARP_SIZE = 384
@@ -173,7 +173,7 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     file, path = _find_file(directories), find_preprocessor_config(directories)
     if file is None or path is None:
         return
-    yield f"image preprocessing is read from `{escape_text(path)}`"
+    yield f"image preprocessing settings are from `{escape_text(path)}`"
     known = _FOLLOWED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         value = member.value.to_plain()
@@ -232,7 +232,7 @@ class _FileReader:
         padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, expected in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.read_value(key, expected[0]) not in expected:
-                self.raise_unsupported(key, "not supported")
+                self.raise_unsupported(key, "unsupported value")
 
     def read_pixel_options(self) -> dict[str, object]:
         """Read the resampling filter and the rescale and normalization options. Disabled options
@@ -257,7 +257,7 @@ class _FileReader:
             kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
             known = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
             if kind not in known:
-                self.raise_unsupported(key, f"supported: {', '.join(known)}")
+                self.raise_unsupported(key, f"expected one of {', '.join(known)}")
             return known[kind]
         sized = [kind for kind in _SIZED_DEFAULTS.values() if kind.sizing == self.sizing]
         return next(iter(sized), _CLASS_DEFAULTS["ViT"])
@@ -300,13 +300,13 @@ class _FileReader:
                 return [rows, columns]
             case {"shortest_edge": int(short), **rest} if not any(rest.values()):
                 return [short]
-        self.raise_unsupported(key, "this size is not supported")
+        self.raise_unsupported(key, "unsupported size")
 
     def _read_filter(self) -> str:
         number = self.read_value("resample", self.kind.filter)
         if type(number) is int and 0 <= number < len(RESAMPLING_FILTERS):
             return RESAMPLING_FILTERS[number]
-        self.raise_unsupported("resample", "unknown filter")
+        self.raise_unsupported("resample", "unknown resampling filter")
 
     def _read_channel_values(self, key: str) -> list[float]:
         member = self.file.find_non_null(key)
@@ -336,10 +336,10 @@ class _FileReader:
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key of the file, or in the spec if the file lacks the key."""
         member: JsonMember | None = self.file.find_non_null(key)
-        others = [Label(self.span, "this entry of the spec reads the file")] if self.span else []
+        others = [Label(self.span, "read for this entry of the spec")] if self.span else []
         raise_error(
             "E0422",
-            f'"{escape_text(key)}" is not supported',
+            f'unsupported "{escape_text(key)}" in the image preprocessing settings',
             member.span if member else self.file.span,
             reason,
             related_labels=others,
@@ -350,20 +350,20 @@ class _FileReader:
 def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
     """Read the sizes of ConvNeXt, which crops only small images."""
     if len(size) != 1:
-        reader.raise_unsupported("size", "a `shortest_edge` is expected")
+        reader.raise_unsupported("size", "expected an object with `shortest_edge`")
     (edge,) = size
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
     share = reader.read_number("crop_pct", reader.kind.crop_ratio)
     if share < MIN_SHARE:
-        reader.raise_unsupported("crop_pct", "the crop is too small")
+        reader.raise_unsupported("crop_pct", f"expected at least {MIN_SHARE}")
     return [edge, edge], [int(edge / share)]
 
 
 def _read_fitted_size(reader: _FileReader) -> list[int] | None:
     """Read the shorter side and the maximum longer side, or return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
-        reader.raise_unsupported("do_resize", "images of any size are not supported")
+        reader.raise_unsupported("do_resize", "images without resizing are not supported")
     most = reader.read_value("max_size", reader.kind.size[1])
     found: list[int] = []
     match reader.read_value("size", {}):
@@ -379,7 +379,7 @@ def _read_fitted_size(reader: _FileReader) -> list[int] | None:
             found = list(reader.kind.size)
     # in a match pattern, a bool matches int
     if not found or any(isinstance(n, bool) or n < 1 for n in found):
-        reader.raise_unsupported("size", "this size is not supported")
+        reader.raise_unsupported("size", "unsupported size")
     return found
 
 
@@ -389,12 +389,12 @@ def _read_page_size(reader: _FileReader) -> list[int]:
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip
         if reader.read_bool(key, expected) is not expected:
-            reader.raise_unsupported(key, "pages are resized, not cropped")
+            reader.raise_unsupported(key, "document pages must be resized, not cropped")
     match reader.read_value("size", None):
         # width before height, as in files written before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]
     size = reader.read_size("size", reader.kind.size, edge=False)
     if len(size) != 2:
-        reader.raise_unsupported("size", "a page needs height and width")
+        reader.raise_unsupported("size", "expected `height` and `width`")
     return size

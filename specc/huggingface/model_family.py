@@ -219,7 +219,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
         "E0420",
         f"no graph of `{program.module.path}` corresponds to `{escape_text(named[0])[:80]}`",
         member.value.span,
-        notes=[f"its graphs correspond to {', '.join(every)}"],
+        notes=[f"supported class names: {', '.join(every)}"],
         helps=[
             *([format_suggestion(near)] if near else []),
             f"select a graph: --graph {graphs[0].name}",

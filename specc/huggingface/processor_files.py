@@ -97,10 +97,10 @@ def read_audio_options(
     for name, value in file_options.items():
         if name in spec_options and spec_options[name] != value:
             helps = [
-                f"leave `{name}` out of the reading to use the file",
-                "or compile from a directory without that file",
+                f"remove `{name}` from the `reading` section to use the value of the file",
+                "or compile from a directory without this file",
             ]
-            title = f"`{name}` is {spec_options[name]} in the spec, and {value} by its "
+            title = f"`{name}` is {spec_options[name]} in the spec, but {value} according to "
             raise_error("E0844", title + f"`{escape_text(path)}`", span, helps=helps)
     return {**file_options, **spec_options}
 
@@ -184,7 +184,9 @@ def _fail_unsupported_settings(path: Path, reason: str, span: Span | None) -> No
         "E0844",
         f"`{escape_text(path)}` {reason[:300]}",
         span,
-        helps=["get the file that belongs to the weights, or compile without it"],
+        helps=[
+            "download the file that belongs to the weights, or compile from a directory without it"
+        ],
     )
 
 
@@ -295,7 +297,10 @@ def _fail_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
         "E0845",
         f"the vocabulary `{escape_text(path)}` {reason[:300]}",
         span,
-        helps=["get the files that belong to the weights, or compile without them"],
+        helps=[
+            "download the files that belong to the weights, or compile from a directory "
+            "without them"
+        ],
     )
 
 

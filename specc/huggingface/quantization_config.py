@@ -19,8 +19,8 @@ QUANTIZATION_METHODS = tuple(
 )
 """Supported values of `quant_method`."""
 ACTIVATIONS_NOTE = (
-    "the checkpoint also quantizes activations, which stay in float32 here: results differ "
-    "from its own runtime by that quantization"
+    "the checkpoint also specifies quantized activations, but activations are computed in "
+    "float32, so results differ slightly from other runtimes"
 )
 
 

@@ -163,7 +163,9 @@ def _fail_unusable(path: Path, reason: str, span: Span | None) -> NoReturn:
         "E0423",
         f"the chat template in `{escape_text(path)}` cannot be used: {reason}",
         span,
-        helps=["get the file that belongs to the weights, or compile without it"],
+        helps=[
+            "download the file that belongs to the weights, or compile from a directory without it"
+        ],
     )
 
 

@@ -39,7 +39,7 @@ def read_sized_options(
     for key, supported in FIXED_SETTINGS.items():
         value = reader.read_value(key, default.get(key, supported[0]))
         if value not in (True, *supported) if sizing == "anyres" else value not in supported:
-            reader.raise_unsupported(key, "not supported")
+            reader.raise_unsupported(key, "unsupported value")
     return SIZING_READERS[sizing](_Settings(reader, default), spec)
 
 
@@ -109,14 +109,14 @@ def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
         # the graph counts tiles with the grid sizes in the config
         case value if value == spec.get("bounds"):
             return {}
-    reader.raise_unsupported(key, "the model has other sizes of tiled images in its config.json")
+    reader.raise_unsupported(key, "differs from the tile sizes in the config.json of the model")
 
 
 def _read_square(settings: _Settings, spec: Mapping[str, object]) -> Options:
     for part in ("height", "width"):
         settings.check_length("size", _get_tile_size(spec), part)
     if not settings.reader.read_bool("do_pad", True):
-        settings.reader.raise_unsupported("do_pad", "not supported")
+        settings.reader.raise_unsupported("do_pad", "unsupported value")
     return {}
 
 

@@ -323,7 +323,7 @@ def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
 
 
 def _format_ignored_note(key: str, path: Path | None) -> str:
-    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
+    return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
 
 def iterate_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:

@@ -68,7 +68,7 @@ def warned(tmp_path: Path, path: str) -> list[str]:
     ],
 )
 def test_unread_key_is_reported(path: str, tmp_path: Path) -> None:
-    assert warned(tmp_path, path) == [f"the spec does not read `{path}`"]
+    assert warned(tmp_path, path) == [f"keys of config.json that the spec does not read: `{path}`"]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_conflicting_override_is_shown_at_its_span(tmp_path: Path) -> None:
     said = check_invalid(tmp_path, text, "side=5")
     assert said.primary is not None
     assert said.primary.span.source.name == "--set side"
-    assert "left out, `side` is image / patch" in said.primary.text
+    assert "by default, `side` is image / patch" in said.primary.text
     assert "`side` does not match the fields it is computed from" in said.title
 
 

@@ -83,14 +83,14 @@ def test_name_in_place_of_a_number(name: str, value: str, example: str) -> None:
     spec = Source("m.specc", f"{HEAD}  return x\n}}\n")
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec, config_settings=[f"{name}={value}"]))
-    assert failed.value.diagnostics[0].helps == (f"`{name}` takes int, for example {example}",)
+    assert failed.value.diagnostics[0].helps == (f"`{name}` expects int, for example {example}",)
 
 
 def test_name_in_place_of_a_number_in_the_spec() -> None:
     text = HEAD.replace("layers: int = 2", "layers: int = two")
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(Source("m.specc", f"{text}  return x\n}}\n")))
-    assert failed.value.diagnostics[0].helps == ("`layers` takes int, for example 12",)
+    assert failed.value.diagnostics[0].helps == ("`layers` expects int, for example 12",)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,10 @@ def _apply_definition(
             f"the normalizer `{normalizer.name}` returns {describe_value(value)} for scores "
             f"{describe_value(scores)}"
         )
-        helps = ["the weights need the scores' shape: a sum needs `insert(…, axis=-1)`"]
+        helps = [
+            "the normalizer must return the shape of the scores; after a sum, insert the axis "
+            "again: `insert(…, axis=-1)`"
+        ]
         site.raise_error("E0609", title, "normalize", helps=helps)
     return value
 
@@ -152,8 +155,8 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
                 "mask",
                 describe_value(grid),
                 helps=[
-                    "`split_heads(x, heads)` gives queries and keys a heads axis; a mask "
-                    "or bias for all heads has length 1 there"
+                    "`split_heads(x, heads)` gives queries and keys a heads axis; a mask or "
+                    "bias for all heads has length 1 on this axis"
                 ],
             )
         return site.squeeze_axis(grid, 1)
@@ -177,7 +180,7 @@ def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
-        title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
+        title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
     # scores [batch, key] belong to a single query without a position
     with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
@@ -207,7 +210,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
     `normalize` is one of `attend_by`'s, except `sampled`, which needs noise.
     """
     if isinstance(normalize, ChoiceValue) and normalize.value == "sampled":
-        title = "`normalize=sampled` needs `noise`, which only `attend_by` takes"
+        title = "`normalize=sampled` needs `noise`, which only `attend_by` accepts"
         site.raise_error(
             "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
         )

@@ -228,7 +228,7 @@ def _make_kernel(
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
     """Raise E0211 for a missing option that is required unless a weight is given."""
     function_name = site.call.function.path
-    helps = [f"give `{option}=`, or a tensor as `weight=`"]
+    helps = [f"pass `{option}=`, or pass a tensor as `weight=`"]
     site.raise_error("E0211", f"missing option `{option}` of `{function_name}`", helps=helps)
 
 
@@ -242,8 +242,8 @@ def _get_kernel_sizes(
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):
         if value is not None:
-            title = f"`{option}` follows from the shape of `weight`"
-            operand.site.raise_error("E0212", title, option, helps=[f"leave out `{option}=`"])
+            title = f"`{option}` is determined by the shape of `weight`"
+            operand.site.raise_error("E0212", title, option, helps=[f"remove `{option}=`"])
     if len(weight.shape) != len(operand.lengths) + 2:
         sizes = "kernel" if len(operand.lengths) == 1 else "height, width"
         title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"
@@ -256,5 +256,5 @@ def _check_groups(site: CallSite, channels: Dim, groups: Dim) -> None:
     site.check_range(groups, "groups", 1)
     if mod_dims(channels, groups).number:
         title = f"{channels} channels cannot be divided into {groups} groups"
-        helps = ["`groups` has to divide the input channels and the output channels"]
+        helps = ["`groups` must divide the number of input channels and of output channels"]
         site.raise_error("E0321", title, "groups", helps=helps)

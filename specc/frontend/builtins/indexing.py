@@ -63,7 +63,7 @@ def topk(
             f"`topk` needs {k} values, but the axis has only {x.shape[at]}",
             "k",
             describe_value(x),
-            helps=[f"use at most {x.shape[at]}", "or give another `axis`"],
+            helps=[f"use at most {x.shape[at]}", "or choose another `axis`"],
         )
     return Results(site.add_node(ops.TopK(at, k, largest), x))
 
@@ -177,7 +177,9 @@ def _find_resized_axes(
     count = len(size) or rank - at
     max_count = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if at + count > rank or count > max_count:
-        title = f"`mode={mode}` resizes up to {max_count} axes, not {count} from axis {at} on"
+        title = (
+            f"`mode={mode}` can resize up to {max_count} axes, got {count}, starting at axis {at}"
+        )
         site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return at, count
 
@@ -204,9 +206,9 @@ def _check_antialias(
         if length.number is None and site.context.has_dynamic_symbol(length.symbols()):
             site.raise_error(
                 "E0329",
-                f"`antialias` needs known lengths, but `{length}` depends on an input",
+                f"`antialias` needs constant lengths, but `{length}` depends on an input",
                 "antialias",
-                helps=["remove it, or use images of one size"],
+                helps=["remove `antialias`, or use images of a fixed size"],
             )
         site.require_integer(length, "antialias")
 
@@ -218,7 +220,9 @@ def _require_factor(site: CallSite, factor: Number) -> float:
     if isinstance(number, RuntimeNumber):
         raise UnresolvedValueError(number.symbols, at)
     if not 0 < number < math.inf:
-        site.raise_error("E0417", f"`factor` of `resize` is {number:g}, expected above 0", "factor")
+        site.raise_error(
+            "E0417", f"`factor` of `resize` must be greater than 0, got {number:g}", "factor"
+        )
     return number
 
 
@@ -233,9 +237,9 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
             raise UnresolvedValueError(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
             "E0329",
-            f"{factor:g} · `{length}` is not an exact length: it depends on rounding",
+            f"`{length}` times {factor:g} is not always an integer",
             "factor",
-            helps=["give the length: `size=[…]`", "or a factor such as 0.5 or 0.25"],
+            helps=["pass the length: `size=[…]`", "or use a factor such as 0.5 or 0.25"],
         )
     return floor_divide_dims(length * exact.numerator, exact.denominator)
 
@@ -266,7 +270,7 @@ def group_norm(
             f"{x.shape[at]} channels cannot be divided into {groups} equal groups",
             "groups",
             describe_value(x),
-            helps=["use a divisor of the number of channels, or give their `axis`"],
+            helps=["use a divisor of the number of channels, or pass the channel axis as `axis`"],
         )
     weight = site.add_weight("weight", [x.shape[at]], ONES_INIT) if scale else None
     bias_weight = site.add_weight("bias", [x.shape[at]], ZEROS_INIT) if bias else None

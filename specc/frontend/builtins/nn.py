@@ -183,7 +183,11 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
     """
     # the op checks the axis names, so only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
-        site.raise_error("E0306", f"the equation does not fit {len(operands)} operands", "equation")
+        site.raise_error(
+            "E0306",
+            f"expected an equation with `->` and {len(operands)} operands separated by commas",
+            "equation",
+        )
     return site.add_op(ops.Einsum(equation), *operands)
 
 

@@ -156,7 +156,7 @@ def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
 
 def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoReturn:
     owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
-    helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
+    helps = [f"it is an option of {' and '.join(f'`kind={o}`' for o in owners)}"]
     title = f"unknown option `{name}` of `rope` with `kind={kind}`"
     site.raise_error("E0201", title, name, helps=helps)
 
@@ -164,13 +164,16 @@ def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoRetur
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for options that exclude each other, or that require a missing option."""
     if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
-        title = "`attention_factor` excludes `mscale` and `mscale_all_dim`, which compute it"
+        title = (
+            "`attention_factor` cannot be combined with `mscale` and `mscale_all_dim`, which "
+            "determine it"
+        )
         site.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
     if "longest" in option_names and kind == "longrope" and "beyond" not in option_names:
-        title = "`longest` selects `divisors` or `beyond`, and `beyond` is missing"
+        title = "`longest` selects between `divisors` and `beyond`, but `beyond` is missing"
         site.raise_error("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
     if len(option_names & {*MSCALE_OPTIONS}) == 1:
-        title = "`mscale` and `mscale_all_dim` require each other"
+        title = "`mscale` and `mscale_all_dim` must be set together"
         site.raise_error("E0201", title, (option_names & {*MSCALE_OPTIONS}).pop())
 
 
@@ -203,10 +206,10 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim
     require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
     # theta grows by a power whose exponent is infinite for a single pair
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
-        site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
+        site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features, got 2", "dim")
     # the fraction of `proportional` refers to the whole head
     if rope.kind == "proportional" and width != head_width:
-        title = "`proportional` sets the rotated fraction of the head itself"
+        title = "`proportional` computes the number of rotated features, so `dim` must not be set"
         site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
 
@@ -295,14 +298,17 @@ def _resolve_sections(
     """Return the number of feature pairs of each position axis, or () if there is a single axis."""
     for name, value in (("sections", sections), ("order", order)):
         if (value is None) != (count == 1):
-            title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
+            title = (
+                f"`{name}` and position ids for several axes must be used together: `at=[t, h, w]`"
+            )
             site.raise_error("E0201", title, name)
     if sections is None:
         return ()
     lengths = tuple(site.require_integer(n, "sections") for n in sections)
     if len(lengths) != count or (width.number is not None and 2 * sum(lengths) != width.number):
         title = (
-            f"`sections` divides {width} features into pairs for {count} axes, not {list(lengths)}"
+            f"`sections` must divide {width} features into pairs for {count} axes, got "
+            f"{list(lengths)}"
         )
         site.raise_error("E0203", title, "sections")
     return lengths

@@ -187,7 +187,7 @@ class CallSite:
         if not name:
             self.raise_error(
                 "E0520",
-                f"these weights of `{self.call.function.path}` have no name",
+                f"the weights of this `{self.call.function.path}` have no name",
                 helps=["add `@ name`"],
             )
         dims = []
@@ -278,11 +278,13 @@ def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> No
     """Raise E0519 for two calls that use the same name for weights of different shapes."""
     raise_error(
         "E0519",
-        f"two weights of different shapes are called `{second.name}`",
+        f"two weights of different shapes have the name `{second.name}`",
         second.span,
         f"{second.type} here",
         related_labels=Label.list_from_span(first.span, f"{first.type} here"),
-        helps=["give each its own `@` name; calls that share weights need equal sizes"],
+        helps=[
+            "give each weight its own name after `@`; calls that share weights need equal sizes"
+        ],
     )
 
 

@@ -64,12 +64,12 @@ def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Sp
         if site.context.has_dynamic_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
-                f"an expert reads a tensor of dynamic length {dim}",
+                f"an expert reads a tensor of the dynamic length {dim}, expected a static length",
                 span,
                 f"this reads {format_type(value.type)}",
                 helps=[
-                    "concatenate per-token data: `concat([x, …])`; tables need a length from the "
-                    "config"
+                    "pass per-token data with the tokens: `concat([x, …])`; tables need a "
+                    "length from the config"
                 ],
             )
 
@@ -102,7 +102,7 @@ def _raise_tokens_mixed(
         related_labels=Label.list_from_span(
             None if span is site.span else site.span, "the experts run here"
         ),
-        helps=["compute this before `route`, on all tokens"],
+        helps=["compute this on all tokens before `route`"],
     )
 
 
@@ -189,7 +189,9 @@ def _check_routed_operands(
         dtype_names, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
-            site.raise_error("E0332", f"`{name}` of `route` must hold {dtype_names}", name, label)
+            site.raise_error(
+                "E0332", f"`{name}` of `route` must contain {dtype_names}", name, label
+            )
         leading, rank = value.shape[: len(leading_shape)], len(leading_shape) + len(suffix)
         if leading != leading_shape or len(value.shape) != rank:
             expected = ", ".join([*map(str, leading_shape), *suffix])
@@ -204,20 +206,20 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
     gate_count = gates.shape[-1]
     if k != gate_count:
         axis = len(gates.shape) - 1
-        fix = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
+        fix = f"select the gate weights of the chosen experts: `gather(…, ids, axis={axis})`"
         title = f"`ids` has {k} experts per token, but `gates` has {gate_count} values"
         helps = [fix] if gate_count == experts else []
         site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
     if site.context.has_dynamic_symbol(experts.symbols()):
         title = f"`experts` must be known at compile time, but {experts} depends on an input"
-        helps = ["the weights have a fixed size: use a config value"]
+        helps = ["weights must have a static shape: use a config value"]
         site.raise_error("E0333", title, "experts", helps=helps)
     if experts.number is None:
         return
     if experts.number < 1:
         site.raise_error("E0330", f"`experts` must be at least 1, got {experts}", "experts")
     if k.number is not None and k.number > experts.number:
-        title = f"each token selects {k} experts, but there are only {experts}"
+        title = f"each token selects {k} experts, but `experts` is {experts}"
         site.raise_error("E0330", title, "ids", f"{k} ids per token")
 
 
@@ -283,7 +285,7 @@ def _elaborate_expert(
     if output is POISON:
         raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:
-        title = f"an expert must return one vector per token, not {describe_value(output)}"
+        title = f"an expert must return one vector per token, got {describe_value(output)}"
         helps = [f"return […, out] for the input {format_type(tokens.type)}"]
         site.raise_error("E0331", title, "to", helps=helps)
     if output.type.dtype not in OPERAND_DTYPES["gates"][1]:

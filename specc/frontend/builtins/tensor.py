@@ -54,7 +54,9 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
 
 def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
     if text.count("->") != 1:
-        site.raise_error("E0306", "a pattern has two sides: `b n (h d) -> b h n d`", "pattern")
+        site.raise_error(
+            "E0306", "the pattern must contain one `->`, as in `b n (h d) -> b h n d`", "pattern"
+        )
     try:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
@@ -63,7 +65,10 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
         title = f"each name must occur once on each side of the pattern: {', '.join(unbalanced)}"
         site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):
-        title = f"the pattern has {len(pattern.left)} axes on its left side"
+        title = (
+            f"the pattern has {len(pattern.left)} axes on its left side, but the tensor has "
+            f"{len(x.shape)}"
+        )
         site.raise_error("E0306", title, "pattern", describe_value(x))
     return pattern
 
@@ -81,7 +86,7 @@ def _make_splits(
         if axis
     ]
     if next(remaining_sizes, None) is not None:
-        site.raise_error("E0306", "there are more sizes than the pattern needs", "sizes")
+        site.raise_error("E0306", "`sizes` contains more lengths than the pattern needs", "sizes")
     position = 0
     for axis, parts in lengths:
         if len(axis) > 1:
@@ -98,7 +103,7 @@ def _solve_axis_lengths(
     for _ in axis[:-1]:
         size = next(remaining_sizes, None)
         if size is None:
-            title = f"`sizes` must give the lengths in ({' '.join(axis)}) except the last"
+            title = f"`sizes` must contain the lengths of ({' '.join(axis)}), except the last"
             site.raise_error("E0306", title, "pattern")
         lengths.append(size)
     try:
@@ -122,7 +127,8 @@ def merge(
     if count.number is None or not 1 <= count.number <= len(x.shape) - first_axis:
         site.raise_error(
             "E0208",
-            f"there are not {count} axes from axis {first_axis} on",
+            f"cannot merge {count} axes starting at axis {first_axis}: the tensor has "
+            f"{len(x.shape)} axes",
             "count",
             describe_value(x),
         )
@@ -143,7 +149,9 @@ def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tens
         numbers = [site.resolve_axis(x, o) for o in order]
     # `numbers` are non-negative axis indices
     if sorted(numbers) != list(range(rank)):
-        site.raise_error("E0208", f"`order` must have each of the {rank} axes once", "order")
+        site.raise_error(
+            "E0208", f"`order` must contain each axis from 0 to {rank - 1} once", "order"
+        )
     return site.add_op(ops.Transpose(tuple(numbers)), x)
 
 
@@ -201,7 +209,10 @@ def _require_tensors(
     if not tensors or len(tensors) < len(items):
         # an empty list has no tensor to label, so the list itself is labeled
         invalid = next((item for item in items if not isinstance(item, Tensor)), ())
-        title = f"`{function_name}` takes a list of tensors, this one has {describe_value(invalid)}"
+        title = (
+            f"`{function_name}` expects a list of tensors, got {describe_value(invalid)} in "
+            "the list"
+        )
         site.raise_error("E0203", title, "items")
     return tensors
 
@@ -216,7 +227,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
     # `d`
     if sum_dims(into) != x.shape[at]:
         title = (
-            f"pieces of {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
+            f"the lengths {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
         )
         site.raise_error("E0302", title, "into", describe_value(x))
     for length in into:

@@ -106,7 +106,7 @@ class WindowOperand:
         for n, span in enumerate(window.extents):
             if max(window.pad_before[n], window.pad_after[n]) > span:
                 title = f"`padding` of a window of {span + 1} positions must be at most {span}"
-                helps = ["with more, a window would cover only padding"]
+                helps = ["with more padding, a window would contain only padding"]
                 self.site.raise_error("E0323", title, "padding", helps=helps)
         return window
 
@@ -128,7 +128,7 @@ class WindowOperand:
         for n, count in enumerate(added):
             limit = max(window.stride[n], window.dilation[n])
             if count >= limit:
-                title = f"`output_padding={count}` must be below the stride or the dilation"
+                title = f"`output_padding={count}` must be less than the stride or the dilation"
                 helps = [f"use 0 to {limit - 1}"]
                 self.site.raise_error("E0323", title, "output_padding", helps=helps)
         negated = tuple(-n for n in added)
@@ -180,7 +180,7 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
     """Raise E0324 for a list that does not have one number per axis."""
     axes_text = "there is one axis" if axes == 1 else "there are two axes"
     title = f"`{option}` has {count} numbers, but {axes_text}"
-    helps = ["give one number, or a list with one for each axis"]
+    helps = ["pass one number, or a list with one number per axis"]
     if option == "padding":
         helps = [
             "write `[start, end]` for the time axis"
@@ -214,7 +214,7 @@ def _check_padding_number(site: CallSite, number: Dim) -> None:
     """Raise E0323 for a negative number."""
     if number.number is not None and number.number < 0:
         title = f"`padding` must not be negative, got {number}"
-        helps = ["to drop positions write `x[:, 1:]` first"]
+        helps = ["to drop positions, write `x[:, 1:]` before the call"]
         site.raise_error("E0323", title, "padding", helps=helps)
 
 
