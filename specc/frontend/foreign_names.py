@@ -231,6 +231,8 @@ RENAMED_STD_DEFINITIONS = {
     "sentence_of": "sentence_pooling",
     "shared_by": "repeat_kv",
     "shares": "adaptive_pool_weights",
+    "shrunk_coordinate": "downscaled_coordinates",
+    "shrunk_size": "downscaled_size",
     "sinusoid_grid": "sinusoid_2d",
     "sound_front": "conv_feature_extractor",
     "sound_layer": "wav2vec2_layer",

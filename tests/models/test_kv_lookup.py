@@ -38,7 +38,7 @@ def test_names_without_shared_letters_have_equal_weights() -> None:
 def test_exact_matches_equal_a_dictionary() -> None:
     """Missing names give zero."""
     asked = ["Puke", "Luke", "Leia", "Jeff"]
-    found = run_reference(elaborate_with_config("kv_lookup"), {}, database(asked))["found"]
+    found = run_reference(elaborate_with_config("kv_lookup"), {}, database(asked))["output"]
     assert found[0, :, 0].tolist() == [NAMES.get(name, 0.0) for name in asked]
 
 
@@ -58,7 +58,7 @@ def test_both_agree_with_the_formula_in_onnx() -> None:
     def exact(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
         same = np.array([[float((q == k).all()) for k in keys] for q in query])
         weights = same / np.maximum(same.sum(1, keepdims=True), 1)
-        return {"found": weights @ values, "weights": weights}
+        return {"output": weights @ values, "weights": weights}
 
     def soft(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
         names = [
@@ -71,7 +71,7 @@ def test_both_agree_with_the_formula_in_onnx() -> None:
                 for a in names[0]
             ]
         )
-        return {"found": weights @ values, "weights": weights}
+        return {"output": weights @ values, "weights": weights}
 
     assert_matches_equations("kv_lookup", exact, rows, {})
     assert_matches_equations("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)
@@ -85,4 +85,4 @@ def test_queries_are_extracted_from_text(tmp_path: Path) -> None:
     values = [[[v] for v in NAMES.values()]]
     model = specc.load(path)
     made = model.run(word="Puke Luke", names=" ".join(NAMES), values=values)
-    assert made["found"][0, :, 0].tolist() == [NAMES["Puke"], NAMES["Luke"]]
+    assert made["output"][0, :, 0].tolist() == [NAMES["Puke"], NAMES["Luke"]]

@@ -39,7 +39,7 @@ def ntm(w: Arrays, x: Array) -> Arrays:
     memory = w["memory"][0]
     w_read, w_write = softmax(w["read.start"][0]), softmax(w["write.start"][0])
     r, h, c = np.zeros(4), np.zeros(6), np.zeros(6)
-    y, reading = [], []
+    y, read_weights = [], []
     for row in x:
         h, c = lstm_step(w, "controller", "", np.concatenate([row, r]), h, c)
         w_write = compute_addressing(w, "write", h, memory, w_write)
@@ -48,8 +48,8 @@ def ntm(w: Arrays, x: Array) -> Arrays:
         w_read = compute_addressing(w, "read", h, memory, w_read)
         r = w_read @ memory
         y.append(sigmoid(linear(w, "output", np.concatenate([h, r]))))
-        reading.append(w_read)
-    return {"y": np.stack(y), "reading": np.stack(reading)}
+        read_weights.append(w_read)
+    return {"y": np.stack(y), "read_weights": np.stack(read_weights)}
 
 
 def test_the_spec_agrees_with_the_equations() -> None:
