@@ -305,6 +305,20 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
     return {name: stride for name, stride in found.items() if stride > 1}
 
 
+def find_right_padded_masks(graph: Graph) -> frozenset[str]:
+    """Return the padding masks of recurrent layers and loops that declare the side `right`: ONNX
+    layers run over as many positions as such a mask contains.
+    """
+    masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
+    layers = ops.RecurrentLayer | ops.QuantizedLstm
+    operands = [
+        node.args if isinstance(node.op, layers) else node.args[:1]
+        for node, _ in graph.nodes
+        if isinstance(node.op, layers) or (isinstance(node.op, ops.Scan) and node.op.has_mask)
+    ]
+    return frozenset(masks[a] for args in operands for a in args if a in masks)
+
+
 def _find_largest_stride(graph: Graph, keep: Value) -> int:
     """Return the largest total stride of lengths that are derived from the length of `keep`."""
     strides = {keep.shape[-1]: 1}

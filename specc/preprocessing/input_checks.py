@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -261,3 +261,31 @@ def _format_type(spec: InputSpec) -> str:
 
 def _format_axes(count: int) -> str:
     return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
+
+
+def check_padding_stride(name: str, mask: Array, stride: int) -> None:
+    """Raise E0325 if left padding is not a multiple of the stride."""
+    left_padding = np.where(mask.any(-1), mask.argmax(-1), 0).reshape(-1)
+    invalid = np.flatnonzero(left_padding % stride)
+    if invalid.size:
+        row, count = int(invalid[0]), int(left_padding[invalid[0]])
+        rows = "1 row" if count == 1 else f"{count} rows"
+        raise_error(
+            "E0325",
+            f"`{name}` has {rows} of left padding, but the model merges every {stride} positions",
+            notes=[f"in row {row}: the padding determines which positions are merged"],
+            helps=[f"pad on the right, or on the left by a multiple of {stride}"],
+        )
+
+
+def check_right_padding(name: str, mask: Array) -> None:
+    """Raise E0912 if padding precedes a token in a mask whose side is `right`."""
+    invalid = np.argwhere(mask[..., 1:] & ~mask[..., :-1])
+    if invalid.size:
+        *indices, position = map(int, invalid[0])
+        raise_error(
+            "E0912",
+            f"`{name}` is declared as right padding, but padding precedes a token",
+            notes=[f"`{name}{[*indices, position]}` is false, and the next position is true"],
+            helps=[f"pad on the right, or declare `{name}` as `keep[…]` without a side"],
+        )

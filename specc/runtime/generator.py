@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specc.analysis.time_axis import find_padding_strides, find_time_axis
+from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks, find_time_axis
 from specc.artifact.generation_facts import (
     GenerationMetadata,
     check_encoder_outputs,
@@ -207,6 +207,7 @@ def _make_standalone_generator(
             },
             unused_inputs=find_unused_inputs(manifest.graph, None, read),
             padding_strides=_parse_strides(decode_settings.get("strides")),
+            right_padded_masks=find_right_padded_masks(manifest.scoring_graph or manifest.graph),
         ),
         generation=generation,
         reading=manifest.reading,
@@ -306,6 +307,7 @@ def _build_step_inputs(
     known_names = read_names & signature.inputs.keys()
     # The signature has no nodes, so dependences on positions are determined from the graphs.
     strides = find_padding_strides(encode) if encode else {}
+    masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(
         graph=signature,
         reading=metadata.reading.load_files(Path(package.path)),
@@ -317,4 +319,5 @@ def _build_step_inputs(
         },
         unused_inputs=find_unused_inputs(signature, metadata.defaults, known_names),
         padding_strides={**find_padding_strides(step), **strides},
+        right_padded_masks=find_right_padded_masks(step) | masks,
     )

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc import backend
-from specc.analysis.time_axis import find_padding_strides
+from specc.analysis.time_axis import find_padding_strides, find_right_padded_masks
 from specc.artifact.generation_facts import find_length_bounds
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import raise_error
@@ -26,7 +26,13 @@ from specc.preprocessing.image_prompts import (
     prepare_images,
     split_images,
 )
-from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
+from specc.preprocessing.input_checks import (
+    InputSpec,
+    LengthBound,
+    check_inputs,
+    check_padding_stride,
+    check_right_padding,
+)
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
 from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
@@ -36,8 +42,8 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 class ModelInputs:
     """The inputs of `graph`, their preprocessing `reading`, and the graph `defaults` that computes
     omitted inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds
-    of each length; left padding must be a multiple of `padding_strides`. `unused_inputs` have no
-    consumer and may be omitted.
+    of each length; left padding must be a multiple of `padding_strides`, and `right_padded_masks`
+    may have padding on the right only. `unused_inputs` have no consumer and may be omitted.
     """
 
     graph: Graph
@@ -47,6 +53,7 @@ class ModelInputs:
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     unused_inputs: frozenset[str] = frozenset()
     padding_strides: Mapping[str, int] = field(default_factory=dict)
+    right_padded_masks: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return format_repr(f"inputs of {self.graph.format_signature()}")
@@ -54,7 +61,7 @@ class ModelInputs:
     @property
     def mask_input(self) -> str:
         """The padding mask of the sequence input, or "" if there is none."""
-        return find_mask_input(self.graph, self.sequence_input)
+        return find_mask_input(self.graph, self.sequence_input) if self.sequence_input else ""
 
     @property
     def batch_size(self) -> Dim:
@@ -111,7 +118,10 @@ class ModelInputs:
         )
         prepared = {**self._fill_defaults(checked), **checked}
         for name in self.padding_strides.keys() & prepared.keys():
-            _check_strides(name, prepared[name], self.padding_strides[name])
+            check_padding_stride(name, prepared[name], self.padding_strides[name])
+        # prompts may not be padded at all: see `PerTokenInputs.from_prompt`
+        for name in sorted(self.right_padded_masks & prepared.keys() - {self.mask_input}):
+            check_right_padding(name, prepared[name])
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
@@ -151,22 +161,8 @@ def build_model_inputs(
         sequence_input=sequence_input,
         length_bounds=find_length_bounds(graph),
         padding_strides=find_padding_strides(graph),
+        right_padded_masks=find_right_padded_masks(graph),
     )
-
-
-def _check_strides(name: str, mask: Array, stride: int) -> None:
-    """Raise E0325 if left padding is not a multiple of the stride."""
-    left_padding = np.where(mask.any(-1), mask.argmax(-1), 0).reshape(-1)
-    invalid = np.flatnonzero(left_padding % stride)
-    if invalid.size:
-        row, count = int(invalid[0]), int(left_padding[invalid[0]])
-        rows = "1 row" if count == 1 else f"{count} rows"
-        raise_error(
-            "E0325",
-            f"`{name}` has {rows} of left padding, but the model merges every {stride} positions",
-            notes=[f"in row {row}: the padding determines which positions are merged"],
-            helps=[f"pad on the right, or on the left by a multiple of {stride}"],
-        )
 
 
 def find_unused_inputs(

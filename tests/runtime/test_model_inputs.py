@@ -144,3 +144,40 @@ def test_circular_defaults_are_refused(tmp_path: Path) -> None:
         )
     assert raised.value.diagnostics[0].code == "E0210"
     assert raised.value.diagnostics[0].primary
+
+
+@pytest.mark.parametrize("graphs", ["score", "score,step", "generate"])
+def test_recurrent_layers_reject_padding_before_a_token(graphs: str, tmp_path: Path) -> None:
+    path = tmp_path / ("p" if "," in graphs else "m.onnx")
+    specc.compile("luong", path, init=0, set={"source_vocab": 13, "hidden": 6}, graphs=graphs)
+    model = specc.load(path)
+
+    def run(source: list[list[int]]) -> Any:
+        if graphs == "score":
+            return model.run(source=source, target=[[1]] * len(source))
+        return model.generate(source=source, max_tokens=2).results()
+
+    for padded in ([[5, 6, 7], [5, 0, 0]], [[0, 0, 0]], [[5, 6, 7]]):
+        assert len(run(padded)) == (2 if graphs == "score" else len(padded))
+    for row in ([0, 5, 6], [5, 0, 6]):
+        with pytest.raises(specc.Failed, match=r"E0912.*`source_keep`.*precedes a token"):
+            run([[5, 6, 7], row])
+
+
+def test_a_model_without_generation_rejects_padding_before_a_token(tmp_path: Path) -> None:
+    text = """specc 1
+model tagger
+dims batch, n
+graph tag(x: float[batch, n, 4], keep: keep[batch, n] right) -> (y: float[batch, n, 6]) {
+  y, _ = gru(x, hidden=3, direction=both, reset=after, keep=keep) @ layer
+  return y
+}
+"""
+    (tmp_path / "tagger.specc").write_text(text)
+    specc.compile(tmp_path / "tagger.specc", tmp_path / "m.onnx", init=0)
+    model, x = specc.load(tmp_path / "m.onnx"), np.ones((2, 3, 4), np.float32)
+    assert model.run(x=x, keep=[[True, True, False], [False] * 3])["y"].shape == (2, 3, 6)
+    with pytest.raises(
+        specc.Failed, match=r"`keep\[1, 0\]` is false, and the next position is true"
+    ):
+        model.run(x=x, keep=[[True] * 3, [False, True, True]])
