@@ -104,10 +104,10 @@ fuzz: $(VENV)/dev
 	$(BIN)/python -m pytest -m slow --hypothesis-profile=random tests/fuzz tests/properties -n 2
 	$(BIN)/python -m pytest -m "hypothesis and not slow and not parity" --hypothesis-profile=random -n 2
 
-# every spec and its speed on an NVIDIA card, written to docs/gpu-report.md; nothing where there
-# is none. WHEELS=DIR takes packages from a folder, where there is no index.
+# every built-in spec on an NVIDIA GPU, and its speed, written to docs/gpu-report.md. WHEELS=DIR
+# installs packages from a directory if there is no package index.
 gpu-check: | python
-	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA card is here, so nothing was run"; exit 0; }; \
+	@command -v nvidia-smi >/dev/null || { echo "no NVIDIA GPU was found, so nothing was run"; exit 0; }; \
 	  test -x .gpu/bin/python || $(PYTHON) -m venv --system-site-packages .gpu; \
 	  .gpu/bin/pip install -q --disable-pip-version-check $(if $(WHEELS),--no-index --find-links $(WHEELS)) \
 	    "onnxruntime-gpu[cuda,cudnn]>=1.24" pyyaml lark ml_dtypes onnx numpy hatchling && \

@@ -1,18 +1,21 @@
-"""`make gpu-check`: compare every built-in model on a GPU with the float64 reference, list the
+"""`make gpu-check`: compare every built-in spec on a GPU with the float64 reference, list the
 execution provider of each node, and measure speed; write docs/gpu-report.md.
 
-Without a GPU nothing is run. `--provider cpu --quick` tests the program itself.
+Without a GPU nothing is run. `--provider cpu --quick` tests the program itself. `--results FILE`
+keeps the results; only missing results and errors are computed again.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,145 +24,196 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers", "numpy")
-ROUNDED = ("int8", "int8-weights", "int4")
+QUANTIZATIONS = ("int8", "int8-weights", "int4")
 """Quantization kinds, each a column of the table."""
-SECONDS = 600
-"""Timeout of one spec; the table reports a spec that takes longer."""
+SPEC_TIMEOUT = 600
+"""Seconds after which the checks of one spec are stopped; the table reports such a spec."""
+CPU_PROVIDER = "CPUExecutionProvider"
+
+Row = dict[str, Any]
 
 
-def card() -> str:
+def find_gpu() -> str:
     """Return name, driver and memory of the first GPU; "" without a GPU."""
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]  # fmt: skip
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]  # fmt: skip
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        result = subprocess.run(query, capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+    return result.stdout.strip().splitlines()[0] if result.stdout.strip() else ""
 
 
-def versions() -> str:
+def list_versions() -> str:
     """Return the versions of the installed packages in PACKAGES."""
-    found = []
+    found = {}
     for name in PACKAGES:
         try:
-            found.append(f"{name} {version(name)}")
+            found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return ", ".join(found)
+    # both packages install the same modules; the GPU build is the one that is used
+    if "onnxruntime-gpu" in found:
+        found.pop("onnxruntime", None)
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
-def rows(
-    specs: Sequence[str], provider: str, directory: Path, dtypes: Sequence[str], at_once: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the results of each spec as soon as they are available."""
-    with ThreadPoolExecutor(at_once) as pool:
-        yield from pool.map(lambda s: row(s, provider, directory, dtypes), specs)
+def check_specs(
+    specs: Sequence[str], rows: Mapping[str, Row], given: argparse.Namespace, directory: Path
+) -> Iterator[Row]:
+    """Yield the results of each spec as soon as they are available. After `given.seconds` no
+    further spec is checked.
+    """
+    deadline = time.monotonic() + given.seconds
+    with ThreadPoolExecutor(given.at_once) as pool:
+        futures = [
+            pool.submit(check_spec, rows.get(spec, {"spec": spec}), given, directory, deadline)
+            for spec in specs
+        ]
+        for future in as_completed(futures):
+            yield future.result()
 
 
-def row(spec: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, Any]:
-    """Check one spec in a separate process."""
-    command = [sys.executable, str(HERE / "gpu_specs.py"), spec, provider, str(directory)]
+def check_spec(row: Row, given: argparse.Namespace, directory: Path, deadline: float) -> Row:
+    """Check one spec in a separate process; return its row with the missing results."""
+    left = deadline - time.monotonic()
+    all_columns = [*list_columns(given.dtypes), "placement"]
+    is_new = len(row) == 1
+    columns = [c for c in all_columns if is_new or "error" in row.get(c, ())]
+    if left <= 0 or not columns:
+        return row
+    command = [sys.executable, str(HERE / "gpu_specs.py"), row["spec"], given.provider]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])}
+    messages, status = b"", 0
+    row = {column: result for column, result in row.items() if column != "all"}
     try:
         done = subprocess.run(
-            [*command, *dtypes],
+            [*command, str(directory), *columns],
             capture_output=True,
-            text=True,
             check=False,
-            timeout=SECONDS,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
+            timeout=min(SPEC_TIMEOUT, left),
+            env=environment,
         )
-    except subprocess.TimeoutExpired:
-        return {"spec": spec, "wrong": f"took longer than {SECONDS} s"}
-    if done.returncode:
-        last = (done.stderr.strip() or "nothing").splitlines()[-1]
-        return {"spec": spec, "wrong": f"the process ended with {done.returncode}: {last}"}
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+        output, messages, status = done.stdout, done.stderr, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
+        if left >= SPEC_TIMEOUT:
+            row["all"] = {"error": f"took longer than {SPEC_TIMEOUT} s"}
+    for line in output.decode(errors="replace").splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            row |= json.loads(line)
+    if status:
+        last = (messages.decode(errors="replace").strip() or "no message").splitlines()[-1]
+        row["all"] = {"error": f"the process ended with exit code {status}: {last}"}
+    return row
 
 
-def table(found: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> Iterator[str]:
+def list_columns(dtypes: Sequence[str]) -> list[str]:
+    """Return the columns with differences: full forward graph and package in each dtype, CUDA
+    graph, and quantized weights.
+    """
+    return [c for d in dtypes for c in (d, f"{d} package")] + ["CUDA graph", *QUANTIZATIONS]
+
+
+def format_table(specs: Sequence[str], rows: Sequence[Row], dtypes: Sequence[str]) -> Iterator[str]:
     """Yield the table of specs: largest differences, and nodes by provider."""
-    columns = [c for d in dtypes for c in (d, f"{d} package")] + [*ROUNDED]
-    yield f"| spec | {' | '.join(columns)} | tokens | nodes on the provider | lengths on the processor |"
+    columns = list_columns(dtypes)
+    rows = [row for row in rows if len(row) > 1]
+    yield f"| spec | {' | '.join(columns)} | tokens | nodes on the GPU | shape nodes on the CPU |"
     yield "|---" * (len(columns) + 4) + "|"
-    for each in found:
-        cells = [_cell(each.get(column)) for column in columns]
-        nodes = each.get("nodes", {})
-        cpu = nodes.get("CPUExecutionProvider", 0)
-        same = {True: "the same", False: "**differ**", None: ""}[each.get("writes", {}).get("same")]
-        yield f"| `{each['spec']}` | {' | '.join(cells)} | {same} | {sum(nodes.values()) - cpu} | {cpu} |"
+    for row in rows:
+        cells = [_format_cell(row.get(column)) for column in columns]
+        nodes = Counter(provider for provider, _, _ in row.get("placement", ()))
+        equal = {True: "equal", False: "**differ**", None: ""}[row.get("tokens", {}).get("equal")]
+        on_cpu = nodes[CPU_PROVIDER]
+        yield f"| `{row['spec']}` | {' | '.join(cells)} | {equal} | {nodes.total() - on_cpu} | {on_cpu} |"
     yield ""
-    wrong = [(e["spec"], c, e[c]["wrong"]) for e in found for c in columns if "wrong" in e.get(c, {})]  # fmt: skip
-    wrong += [(e["spec"], "all", e["wrong"]) for e in found if "wrong" in e]
-    for spec, column, words in wrong:
-        yield f"* `{spec}`, {column}: {' '.join(words.split())}"
-    yield f"\n{len(found)} specs, {len(wrong)} that are not right.\n"
+    errors = [
+        (row["spec"], column, row[column]["error"])
+        for row in rows
+        for column in (*columns, "tokens", "all")
+        if "error" in row.get(column, ())
+    ]
+    for spec, column, message in errors:
+        yield f"* `{spec}`, {column}: {_shorten_message(message)}"
+    yield f"\n{len(rows)} specs, {len(errors)} errors.\n"
+    if absent := sorted(set(specs) - {row["spec"] for row in rows}):
+        yield f"Not run: {', '.join(f'`{spec}`' for spec in absent)}.\n"
 
 
-def _cell(told: Mapping[str, Any] | None) -> str:
-    if not told:
+def _shorten_message(message: str) -> str:
+    """Return the first error of a message in one line, without directories."""
+    first = message[max(message.find("error["), 0) :]
+    return " ".join(re.sub(r"/\S+/(?=[\w.-]+`)", "", first).split())
+
+
+def _format_cell(result: Mapping[str, Any] | None) -> str:
+    if not result:
         return ""
-    return "**wrong**" if "wrong" in told else f"{told['worst']:.1e}"
+    return "**error**" if "error" in result else f"{result['difference']:.1e}"
 
 
-def left(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def format_cpu_operators(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the table of operators that run on the CPU, by number of nodes."""
-    count = Counter(
-        kind
-        for each in found
-        for provider, kind, _ in each.get("placement", ())
-        if provider == "CPUExecutionProvider"
+    counts = Counter(
+        operator
+        for row in rows
+        for provider, operator, _ in row.get("placement", ())
+        if provider == CPU_PROVIDER
     )
-    yield "| operator | nodes on the processor |\n|---|---|"
-    for kind, many in count.most_common():
-        yield f"| {kind} | {many} |"
+    yield "| operator | nodes on the CPU |\n|---|---|"
+    for operator, count in counts.most_common():
+        yield f"| {operator} | {count} |"
     yield ""
 
 
-def report(
-    given: argparse.Namespace, found: Sequence[Mapping[str, Any]], rates: Sequence[str]
+def format_report(
+    given: argparse.Namespace, specs: Sequence[str], rows: Sequence[Row], speed: Sequence[str]
 ) -> str:
     """Return the report page."""
     lines = [
-        "# What ran on a GPU",
+        "# GPU test report",
         "",
-        f"Written by `make gpu-check` on {date.today().isoformat()}: {card() or 'no card'}; provider `{given.provider}`; {versions()}.",
+        f"Written by `make gpu-check` on {date.today().isoformat()}: {find_gpu() or 'no GPU'}; execution provider `{given.provider}`; {list_versions()}.",
         "",
-        "## Every shipped spec, small, beside the float64 reference",
+        "## Every built-in spec compared with the float64 reference",
         "",
-        "The largest difference of any result as a share of its largest value; f32 without TF32 must be within 1e-5, 16 bits within four",
-        "times what their roundings make. Tokens: of the package and of its one file, on this provider and on the processor.",
+        "Small versions of the specs with random weights, compiled with `--target ort-cuda`. The numbers are the largest difference of any",
+        "output from the reference, divided by the largest value of this output. float32 runs without TF32. The column `CUDA graph`",
+        "compares a run with static shapes (`model.fixed`) with a run with dynamic shapes. The column `tokens` compares generated tokens",
+        "of the package and of its standalone generator, on this execution provider and on the CPU. `**error**` is explained below the table.",
         "",
-        *table(found, given.dtypes),
-        "## What was left to the processor",
+        *format_table(specs, rows, given.dtypes),
+        "## Nodes on the CPU",
         "",
-        *left(found),
-        "## Rates",
+        "Shape computations, which ONNX Runtime places on the CPU:",
         "",
-        *(rates or ["Not measured."]),
+        *format_cpu_operators(rows),
+        "## Speed",
+        "",
+        *(speed or ["Not measured."]),
     ]
     return "\n".join(lines) + "\n"
 
 
-def measured(given: argparse.Namespace, directory: Path) -> list[str]:
-    """Measure rates; without PyTorch return a note."""
+def measure_speed(given: argparse.Namespace, directory: Path, deadline: float) -> Iterator[str]:
+    """Yield the lines of the speed tables; without PyTorch yield a note."""
     try:
         import gpu_rates
     except ImportError as error:
-        return [f"Not measured: {error}.", ""]
+        yield f"Not measured: {error}."
+        return
     tiny = {"tiny": True, "batches": (1, 2), "prompt": 8, "count": 4, "rounds": 1}
     plan = gpu_rates.Plan(
         provider=given.provider,
         dtypes=[d for d in given.dtypes if given.provider != "cpu" or d != "bf16"],
+        deadline=deadline,
         **(tiny if given.quick else {}),
     )
-    lines: list[str] = []
-    for name in given.decoders.split(","):
-        lines += gpu_rates.decoding(name, directory, plan)
-        lines += gpu_rates.kernels(name, directory, plan)
     for name in filter(None, given.encoders.split(",")):
-        lines += gpu_rates.encoding(name, directory, plan)
-    return lines
+        yield from gpu_rates.measure_encoder(name, directory, plan)
+    for name in filter(None, given.decoders.split(",")):
+        yield from gpu_rates.measure_decoder(name, directory, plan)
+        yield from gpu_rates.profile_kernels(name, directory, plan)
 
 
 def main() -> None:
@@ -173,12 +227,18 @@ def main() -> None:
     parser.add_argument("--decoders", default="gpt2,llama")
     parser.add_argument("--encoders", default="bert,vit")
     parser.add_argument("--quick", action="store_true", help="tiny models, few rounds")
-    parser.add_argument("--no-rates", action="store_true")
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--no-specs", action="store_true", help="measure speed only")
+    parser.add_argument("--no-rates", action="store_true", help="do not measure speed")
+    parser.add_argument("--at-once", type=int, default=4, help="specs checked in parallel")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="time limit of each part"
+    )
+    parser.add_argument("--results", type=Path, help="file of results, one JSON line per spec")
+    parser.add_argument("--speed", type=Path, help="file of the speed tables")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gpu-report.md")
     given = parser.parse_args()
-    if given.provider == "cuda" and not card():
-        print("no NVIDIA card is here, so nothing was run; docs/gpu-report.md stays")
+    if given.provider == "cuda" and not find_gpu():
+        print("no NVIDIA GPU was found, so nothing was run; docs/gpu-report.md is unchanged")
         return
     if given.provider == "cpu":
         given.dtypes = [d for d in given.dtypes if d != "bf16"]
@@ -186,17 +246,35 @@ def main() -> None:
     from support.small_configs import SMALL_CONFIGS
 
     specs = [s for s in given.specs.split(",") if s] or sorted(SMALL_CONFIGS)
+    rows = read_results(given.results)
     with tempfile.TemporaryDirectory() as name:
-        directory, found = Path(name), []
-        for each in rows(specs, given.provider, directory, given.dtypes, given.at_once):
-            found.append(each)
-            print(f"{each['spec']}:", {k: v for k, v in each.items() if k != "placement"}, flush=True)  # fmt: skip
-            for provider, kind, node in each.get("placement", ()):
-                print(f"  {provider} {kind} {node}")
-        rates = [] if given.no_rates else measured(given, directory)
-        print("\n".join(rates))
-    given.out.write_text(report(given, found, rates), encoding="utf-8")
+        directory = Path(name)
+        speed = given.speed.read_text().splitlines() if given.speed and given.speed.exists() else []
+        if not given.no_rates and not speed:
+            for line in measure_speed(given, directory, time.monotonic() + given.seconds):
+                print(line, flush=True)
+                speed.append(line)
+                if given.speed:
+                    given.speed.write_text("\n".join(speed) + "\n", "utf-8")
+        for row in check_specs([] if given.no_specs else specs, rows, given, directory):
+            if len(row) == 1 or row == rows.get(row["spec"]):
+                continue
+            rows[row["spec"]] = row
+            print({k: v for k, v in row.items() if k != "placement"}, flush=True)
+            if given.results:
+                with given.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+    ordered = [rows[spec] for spec in sorted(rows)]
+    given.out.write_text(format_report(given, specs, ordered, speed), encoding="utf-8")
     print(f"written: {given.out}")
+
+
+def read_results(path: Path | None) -> dict[str, Row]:
+    """Read the results of an earlier run by spec."""
+    if path is None or not path.exists():
+        return {}
+    rows = map(json.loads, path.read_text("utf-8").splitlines())
+    return {row["spec"]: row for row in rows}
 
 
 if __name__ == "__main__":

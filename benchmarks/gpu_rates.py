@@ -21,6 +21,7 @@ import transformers
 
 import specc
 from specc.cli.main import main
+from specc.runtime.loaded_model import fix_lengths
 from specc_onnx.execution_providers import PROVIDER_DEVICES
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -38,6 +39,12 @@ class Plan:
     count: int = 64
     rounds: int = 5
     tiny: bool = False
+    deadline: float = float("inf")
+
+    @property
+    def is_late(self) -> bool:
+        """Return True if no further measurement may start (`time.monotonic() > deadline`)."""
+        return time.monotonic() > self.deadline
 
     @property
     def device(self) -> str:
@@ -45,27 +52,27 @@ class Plan:
         return PROVIDER_DEVICES.get(self.provider, "cpu")
 
 
-def wait(plan: Plan) -> None:
+def synchronize(plan: Plan) -> None:
     """Wait until the GPU has finished all queued work."""
     if plan.device == "cuda":
         torch.cuda.synchronize()
 
 
-def bandwidth(plan: Plan) -> float:
+def measure_bandwidth(plan: Plan) -> float:
     """Measure the memory bandwidth in bytes/s: the sum of a large array."""
     size = 1 << (24 if plan.tiny else 32)
     array = torch.ones(size // 4, device=plan.device)
-    return size / min(timed(lambda: array.sum(), plan, 10))
+    return size / min(time_calls(lambda: array.sum(), plan, 10))
 
 
-def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
+def time_calls(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
     """Return the seconds of each call after two warmup calls."""
     times = []
     for n in range(rounds + 2):
-        wait(plan)
+        synchronize(plan)
         start = time.perf_counter()
         call()
-        wait(plan)
+        synchronize(plan)
         if n > 1:
             times.append(time.perf_counter() - start)
     return times
@@ -74,39 +81,39 @@ def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
 # ---- Decoders
 
 
-def writers(
+def list_generators(
     name: str, checkpoint: Path, directory: Path, plan: Plan
 ) -> Iterator[tuple[str, str, decoders.Writer]]:
     """Yield name, dtype and generator of each available program."""
     for dtype in plan.dtypes:
         out = directory / f"{name}-{dtype}"
-        if said := package(name, checkpoint, out, dtype, "specc"):
-            yield f"specc: {said}", dtype, _nobody
+        if said := compile_package(name, checkpoint, out, dtype, "specc"):
+            yield f"specc: {said}", dtype, _generate_nothing
             continue
-        yield "specc", dtype, of_package(out, plan)
-    for dtype in plan.dtypes:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint, attn_implementation="sdpa", dtype=TORCH[dtype]
-        )
-        model = model.eval().to(plan.device)
-        yield "PyTorch, eager", dtype, of_torch(model, "dynamic", plan)
-        yield "PyTorch, compiled", dtype, of_torch(model, "static", plan)
-        del model
+        yield "specc", dtype, generate_with_package(out, plan)
+    for program, cache in (("PyTorch, eager", "dynamic"), ("PyTorch, compiled", "static")):
+        for dtype in plan.dtypes:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                checkpoint, attn_implementation="sdpa", dtype=TORCH[dtype]
+            )
+            model = model.eval().to(plan.device)
+            yield program, dtype, generate_with_torch(model, cache, plan)
+            del model
     if python := generation.genai_python():
         for dtype in plan.dtypes:
             out = directory / f"{name}-{dtype}-genai"
-            if not package(name, checkpoint, out, dtype, "genai"):
-                yield "onnxruntime-genai, specc's package", dtype, decoders.OfGenai(python, out)  # fmt: skip
+            if not compile_package(name, checkpoint, out, dtype, "genai"):
+                yield "onnxruntime-genai, specc package", dtype, decoders.OfGenai(python, out)  # fmt: skip
     else:
-        yield "onnxruntime-genai is not there: set SPECC_GENAI_PYTHON", "", _nobody
+        yield "onnxruntime-genai is not installed: set SPECC_GENAI_PYTHON", "", _generate_nothing
 
 
-def _nobody(ids: decoders.Ints, count: int) -> decoders.Trace:
+def _generate_nothing(ids: decoders.Ints, count: int) -> decoders.Trace:
     """Generate nothing; a placeholder for a program that is not available."""
     return decoders.Trace(0.0, (), np.zeros((len(ids), 0), np.int64))
 
 
-def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
+def compile_package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
     """Compile a package for CUDA; return an error message, "" on success."""
     width = [] if dtype == "f32" else ["--dtype", dtype]
     command = ["compile", name, "--graphs", "step", "--io-names", names, "--weights", str(checkpoint)]  # fmt: skip
@@ -114,7 +121,7 @@ def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> s
     return "" if status == 0 else f"ends with {status}"
 
 
-def of_package(out: Path, plan: Plan) -> decoders.Writer:
+def generate_with_package(out: Path, plan: Plan) -> decoders.Writer:
     """Run a specc package through the Python API."""
     model = specc.load(out, execution_provider=plan.provider).generator
 
@@ -125,7 +132,7 @@ def of_package(out: Path, plan: Plan) -> decoders.Writer:
     return decoders.traced(start)
 
 
-def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
+def generate_with_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
     """Run `forward` of transformers with a dynamic KV cache, or compiled with a static one."""
     forward: Any = model.forward
     if cache == "static":
@@ -167,40 +174,43 @@ def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
     return decoders.traced(start)
 
 
-def decoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def measure_decoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """Yield the table of one decoder."""
     checkpoint = generation.saved(name, directory / f"{name}-weights", plan.tiny)
     numbers = generation.bytes_a_token(checkpoint) // 4
-    speed = bandwidth(plan)
-    yield f"### {name}, {plan.count} tokens behind {plan.prompt}, greedy\n"
-    yield f"{numbers / 1e6:.0f} million weights are read for a token; the card reads {speed / 1e9:.0f} GB/s.\n"
-    yield "| | width | batch | prefill ms | ms a token | tokens/s | share of the weights' reading | tokens as specc's f32 |"
+    speed = measure_bandwidth(plan)
+    yield f"### {name}, {plan.count} tokens after a prompt of {plan.prompt}, greedy\n"
+    yield f"Each token reads {numbers / 1e6:.0f} million weights; the memory bandwidth of the GPU is {speed / 1e9:.0f} GB/s.\n"
+    yield "| program | dtype | batch | prefill ms | ms per token | tokens/s | time / time to read the weights | tokens equal specc's float32 |"
     yield "|---|---|---|---|---|---|---|---|"
     first: Mapping[int, np.ndarray] = {}
-    for program, dtype, writer in writers(name, checkpoint, directory, plan):
+    for program, dtype, writer in list_generators(name, checkpoint, directory, plan):
         for batch in plan.batches:
-            if writer is _nobody:
+            if writer is _generate_nothing:
                 yield f"| {program} | {dtype} | | | | | | |"
                 break
-            ids = _ids(batch, plan)
+            if plan.is_late:
+                yield f"| {program} | {dtype} | {batch} | not measured: time limit | | | | |"
+                continue
+            ids = _make_prompts(batch, plan)
             try:
                 writer(ids, plan.count)
                 traces = [writer(ids, plan.count) for _ in range(plan.rounds)]
             except Exception as error:  # a program that fails is a row too
-                yield f"| {program} | {dtype} | {batch} | {_short(error)} | | | | |"
+                yield f"| {program} | {dtype} | {batch} | {_shorten_message(error)} | | | | |"
                 continue
             first = {batch: traces[0].tokens, **first}
-            yield _row(program, dtype, batch, traces, numbers, speed, first)
+            yield _format_row(program, dtype, batch, traces, numbers, speed, first)
     yield ""
 
 
-def _ids(batch: int, plan: Plan) -> decoders.Ints:
+def _make_prompts(batch: int, plan: Plan) -> decoders.Ints:
     vocab = 90 if plan.tiny else 50000
     made: decoders.Ints = np.random.default_rng(0).integers(0, vocab, (batch, plan.prompt))
     return made
 
 
-def _row(
+def _format_row(
     program: str,
     dtype: str,
     batch: int,
@@ -219,107 +229,128 @@ def _row(
     )
 
 
-def _short(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".replace("|", "/")
 
 
 # ---- Encoders
 
 
-def encoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def measure_encoder(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """Yield the table of one encoder, in milliseconds per batch."""
     checkpoint = directory / f"{name}-weights"
     published.save_model(name, checkpoint)
-    wanted = published.MODELS[name]
-    lengths = wanted.shapes[0][1:]
+    lengths = published.MODELS[name].shapes[0][1:]
     yield f"### {name}, {' × '.join(map(str, lengths)) or 'one image'}\n"
-    yield "| | width | batch | ms | a second | specc's time / its |"
+    yield "| program | dtype | batch | ms | sequences/s | time of specc / time |"
     yield "|---|---|---|---|---|---|"
-    ours: dict[tuple[str, int], float] = {}
-    for dtype in plan.dtypes:
-        calls = dict(_encoders(name, checkpoint, directory, dtype, plan))
-        for program, call in calls.items():
-            for batch in plan.batches:
-                try:
-                    run = call((batch, *lengths))
-                    taken = statistics.median(timed(run, plan, plan.rounds * 4))
-                except Exception as error:  # as above
-                    yield f"| {program} | {dtype} | {batch} | {_short(error)} | | |"
-                    continue
-                ours.setdefault((dtype, batch), taken)
-                share = ours[dtype, batch] / taken
-                yield f"| {program} | {dtype} | {batch} | {taken * 1e3:.2f} | {batch / taken:.0f} | {share:.2f} |"
+    specc_times: dict[tuple[str, int], float] = {}
+    for program, dtype, prepare in _list_encoders(name, checkpoint, directory, plan):
+        for batch in plan.batches:
+            if plan.is_late:
+                yield f"| {program} | {dtype} | {batch} | not measured: time limit | | |"
+                continue
+            try:
+                run = prepare((batch, *lengths))
+                seconds = statistics.median(time_calls(run, plan, plan.rounds * 4))
+            except Exception as error:  # as above
+                yield f"| {program} | {dtype} | {batch} | {_shorten_message(error)} | | |"
+                continue
+            specc_time = specc_times.setdefault((dtype, batch), seconds)
+            yield f"| {program} | {dtype} | {batch} | {seconds * 1e3:.2f} | {batch / seconds:.0f} | {specc_time / seconds:.2f} |"
     yield ""
 
 
-Call = Callable[[tuple[int, ...]], Callable[[], object]]
+Prepare = Callable[[tuple[int, ...]], Callable[[], object]]
+"""From an input shape to the timed call; inputs and results stay on the GPU."""
 
 
-def _encoders(
-    name: str, checkpoint: Path, directory: Path, dtype: str, plan: Plan
-) -> Iterator[tuple[str, Call]]:
-    """Yield the programs as functions from an input shape to the timed call."""
-    out = directory / f"{name}-{dtype}.onnx"
-    width = [] if dtype == "f32" else ["--dtype", dtype]
-    main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
-    wanted = published.MODELS[name]
-    session = specc.load(out, execution_provider=plan.provider).scoring_model.runtime
-
-    def ours(shape: tuple[int, ...]) -> Callable[[], object]:
-        # inputs and results stay on the GPU, as with PyTorch
-        held = {n: session.copy_to_device(v) for n, v in wanted.inputs(shape).items()}
-        return lambda: session.run_on_device(held)
-
-    yield "specc", ours
-    model = published.load_published_model(name, checkpoint).to(plan.device, TORCH[dtype])
-    compiled = torch.compile(model, mode="reduce-overhead")
-
-    def theirs(call: Any) -> Call:
-        def of(shape: tuple[int, ...]) -> Callable[[], object]:
-            given = [t.to(plan.device) for t in published.make_tensors(name, shape)]
-            given = [t.to(TORCH[dtype]) if t.is_floating_point() else t for t in given]
-
-            def run() -> object:
-                with torch.inference_mode():
-                    return call(*given)
-
-            return run
-
-        return of
-
-    yield "PyTorch, eager", theirs(model)
-    yield "PyTorch, compiled", theirs(compiled)
+def _list_encoders(
+    name: str, checkpoint: Path, directory: Path, plan: Plan
+) -> Iterator[tuple[str, str, Prepare]]:
+    """Yield the programs with their dtype."""
+    for dtype in plan.dtypes:
+        out = directory / f"{name}-{dtype}.onnx"
+        options = [] if dtype == "f32" else ["--dtype", dtype]
+        main(["compile", name, "--weights", str(checkpoint), *options, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
+        yield "specc", dtype, _prepare_specc(name, out, plan)
+        yield "specc, static shapes (CUDA graph)", dtype, _prepare_cuda_graph(name, out, plan)
+    for program in ("PyTorch, eager", "PyTorch, compiled"):
+        for dtype in plan.dtypes:
+            model = published.load_published_model(name, checkpoint).to(plan.device, TORCH[dtype])
+            if program == "PyTorch, compiled":
+                model = torch.compile(model, mode="reduce-overhead")
+            yield program, dtype, _prepare_torch(name, model, dtype, plan)
 
 
-# ---- Which kernels
+def _prepare_specc(name: str, path: Path, plan: Plan) -> Prepare:
+    session = specc.load(path, execution_provider=plan.provider).scoring_model.runtime
+
+    def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
+        inputs = published.MODELS[name].inputs(shape)
+        tensors = {n: session.copy_to_device(v) for n, v in inputs.items()}
+        return lambda: session.run_on_device(tensors)
+
+    return prepare
 
 
-def kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
+def _prepare_cuda_graph(name: str, path: Path, plan: Plan) -> Prepare:
+    def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
+        model = specc.load(path, execution_provider=plan.provider).full_forward_model
+        inputs = published.MODELS[name].inputs(shape)
+        axes = {d: n for i, v in model.manifest.graph.inputs.items() for d, n in zip(v.type.shape, inputs[i].shape, strict=True)}  # fmt: skip
+        lengths = {str(d): n for d, n in axes.items() if str(d).isidentifier()}
+        fixed = fix_lengths(model, lengths)
+        fixed.run(**inputs)
+        binding = fixed.session.binding
+        return lambda: fixed.session.model.session.run_with_iobinding(binding)
+
+    return prepare
+
+
+def _prepare_torch(name: str, model: Any, dtype: str, plan: Plan) -> Prepare:
+    def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
+        tensors = [t.to(plan.device) for t in published.make_tensors(name, shape)]
+        tensors = [t.to(TORCH[dtype]) if t.is_floating_point() else t for t in tensors]
+
+        def run() -> object:
+            with torch.inference_mode():
+                return model(*tensors)
+
+        return run
+
+    return prepare
+
+
+# ---- Kernels
+
+
+def profile_kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
     """Yield the kernels of one decode step in each dtype, by time; attention should use flash
     kernels.
     """
     from torch.profiler import ProfilerActivity, profile
 
     if plan.device != "cuda":
-        yield "Kernels are those of a card; there is none.\n"
+        yield "Kernels are profiled on a GPU only.\n"
         return
     for dtype in plan.dtypes:
         model = specc.load(
             directory / f"{name}-{dtype}", execution_provider=plan.provider
         ).generator
-        ids = _ids(1, plan)
+        ids = _make_prompts(1, plan)
         step = decoders.steps(model, ids)
         step(ids)
         token = np.zeros((1, 1), np.int64)
         step(token)
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             step(token)
-            wait(plan)
+            synchronize(plan)
         found: dict[str, list[float]] = {}
         for event in seen.events():
             found.setdefault(event.name[:90], []).append(event.device_time_total)
-        yield f"#### A token of {name}, {dtype}\n"
-        yield "| kernel | times | microseconds |\n|---|---|---|"
+        yield f"#### Kernels of one decode step of {name}, {dtype}\n"
+        yield "| kernel | launches | µs |\n|---|---|---|"
         for kernel, times in sorted(found.items(), key=lambda each: -sum(each[1]))[:20]:
             yield f"| `{kernel.replace('|', '/')}` | {len(times)} | {sum(times):.0f} |"
         yield ""

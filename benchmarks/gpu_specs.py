@@ -1,15 +1,16 @@
 """Check a small version of one built-in spec on an execution provider: compile it in each dtype,
 compare it with the float64 reference, generate tokens, and report the placement of each node. Each
 spec runs in a separate process, so that a crash affects only one row of the table:
-`python benchmarks/gpu_specs.py NAME PROVIDER FOLDER DTYPE…` prints a line of JSON.
+`python benchmarks/gpu_specs.py NAME PROVIDER DIRECTORY COLUMN…` prints a line of JSON for each
+column of the table.
 """
 
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -20,49 +21,54 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
+from specc.runtime.loaded_model import fix_lengths
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
-WORST = re.compile(r"worst difference (\S+) ")
-WRITTEN = 8
+DIFFERENCE = re.compile(r"worst difference (\S+) ")
+TOKEN_COUNT = 8
+MESSAGE_LENGTH = 600
+"""Longest error message in the results, in characters."""
 
-
-ROUNDED = ("int8", "int8-weights", "int4")
-NOTHING = "E0852"
+DTYPES = ("f32", "f16", "bf16")
+QUANTIZATIONS = ("int8", "int8-weights", "int4")
+NOT_QUANTIZABLE = "E0852"
 """The error code for a spec without quantizable weights."""
+NO_DECODER = ("E0701", "E0703")
+"""The error codes for a spec that does not generate, so that only a full forward graph exists."""
 
 
-def said(command: Sequence[str]) -> tuple[int, str]:
+def run_specc(command: Sequence[str]) -> tuple[int, str]:
     """Run a command; return its exit code and its messages."""
-    heard = StringIO()
-    with redirect_stdout(heard), redirect_stderr(heard):
+    output = StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         status = main(list(command))
-    return status, heard.getvalue()
+    return status, output.getvalue()
 
 
-def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
+def compile_spec(name: str, dtype: str, out: Path, *more: str) -> str:
     """Compile the spec with small sizes; return the error message, "" on success."""
-    sets = [f"--set={key}={_text(value)}" for key, value in SMALL_CONFIGS[name].items()]
-    width = () if dtype == "f32" else ("--dtype", dtype)
+    sets = [f"--set={key}={_format_value(value)}" for key, value in SMALL_CONFIGS[name].items()]
+    dtype_options = () if dtype == "f32" else ("--dtype", dtype)
     options = ("--target", "ort-cuda", "--init", "1", "--force", "-o", str(out))
-    status, heard = said(["compile", name, *sets, *width, *more, *options])
-    return "" if status == 0 else heard
+    status, output = run_specc(["compile", name, *sets, *dtype_options, *more, *options])
+    return "" if status == 0 else output[-MESSAGE_LENGTH:]
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return json.dumps(value).replace(" ", "") if isinstance(value, bool | list) else str(value)
 
 
-def verified(path: Path, provider: str) -> dict[str, object]:
+def verify_model(path: Path, provider: str) -> dict[str, object]:
     """Return the largest difference from the reference, or the error message."""
-    status, heard = said(["verify", str(path), "--execution-provider", provider])
-    found = [float(number) for number in WORST.findall(heard)]
+    status, output = run_specc(["verify", str(path), "--execution-provider", provider])
+    found = [float(number) for number in DIFFERENCE.findall(output)]
     if status:
-        return {"wrong": heard.strip()[-600:]}
-    return {"worst": max(found, default=0.0)}
+        return {"error": output.strip()[-MESSAGE_LENGTH:]}
+    return {"difference": max(found, default=0.0)}
 
 
-def written(directory: Path, provider: str) -> dict[str, object]:
+def compare_tokens(directory: Path, provider: str) -> dict[str, object]:
     """Compare the tokens of a package and of its standalone generator on the provider and on the
     CPU; return whether all are equal.
     """
@@ -73,14 +79,14 @@ def written(directory: Path, provider: str) -> dict[str, object]:
             input_signature = model.input_signature
             lengths = choose_lengths(input_signature.graph, 1)
             inputs = make_random_inputs(input_signature.graph, lengths, np.random.default_rng(0))
-            given = {n: v for n, v in inputs.items() if n not in _absent(model)}
-            made = model.generate(**given, max_tokens=WRITTEN)
+            given = {n: v for n, v in inputs.items() if n not in _list_defaulted_inputs(model)}
+            made = model.generate(**given, max_tokens=TOKEN_COUNT)
             tokens[f"{path.suffix or 'package'} {at}"] = [row[0].tokens for row in made.results()]
     first = next(iter(tokens.values()))
-    return {"same": all(t == first for t in tokens.values())}
+    return {"equal": all(t == first for t in tokens.values())}
 
 
-def _absent(model: Model) -> set[str]:
+def _list_defaulted_inputs(model: Model) -> set[str]:
     """Return the inputs with a default, which are omitted because random padding masks would pad
     after the prompt.
     """
@@ -88,7 +94,7 @@ def _absent(model: Model) -> set[str]:
     return {*defaults.outputs} if defaults is not None else set()
 
 
-def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
+def list_placement(path: Path, provider: str) -> list[tuple[str, str, str]]:
     """Return provider, operator type and name of each node of the optimized model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -97,39 +103,69 @@ def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=[ORT_PROVIDER_NAMES[provider]]
         )
-    for part in session.get_provider_graph_assignment_info():
-        for node in part.get_nodes():
-            yield part.ep_name, node.op_type, node.name
+    return [
+        (part.ep_name, node.op_type, node.name)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
 
 
-def tried(name: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, object]:
-    """Return the results of all checks of one spec."""
-    row: dict[str, object] = {"spec": name}
-    for dtype in dtypes:
-        whole = directory / f"{name}-{dtype}.onnx"
-        if fault := compiled(name, dtype, whole):
-            row[dtype] = {"wrong": fault[-600:]}
-            continue
-        row[dtype] = verified(whole, provider)
+def compare_cuda_graph(path: Path, provider: str) -> dict[str, object]:
+    """Run the model with static shapes (on a GPU as a CUDA graph) on three random inputs; return
+    the largest difference from the run with dynamic shapes, divided by the largest value.
+    """
+    model = specc.load(path, execution_provider=provider).full_forward_model
+    graph = model.manifest.graph
+    lengths = choose_lengths(graph, 1)
+    fixed = fix_lengths(model, lengths)
+    rng, difference = np.random.default_rng(0), 0.0
+    for _ in range(3):
+        inputs = make_random_inputs(graph, lengths, rng)
+        expected, computed = model.run(**inputs), fixed.run(**inputs)
+        for name, array in expected.items():
+            wide = np.asarray(array, np.float64)
+            finite = np.isfinite(wide)
+            peak = np.abs(wide[finite]).max(initial=1e-30)
+            error = np.abs(wide - np.asarray(computed[name], np.float64))[finite]
+            difference = max(difference, float(error.max(initial=0.0) / peak))
+    return {"difference": difference}
+
+
+def check_spec(
+    name: str, provider: str, directory: Path, columns: Collection[str]
+) -> Iterator[tuple[str, object]]:
+    """Yield column and result of each check of one spec."""
+    for dtype in DTYPES:
+        whole, package = directory / f"{name}-{dtype}.onnx", directory / f"{name}-{dtype}"
+        checks = {dtype: partial(verify_model, whole, provider)}
         if dtype == "f32":
-            nodes = list(placed(whole, provider))
-            row["nodes"] = dict(Counter(ep for ep, _, _ in nodes))
-            row["placement"] = nodes
-        package = directory / f"{name}-{dtype}"
-        fault = compiled(name, dtype, package, "--graphs", "all")
-        if fault and "E0701" not in fault and "E0703" not in fault:
-            row[f"{dtype} package"] = {"wrong": fault[-600:]}
-        elif not fault:
-            row[f"{dtype} package"] = verified(package, provider)
+            checks["placement"] = partial(list_placement, whole, provider)
+            checks["CUDA graph"] = partial(compare_cuda_graph, whole, provider)
+        if columns & checks.keys():
+            error = compile_spec(name, dtype, whole)
+            for column in (c for c in checks if c in columns):
+                yield column, {"error": error} if error else guard(checks[column])
+        if f"{dtype} package" in columns:
+            error = compile_spec(name, dtype, package, "--graphs", "all")
+            if not any(code in error for code in NO_DECODER):
+                check = partial(verify_model, package, provider)
+                yield f"{dtype} package", {"error": error} if error else guard(check)
             # the package of a spec without `generate` contains only the full forward graph
             if dtype == "f32" and (package / "generate.onnx").exists():
-                row["writes"] = written(package, provider)
-    for kind in ROUNDED:
-        row[kind] = rounded(name, kind, provider, directory)
-    return row
+                yield "tokens", guard(partial(compare_tokens, package, provider))
+    for kind in (kind for kind in QUANTIZATIONS if kind in columns):
+        yield kind, guard(partial(check_quantized, name, kind, provider, directory))
 
 
-def rounded(name: str, kind: str, provider: str, directory: Path) -> dict[str, object]:
+def guard(check: Callable[[], object]) -> object:
+    """Return the result of a check, or its exception as an error message."""
+    try:
+        return check()
+    except Exception as error:  # ONNX Runtime has no base class for what it raises
+        return {"error": f"{type(error).__name__}: {error}"[-MESSAGE_LENGTH:]}
+
+
+def check_quantized(name: str, kind: str, provider: str, directory: Path) -> dict[str, object]:
     """Check the full forward graph with quantized weights; return no result for a spec without
     quantizable weights.
     """
@@ -140,11 +176,12 @@ def rounded(name: str, kind: str, provider: str, directory: Path) -> dict[str, o
     # `int8` has per-channel scales and no groups
     if kind != "int8":
         more += ["--group-size", "32"]
-    if fault := compiled(name, "f32", path, *more):
-        return {} if NOTHING in fault else {"wrong": fault[-600:]}
-    return verified(path, provider)
+    if error := compile_spec(name, "f32", path, *more):
+        return {} if NOT_QUANTIZABLE in error else {"error": error}
+    return verify_model(path, provider)
 
 
 if __name__ == "__main__":
-    spec, where, out, *widths = sys.argv[1:]
-    print(json.dumps(tried(spec, where, Path(out), widths)))
+    spec, execution_provider, out, *columns = sys.argv[1:]
+    for column, result in check_spec(spec, execution_provider, Path(out), {*columns}):
+        print(json.dumps({column: result}), flush=True)

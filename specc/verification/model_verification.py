@@ -334,7 +334,8 @@ def _make_generation_sampler(
     """
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))
-    encode = package.load_graph("encode") if "encode" in package.roles else None
+    has_encoder = "encode" in package.roles
+    encode = package.load_graph("encode", provider=model.provider) if has_encoder else None
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None
     sampler = StepInputSampler(facts, model.weights(), graph, weights)

@@ -20,6 +20,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_count_nonzero,
     emit_slice,
+    emit_top_k,
     emit_unsqueeze,
 )
 
@@ -122,7 +123,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     candidates = _emit_candidates(step, log_probs)
     # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
     unfinished = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
-    scores, indices = g.emit_nodes("TopK", 2, unfinished, [n], axis=1)
+    scores, indices = emit_top_k(g, unfinished, [n], axis=1, dtype="f32")
     tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
     parents = _emit_flat_indices(
         step, g.emit_node("GatherElements", candidates.parents, indices, axis=1), n
@@ -162,7 +163,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
     is_live = g.emit_node("Greater", state, NO_SCORE)
     total = g.emit_node("Where", is_live, g.emit_node("Add", log_probs, state), NO_SCORE)
     total = g.emit_node("Reshape", total, [-1, n * step.vocabulary])
-    scores, indices = g.emit_nodes("TopK", 2, total, [step.candidate_count], axis=1)
+    scores, indices = emit_top_k(g, total, [step.candidate_count], axis=1, dtype="f32")
     parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
     state = _emit_gathered_beams(step, step.state.sequences, parents, n)
     sequences = g.emit_node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
@@ -197,7 +198,7 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
         "Concat", emit_cast(g, step.state.is_finished, "i64"), emit_cast(g, ends_now, "i64"), axis=1
     )
     merged = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
-    best_scores, indices = g.emit_nodes("TopK", 2, merged, [n], axis=1)
+    best_scores, indices = emit_top_k(g, merged, [n], axis=1, dtype="f32")
     is_beam_finished = emit_cast(
         g, g.emit_node("GatherElements", is_beam_finished, indices, axis=1), "bool"
     )

@@ -23,6 +23,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_count_nonzero,
     emit_reduce,
     emit_slice,
+    emit_top_k,
     emit_unsqueeze,
 )
 
@@ -143,9 +144,8 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
 
 def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: str) -> str:
     """Sample i64[batch] from logits `[batch, vocab]` at generation step `step`, i64[]."""
-    values, ids = g.emit_nodes(
-        "TopK", 2, g.emit_node("Div", logits, sampler.temperature), sampler.candidate_count, axis=1
-    )
+    scaled_logits = g.emit_node("Div", logits, sampler.temperature)
+    values, ids = emit_top_k(g, scaled_logits, sampler.candidate_count, axis=1, dtype="f32")
     weights = _emit_top_p_filter(
         g, sampler, g.emit_node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
     )

@@ -19,26 +19,27 @@ from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
     emit_checked_length,
+    emit_full,
     emit_reshape,
     emit_slice,
+    emit_stable_top_k,
     emit_unsqueeze,
 )
 
 
 @lower
 def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """Emit a full `TopK`; ONNX orders equal elements by index."""
+    """Emit a full `TopK`."""
     count = g.emit_shape([x.shape[op.axis]])
-    largest = int(op.descending)
-    return g.emit_nodes("TopK", 2, x, count, axis=op.axis, largest=largest, sorted=1)
+    return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.descending)
 
 
 @lower
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """Emit one operator; ONNX orders equal elements by index."""
+    """Emit a `TopK` of `k` elements."""
     rest = x.shape[op.axis] - op.k
     count = emit_checked_length(g, op.k, op.k, rest)
-    return g.emit_nodes("TopK", 2, x, count, axis=op.axis, largest=op.largest, sorted=1)
+    return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.largest)
 
 
 @lower
@@ -76,6 +77,12 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     start_width = emit_checked_length(g, op.padding_before, first, *others)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
+    if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
+        before, after = (
+            emit_full(g, op.value, x.dtype, (*x.shape[: op.axis], side, *x.shape[op.axis + 1 :]))
+            for side in (op.padding_before, op.padding_after)
+        )
+        return g.emit_node("Concat", before, x, after, axis=op.axis)
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
     return g.emit_node("Pad", x, all_widths, value, mode=op.mode)

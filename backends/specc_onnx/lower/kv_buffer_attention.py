@@ -8,7 +8,7 @@ long for the kernel.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -267,7 +267,7 @@ def find_kv_buffers(
         # the kernel does not return attention weights
         if not isinstance(node.op, ops.Attend) or use_counts[results[1]]:
             continue
-        if not _is_supported_by_kernel(node, target.in_place_cache_dtypes):
+        if not _is_supported_by_kernel(node, target):
             continue
         cache = _find_attention_cache(node, node.op, states_by_input, use_counts)
         if cache is not None:
@@ -299,8 +299,8 @@ def _find_attention_cache(
     return KVCache(key.name, value.name, key.next_output, value.next_output)
 
 
-def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
-    """Return True if the kernel supports this attention and its dtype."""
+def _is_supported_by_kernel(node: Node, target: Target) -> bool:
+    """Return True if the kernel of the target supports this attention and its dtype."""
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)
@@ -310,12 +310,15 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
     mask = op.mask(node)
     # The kernel is always causal, so attention without a mask is not supported.
     shares_mask = mask is not None and mask.type.shape[1] == 1
+    # on an H200, the kernel rejected the bias of MPT (ALiBi) although its shape was right
+    has_bias = op.bias(node) is not None and target.has_unmasked_kernel
     return (
         has_equal_widths
         and shares_mask
         and not has_sinks
+        and not has_bias
         and op.scale > 0
-        and q.type.dtype in dtypes
+        and q.type.dtype in target.in_place_cache_dtypes
         and (lengths[2] or 0) % HEAD_WIDTH_MULTIPLE == 0
     )
 

@@ -3,8 +3,9 @@
 int8 is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
 scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
 multiplies the bias by per-token scales. Tables and experts stay `[out, in]` and use `QGemm`. Other
-targets use `MatMulInteger` and a separate `Mul` node for each scale, so that ONNX Runtime does not
-fuse them with the bias. Group-wise weights use `MatMulNBits`, or are dequantized first.
+targets use `MatMulInteger` (CUDA: a float MatMul of the int8 values) and a separate `Mul` node for
+each scale, so that ONNX Runtime does not fuse them with the bias. Group-wise weights use
+`MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
@@ -129,10 +130,9 @@ def _emit_integer_product(
     scales.
     """
     token_scales, scaled_tokens = _emit_token_scales(g, x)
-    # `QuantizeLinear` does not support per-token scales, so its operands are scaled tokens and the
-    # scale 1. CUDA supports only signed integer MatMuls and has no `QGemm`.
-    is_signed = g.target.quantized_operators == "weights"
-    zero_point = g.emit_constant(0, "i8") if is_signed else g.emit_constant(128, "u8")
+    # `QuantizeLinear` has no per-token scales: its operands are scaled tokens and the scale 1.
+    is_float = g.lacks_kernel("MatMulInteger", "i8")
+    zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
     if g.target.quantized_operators == "rows" and op.layout == "columns":
         # no zero point of the weights: ONNX Runtime 1.32 cannot convert one that nodes share to u8
@@ -147,9 +147,12 @@ def _emit_integer_product(
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
         g.bodies.open_bodies[-1].types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
+    elif is_float:
+        # exact up to 1040 inputs; ONNX Runtime casts the weights once, at load time
+        matrix = _emit_columns(op, g, emit_cast(g, w, "f32"))
+        sums = g.emit_node("MatMul", emit_cast(g, codes, "f32", source_dtype="i8"), matrix)
     else:
-        matrix = _emit_columns(op, g, w)
-        product = g.emit_node("MatMulInteger", codes, matrix, None if is_signed else zero_point)
+        product = g.emit_node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
         sums = emit_cast(g, product, "f32")
     return g.emit_node("Mul", g.emit_node("Mul", sums, scales), token_scales)
 
@@ -331,8 +334,7 @@ def _emit_dequantized_matrix(
         return g.emit_node("Mul", codes, per_output)
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, width, block)
-    if op.bits == 4:
-        w = _emit_unpacked_int4(g, w)
+    w = _emit_unpacked_int4(g, w) if op.bits == 4 else w
     out, count = scales.shape
     shape = (out, count, Dim.from_value(block))
     # Without zero points, group-wise quantized values are stored as unsigned integers with the zero
@@ -375,9 +377,7 @@ def _emit_zero_points(
 ) -> str:
     """Emit the zero points `[out, groups, 1]` in the dtype of the scales."""
     out, count = scales.shape
-    zeros = packed
-    if op.bits == 4:
-        zeros = _emit_unpacked_int4(g, packed)
+    zeros = _emit_unpacked_int4(g, packed) if op.bits == 4 else packed
     if zeros.shape[1] != count:
         zeros = make_typed_tensor(emit_slice(g, zeros, 1, 0, count), "u8", (out, count))
     values = make_typed_tensor(emit_cast(g, zeros, scales.dtype), scales.dtype, (out, count))

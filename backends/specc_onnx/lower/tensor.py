@@ -25,6 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_reduce,
     emit_reshape,
     emit_slice,
+    emit_stable_top_k,
     emit_unsqueeze,
     emit_where,
     make_typed_tensor,
@@ -216,7 +217,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
     if g.lacks_kernel("ArgMax", x.dtype):
-        _, index = g.emit_nodes("TopK", 2, x, [1], axis=op.axis)
+        _, index = emit_stable_top_k(g, x, [1], axis=op.axis, largest=True)
         return g.emit_node("Squeeze", index, [op.axis])
     return g.emit_node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
 

@@ -6,6 +6,9 @@ ONNX counts negative indices from the end; in the IR they are out of range.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
+
+import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim, DimLike, multiply_dims
@@ -159,6 +162,52 @@ def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = ""
 def emit_arange(g: Emitter, length: Dim) -> str:
     """Emit `0, 1, …, length - 1`, i64."""
     return g.emit_node("Range", 0, g.emit_length(length), 1)
+
+
+LOWEST_KEY = float(np.nextafter(np.finfo(np.float32).min, np.float32(0)))
+"""The lowest f32 key that the CUDA kernel of `TopK` distinguishes from its padding."""
+STABLE_TOP_K_LENGTH = 256
+"""The longest axis on which the CUDA kernel of `TopK` orders equal elements by index."""
+
+
+def emit_top_k(
+    g: Emitter, x: str | Tensor, count: Operand, *, axis: int, largest: bool = True, dtype: str
+) -> tuple[str, ...]:
+    """Emit a `TopK`: the `count` largest or smallest elements, sorted, and their indices. Equal
+    elements are ordered by index, as ONNX defines, except by some kernels on long axes
+    (`emit_stable_top_k`).
+    """
+    options: dict[str, Any] = {"axis": axis, "largest": int(largest), "sorted": 1}
+    if not g.lacks_kernel("TopK inf", dtype):
+        return g.emit_nodes("TopK", 2, x, count, **options)
+    # The CUDA kernel pads the axis with the lowest number and returns padding instead of -inf.
+    kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
+    keys = g.emit_node(kind, x, g.emit_constant(limit, dtype))
+    _, indices = g.emit_nodes("TopK", 2, keys, count, **options)
+    return g.emit_node("GatherElements", x, indices, axis=axis), indices
+
+
+def emit_stable_top_k(
+    g: Emitter, x: Tensor, count: Operand, *, axis: int, largest: bool
+) -> tuple[str, ...]:
+    """Emit a `TopK` that orders equal elements by index, also on long axes."""
+    length = x.shape[axis]
+    is_short = length.number is not None and length.number <= STABLE_TOP_K_LENGTH
+    if is_short or not g.lacks_kernel("stable TopK", x.dtype):
+        return emit_top_k(g, x, count, axis=axis, largest=largest, dtype=x.dtype)
+    # All elements are sorted first, because the kernel may also select other equal elements. Then
+    # the indices are sorted within each run of equal elements: a key is the number of its run times
+    # the length, plus the index.
+    full = g.emit_shape([length])
+    values, indices = emit_top_k(g, x, full, axis=axis, largest=largest, dtype=x.dtype)
+    preceding = g.emit_node("Max", g.emit_node("Sub", emit_arange(g, length), 1), 0)
+    is_equal = g.emit_node("Equal", values, g.emit_node("Gather", values, preceding, axis=axis))
+    starts_run = emit_cast(g, g.emit_node("Not", is_equal), "i64")
+    runs = g.emit_node("CumSum", starts_run, axis)
+    keys = g.emit_node("Add", g.emit_node("Mul", runs, full), indices)
+    sorted_keys, _ = emit_top_k(g, keys, count, axis=axis, largest=False, dtype="i64")
+    first_values = g.emit_node("Slice", values, [0], count, [axis])
+    return first_values, g.emit_node("Mod", sorted_keys, full)
 
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 1) -> str:

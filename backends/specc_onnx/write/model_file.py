@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import onnx
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedMatMul, Subgraphs, WeightFootprint
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import (
     UnreadableFileError,
     escape_text,
@@ -160,14 +160,21 @@ class OnnxModelFile:
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> FixedShapeModel:
         """Load the model with static input shapes, as a CUDA graph if possible."""
-        session = open_ort_model_bytes(
+        open_session = partial(
+            open_ort_model_bytes,
             self.model.SerializeToString(),
             provider,
             directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
-            as_cuda_graph=can_capture_cuda_graph(self.model, provider),
         )
+        if not can_capture_cuda_graph(self.model, provider):
+            return FixedShapeModel.allocate(open_session(), shapes)
+        try:
+            session = open_session(as_cuda_graph=True)
+        except Failed:
+            # ONNX Runtime captures no graph if shape computations remain on the CPU
+            session = open_session()
         return FixedShapeModel.allocate(session, shapes)
 
     def has_per_tensor_scales(self) -> bool:

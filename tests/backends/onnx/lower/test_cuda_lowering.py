@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from support.cuda_kernels import (
     COMPUTE_DTYPES,
     build_op_models,
@@ -134,6 +136,77 @@ def test_arg_max_of_integers_returns_the_first_maximum(dtype: str) -> None:
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     kind = np.int64 if dtype == "i64" else np.int32
     drawn = np.random.default_rng(0).integers(-2, 2, (3, 6, 50)).astype(kind)
+    assert_outputs_match(
+        specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), session.run(None, {"x": drawn})
+    )
+
+
+class TopK(OpRun):
+    """The kernel of the CUDA provider, as measured on an H200: the axis is padded with the lowest
+    number up to a power of two, and equal elements of more than 256 are in an arbitrary order.
+    """
+
+    op_domain = ""
+
+    def _run(
+        self, x: np.ndarray, k: np.ndarray, axis: int = -1, largest: int = 1, sorted: int = 1
+    ) -> tuple[np.ndarray, ...]:
+        assert sorted
+        rows = np.moveaxis(x, axis, -1)
+        length = rows.shape[-1]
+        limits = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+        ends = [(0, 0)] * (x.ndim - 1) + [(0, 2 ** max(length - 1, 1).bit_length() - length)]
+        padded = np.pad(rows, ends, constant_values=limits.min if largest else limits.max)
+        tie_order = np.arange(padded.shape[-1])
+        if length > 256:
+            tie_order = np.random.default_rng(length).permutation(tie_order)
+        keys = padded[..., tie_order].astype(np.float64)
+        order = tie_order[np.argsort(-keys if largest else keys, axis=-1, kind="stable")]
+        order = order[..., : int(k[0])]
+        values = np.take_along_axis(padded, order, -1)
+        return np.moveaxis(values, -1, axis), np.moveaxis(order, -1, axis).astype(np.int64)
+
+
+class GatherElements(OpRun):
+    """The operator for more than 64 indices, which the evaluator of ONNX does not support."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray, ...]:
+        return (np.take_along_axis(x, indices, axis),)
+
+
+TOP_K_CASES = [
+    (op, dtype, width)
+    for op in (
+        *(ops.Sort(1, descending=descending) for descending in (False, True)),
+        *(ops.TopK(1, Dim.from_value(5), largest=largest) for largest in (False, True)),
+    )
+    for dtype in ("f32", "i64")
+    for width in (7, 200, 300, None)
+]
+
+
+@pytest.mark.parametrize(("op", "dtype", "width"), TOP_K_CASES)
+def test_top_k_is_stable_and_accepts_infinities(
+    op: ops.Sort | ops.TopK, dtype: str, width: int | None
+) -> None:
+    made = GraphBuilder()
+    axis = N if width is None else Dim.from_value(width)
+    x = made.add_input("x", Input(Type(dtype, (B, axis, M))))
+    values, indices = made.add_node(op, x)
+    graph = made.build_graph("g", {"values": values, "indices": indices})
+    model = build_model(graph, get_target("ort-cuda")).model
+    shape = (2, width or 400, 3)
+    rng = np.random.default_rng(0)
+    if dtype == "f32":
+        drawn = rng.choice([-np.inf, -1.0, 0.5, 2.0, np.inf], shape).astype(np.float32)
+    else:
+        drawn = rng.integers(-2, 3, shape)
+    computed = ReferenceEvaluator(model, new_ops=[TopK, GatherElements]).run(None, {"x": drawn})
+    assert_outputs_match(specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), computed)
+    # the kernels of the CPU give the same results
+    session = open_silent_session(model)
     assert_outputs_match(
         specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), session.run(None, {"x": drawn})
     )
