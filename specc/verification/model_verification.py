@@ -8,6 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from specc import backend
+from specc.analysis.length_limits import find_min_lengths
 from specc.artifact.generation_facts import parse_generation_metadata
 from specc.artifact.package_index import is_package_directory, read_package_index
 from specc.diagnostics.diagnostic import raise_error
@@ -307,9 +308,9 @@ def iterate_package_rounds(
             continue
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:
-            sample_inputs, max_lengths = _make_generation_sampler(package, model)
+            sample_inputs, max_lengths, step = _make_generation_sampler(package, model)
             rounds_of_graph = iterate_rounds(
-                model,
+                replace(model, manifest=replace(model.manifest, graph=step)),
                 seed=seed,
                 rounds=rounds,
                 sample_inputs=sample_inputs,
@@ -328,9 +329,9 @@ def iterate_package_rounds(
 
 def _make_generation_sampler(
     package: ModelPackage, model: LoadedModel
-) -> tuple[SampleInputs, dict[str, int]]:
-    """Return a sampler of decode step inputs as they occur in generation, and the maximum lengths
-    of the inputs.
+) -> tuple[SampleInputs, dict[str, int], Graph]:
+    """Return a sampler of decode step inputs as they occur in generation, the maximum lengths of
+    the inputs, and the step graph with the minimum lengths of the encoder.
     """
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))
@@ -339,4 +340,6 @@ def _make_generation_sampler(
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None
     sampler = StepInputSampler(facts, model.weights(), graph, weights)
-    return sampler.sample_step_inputs, sampler.get_max_lengths(step)
+    if graph is not None:
+        step = replace(step, min_lengths={**step.min_lengths, **find_min_lengths(graph)})
+    return sampler.sample_step_inputs, sampler.get_max_lengths(step), step

@@ -167,6 +167,32 @@ def test_random_sources_with_padding(
         assert [one.is_within_tolerance for one in found if one.is_compared] == [True] * 3
 
 
+CONVOLUTIONAL_ENCODER = """specc 1
+model convolutional_encoder
+dims batch, samples, tgt
+graph main(sound: float[batch, samples], target: int[batch, tgt]) -> (logits: float[batch, tgt, 9]) {
+  x = insert(sound, axis=2)
+  x = conv(conv(x, out=4, kernel=7, stride=5) @ first, out=6, kernel=3, stride=2) @ second
+  y = cumsum(embedding(target, size=9, dim=6) @ targets)
+  y = y + (attention(y, x, heads=1, mask=all) @ cross)
+  return linear(3.0 * y, out=9) @ out
+}
+generate text of target from logits { start = 1  stop = 0 }
+"""
+
+
+def test_steps_have_the_minimum_lengths_of_the_encoder(tmp_path: Path) -> None:
+    """Two convolutions need 17 samples; the step depends on the number of samples only through the
+    length of the encoder outputs.
+    """
+    spec = tmp_path / "convolutional_encoder.specc"
+    spec.write_text(CONVOLUTIONAL_ENCODER, encoding="utf-8")
+    specc.compile(spec, tmp_path / "p", init=0, graphs="all")
+    found = [line for line in verify_lines(tmp_path / "p") if line.startswith("step: ")]
+    assert "samples=17:" in found[0]
+    assert all("agree" in line for line in found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
