@@ -106,12 +106,11 @@ def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise_error(
-            "E0731",
-            f"generation settings are passed by name, got {escape_text(repr(settings))[:60]}",
+            "E0731", f"pass generation settings by name, got {escape_text(repr(settings))[:60]}"
         )
     if settings and "generate" not in parts:
         raise_error(
             "E0753",
-            "`generation_config` requires a standalone generator (`--graphs generate`)",
+            "`generation_config` has no effect without a standalone generator",
             helps=['add "generate" to `graphs`', "or pass the settings to `generate`"],
         )

@@ -105,7 +105,7 @@ class Model(InferenceModel):
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             raise_error(
                 "E0832",
-                "this model is a standalone generator and has no other outputs",
+                "a standalone generator has only generated tokens as its output",
                 helps=["use `generate`"],
             )
         if not batches and is_task_input(self.full_forward_model, inputs):
@@ -223,7 +223,7 @@ def _require_generator(model: Model) -> Generator:
     if model.generator is None:
         raise_error(
             "E0701",
-            "this model does not generate",
-            helps=["compile a spec with a `generate` section"],
+            "this model is not a generative model",
+            helps=["compile a spec that has a `generate` section"],
         )
     return model.generator

@@ -212,13 +212,13 @@ def get_ort_provider(provider: str) -> str:
         known_names = f"expected one of {format_quoted_names(ORT_PROVIDER_NAMES)}"
         raise_error(
             "E0921",
-            f"unknown provider `{escape_text(provider)}`",
+            f"unknown execution provider `{escape_text(provider)}`",
             helps=[format_suggestion(suggestion) if suggestion else known_names],
         )
     if provider not in installed:
-        contents = f"found: {format_quoted_names(installed)}"
+        contents = f"it contains {format_quoted_names(installed)}"
         raise_missing_provider(
-            provider, [f"the installed ONNX Runtime does not include it; {contents}"]
+            provider, [f"the installed ONNX Runtime does not contain it; {contents}"]
         )
     return ort_provider_name
 
@@ -228,9 +228,9 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",
-        f"the provider `{provider}` is not available",
+        f"the execution provider `{provider}` is not available",
         notes=notes,
-        helps=["use `--execution-provider cpu`", f"install another ONNX Runtime: see {page}"],
+        helps=["use `--execution-provider cpu`", f"or install another ONNX Runtime: see {page}"],
     )
 
 
@@ -285,9 +285,9 @@ def check_node_placement(
         )
         raise_error(
             "E0923",
-            f"{provider} cannot run all nodes of `{escape_text(name)}`, and specc does not fall "
-            "back to the CPU",
-            notes=[f"assigned to the CPU: {nodes}{omitted}"],
+            f"{provider} does not support all nodes of `{escape_text(name)}`, and specc does "
+            "not fall back to the CPU",
+            notes=[f"unsupported nodes: {nodes}{omitted}"],
             helps=[
                 *(
                     [f"compile it with `--target {PROVIDER_TARGETS[provider]}`"]

@@ -273,7 +273,7 @@ def _create_session(
     if ort_provider not in session.get_providers():
         raise_missing_provider(
             provider,
-            ["the provider is installed but did not start; check its driver and libraries"],
+            ["the provider is installed, but cannot be loaded; check the driver and its libraries"],
         )
     if provider != "cpu" and can_report_placement():
         check_node_placement(session, model, name, provider)
@@ -295,7 +295,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
         raise_error(
             "E0923",
             title,
-            notes=["the model computes in bf16, for which there are no CPU kernels"],
+            notes=["the model computes in bf16, which the CPU kernels do not support"],
             helps=[
                 "run it on a GPU: `--execution-provider cuda`",
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",

@@ -11,8 +11,8 @@ try:
 except ModuleNotFoundError as error:
     # also an ImportError, which callers with a fallback catch
     raise ModuleNotFoundError(
-        "error[E0801]: the torch backend needs the package `torch`, which is not "
-        "installed: install the extra `torch`",
+        "error[E0801]: the torch backend needs the package `torch`, which is not installed: "
+        "pip install -e '.[torch]'",
         name=error.name,
     ) from None
 

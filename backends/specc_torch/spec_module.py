@@ -177,8 +177,8 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
                 "E0416",
                 f"`{name}` is tied to `{root}`, but their values differ",
                 helps=[
-                    f"leave one of them out, or pass `ties` without `{name}` to train "
-                    "two separate weights"
+                    f"remove one of them, or pass `ties` without `{name}` to train two "
+                    "separate weights"
                 ],
             )
 

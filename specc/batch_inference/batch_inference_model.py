@@ -137,7 +137,7 @@ class BatchInferenceModel:
                 raise_error(
                     "E0880",
                     f"the model has no input `{name}`",
-                    helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
+                    helps=[f"the inputs are {', '.join(known)}: --column COLUMN=INPUT"],
                 )
         # sequences with a start token need no prompt column
         begins = self.is_generative and self._needs_no_prompt()
@@ -147,8 +147,8 @@ class BatchInferenceModel:
             if name not in self.input_columns and name not in beside and not first:
                 raise_error(
                     "E0880",
-                    f"the input `{name}` has no column",
-                    helps=[f"map one: --column COLUMN={name}"],
+                    f"no column is mapped to the input `{name}`",
+                    helps=[f"add --column COLUMN={name}"],
                 )
 
     def _needs_no_prompt(self) -> bool:
@@ -171,8 +171,8 @@ class BatchInferenceModel:
         if self.raw_outputs:
             raise_error(
                 "E0879",
-                f"the model generates, and has no output `{escape_text(self.raw_outputs[0])}`",
-                helps=["select a graph that has it: --graph ROLE"],
+                f"the generative model has no output `{escape_text(self.raw_outputs[0])}`",
+                helps=["select a graph with this output: --graph ROLE"],
             )
         return self.batch_generator.result_columns
 

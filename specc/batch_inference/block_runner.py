@@ -344,7 +344,7 @@ class BlockComputation:
         row_numbers = [row.row_number for row in batch]
         # a process crashed in this batch: compute its rows one at a time to identify the row
         if self.journal.have_crashed_repeatedly(row_numbers):
-            title = "the process crashed twice while computing this row"
+            title = "the process crashed twice on this row"
             return self._retry_rows(batch, Diagnostic(CRASHED_ROW_CODE, title))
         self.journal.record_started_rows(row_numbers)
         try:

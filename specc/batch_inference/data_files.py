@@ -54,8 +54,8 @@ def read_lines(path: Path) -> Iterator[FileLine]:
             if len(data) > MAX_ROW_BYTES:
                 raise_error(
                     "E0871",
-                    f"`{escape_text(path)}` has a row larger than {MAX_ROW_BYTES >> 20} MB",
-                    helps=["check that it is a text file; rows end with a newline"],
+                    f"a row of `{escape_text(path)}` is larger than {MAX_ROW_BYTES >> 20} MB",
+                    helps=["check that it is a text file; each row must end with a newline"],
                 )
             at += len(data)
             yield FileLine(data.removeprefix(BYTE_ORDER_MARK) if at == len(data) else data, at)
@@ -201,7 +201,7 @@ class CsvFile(DataFile):
         if record is None or not all(names) or len(set(names)) < len(names) or not names:
             raise_error(
                 "E0872",
-                f"the first row of `{escape_text(self.path)}` does not name its columns",
+                f"the first row of `{escape_text(self.path)}` is not a valid list of column names",
                 notes=["column names must be unique and not empty"],
                 helps=["write the column names as the first row"],
             )
@@ -362,6 +362,6 @@ def _list_directory_files(directory: Path) -> list[Path]:
             "E0873",
             f"the directory `{escape_text(directory)}` contains neither tables nor images",
             notes=[f"tables have the extension {', '.join(FILE_FORMATS)}"],
-            helps=["pass the files themselves"],
+            helps=["pass the paths of the files"],
         )
     return [directory]

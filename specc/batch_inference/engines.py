@@ -263,9 +263,9 @@ class LocalEngine:
 
 def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     """Raise E0883 because workers keep crashing without completing a row."""
-    work, see = "exit before they start", "to run one row: specc run MODEL …"
+    work, see = "exit before they are ready", "to run one row: specc run MODEL …"
     if worker.is_ready:
-        work, see = f"exit in block {worker.block_number} before its first row", "--engine serial"
+        work, see = f"exit before the first row of block {worker.block_number}", "--engine serial"
     raise_error(
         "E0883",
         f"the worker processes {work}",
@@ -370,7 +370,7 @@ class RayEngine:
                 "this engine needs the package `ray`, which is not installed",
                 helps=[
                     "pip install -e '.[ray]'",
-                    "or leave out --engine: processes of this machine do the same",
+                    "or remove --engine to use processes on this machine",
                 ],
             )
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -392,7 +392,7 @@ class RayEngine:
             "E0888",
             f"the Ray cluster `{escape_text(self.address) or 'local'}` cannot be reached",
             notes=[escape_text(reason)[:200]],
-            helps=["check the address, and that the cluster runs"],
+            helps=["check the address, and that the cluster is running"],
         )
 
 

@@ -53,7 +53,7 @@ class JobReport:
     """Seconds and multiply-adds of each block of this run, in order of completion."""
 
     def __repr__(self) -> str:
-        faults = f", {self.errors} without a result" if self.errors else ""
+        faults = f", {self.errors} failed" if self.errors else ""
         return format_repr(f"map: {self.rows} rows{faults}, in {self.out}")
 
     @property
@@ -160,7 +160,7 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
         yield
     except Failed as failed:
         complete = f"{report.blocks} of {len(report.plan.blocks)} parts are complete"
-        note = f"{complete}: the same command computes the others"
+        note = f"{complete}: run the same command to compute the others"
         found = (
             replace(one, notes=tuple(note if n == NOTHING_WRITTEN else n for n in one.notes))
             for one in failed.diagnostics
@@ -184,7 +184,7 @@ def _check_empty(out: Path) -> None:
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
-            f"`{escape_text(out)}` contains parts, but no plan",
+            f"`{escape_text(out)}` contains output parts, but no job plan",
             helps=["write to another directory with -o"],
         )
 
@@ -221,12 +221,12 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
     """Raise E0887 if more rows failed than the user allows."""
     if request.max_errors is not None and report.errors > request.max_errors:
         _write_errors(report)
-        rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
+        rows = "1 row" if report.errors == 1 else f"{report.errors} rows"
         raise_error(
             "E0887",
-            f"{rows} no result; at most {request.max_errors} are allowed",
-            notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
-            helps=["correct the rows, or allow more: --max-errors N"],
+            f"{rows} failed, expected at most {request.max_errors}",
+            notes=[f"errors are listed in `{escape_text(report.out / ERRORS_FILE)}`"],
+            helps=["correct the rows, or allow more failed rows: --max-errors N"],
         )
 
 

@@ -137,7 +137,7 @@ def _fail_damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
         f"the plan `{escape_text(path)}` is invalid",
-        helps=["write to another directory, or remove this one"],
+        helps=["write to another directory with -o, or delete this directory"],
     )
 
 
@@ -184,9 +184,9 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
     if notes:
         raise_error(
             "E0875",
-            f"`{escape_text(out)}` contains another job",
+            f"`{escape_text(out)}` contains the output of another job",
             notes=notes,
-            helps=["write to another directory with -o, or remove this one"],
+            helps=["write to another directory with -o, or delete this directory"],
         )
 
 

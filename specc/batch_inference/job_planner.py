@@ -154,9 +154,9 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
         if odd := sorted(n for n, kind in both.items() if kind is None):
             raise_error(
                 "E0884",
-                f"`{escape_text(path)}` has different columns than `{escape_text(files[0])}`",
+                f"`{escape_text(path)}` and `{escape_text(files[0])}` have different columns",
                 notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
-                helps=["process files with equal columns in one job"],
+                helps=["process files with different columns in separate jobs"],
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
     # a column that is null in every file can have any type
@@ -208,8 +208,8 @@ def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
     if to not in OUTPUT_FORMATS:
         raise_error(
             "E0873",
-            f"rows cannot be written as `{escape_text(to)}`",
-            helps=[f"one of {', '.join(OUTPUT_FORMATS)}"],
+            f"unsupported output format `{escape_text(to)}`",
+            helps=[f"expected one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if to == "parquet":
         import_pyarrow()  # report a missing package before the first block is computed
@@ -260,7 +260,7 @@ def _fail_missing_column(name: str, columns: Mapping[str, TableColumn], use: str
 def _describe_columns(columns: Mapping[str, TableColumn]) -> str:
     """Return the names of the columns as a note."""
     if not columns:
-        return "the data has no row that can be read"
+        return "the data has no readable row"
     return f"the columns are {', '.join(map(escape_text, columns))}"
 
 
@@ -284,7 +284,7 @@ def _select_copied_columns(
     if twice := [n for n in request.copied_columns if n in outputs]:
         raise_error(
             "E0886",
-            f"`{escape_text(twice[0])}` is a column of both the data and the results",
-            helps=["leave it out of --keep-columns, or rename it in the data"],
+            f"`{escape_text(twice[0])}` is the name of both a data column and an output",
+            helps=["remove it from --keep-columns, or rename it in the data"],
         )
     return tuple(columns[n] for n in dict.fromkeys(request.copied_columns))

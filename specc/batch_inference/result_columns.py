@@ -66,15 +66,15 @@ class GraphResultColumns:
                 raise_error(
                     "E0879",
                     f"the model has no output `{escape_text(name)}`",
-                    helps=[f"its outputs are {known}"],
+                    helps=[f"the outputs of the model are {known}"],
                 )
             type = self.graph.outputs[name].type
             # an output without a batch axis, such as a mean over the batch, has no value per row
             if not type.rank or type.shape[0] != get_batch_symbol(self.graph):
                 raise_error(
                     "E0879",
-                    f"the output `{name}` has no element for each row of the data",
-                    notes=[f"it is {type}"],
+                    f"the output `{name}` has no batch axis, so it has no value per row",
+                    notes=[f"its type is {type}"],
                     helps=["choose other outputs: --raw NAME"],
                 )
             yield from _iterate_columns(name, record, type)
@@ -99,16 +99,16 @@ class GraphResultColumns:
             raise_error(
                 "E0879",
                 f"the model has no attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}`",
-                notes=[f"it has {escape_text(', '.join(known))[:600]}"] if known else (),
+                notes=[f"attention layers: {escape_text(', '.join(known))[:600]}"] if known else (),
                 helps=["select one by its scope: --raw attention.SCOPE"],
             )
         shape = place.value.type.shape
         if place.loops and shape[-2].number != 1:
             raise_error(
                 "E0879",
-                f"the attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` runs in every "
-                "iteration of a loop",
-                helps=["plot one row: specc run --attention"],
+                f"attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` is inside a "
+                "loop and has weights for each iteration",
+                helps=["plot a single row instead: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.from_value(1)
         return heads, place.query_dim, place.key_dim

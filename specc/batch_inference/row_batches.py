@@ -191,7 +191,7 @@ def _format_axes(count: int) -> str:
 def _decode_pixels(value: object, record: ImageConfig) -> Array:
     """Decode an image from its path or bytes in a table."""
     if record.sizing not in ("", "square"):
-        title = "a column cannot contain images whose number of tokens depends on their size"
+        title = "images whose number of tokens depends on their size cannot be read from a column"
         raise Failed(Diagnostic("E0911", title, helps=("pass them to `model.generate` in Python",)))
     # an image column of the `datasets` library
     if isinstance(value, dict):
@@ -199,7 +199,7 @@ def _decode_pixels(value: object, record: ImageConfig) -> Array:
     if isinstance(value, bytes):
         return preprocess_pixels(decode_image(value, "the image"), record).values
     if not isinstance(value, str):
-        raise Failed(Diagnostic("E0903", "this is neither a path nor an image"))
+        raise Failed(Diagnostic("E0903", "expected a file path or an image"))
     return preprocess_image(value, record, "").values
 
 

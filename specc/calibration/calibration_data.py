@@ -63,7 +63,7 @@ def _read_object(line: bytes, place: str) -> Mapping[str, object]:
     """Return the inputs by name that one JSON line contains. Raise E0854 if the line is not an
     object, and E0906 if it is invalid JSON.
     """
-    helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
+    helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, place)
     except Failed as failed:
@@ -111,7 +111,7 @@ def _explain_useless(name: str, array: Array, keep: str) -> str:
     # all positions of the sequence are padding, so its results are meaningless
     hidden = np.argwhere(~np.any(array, -1)) if keep else holes
     if len(hidden):
-        return f"`{name}` masks out all of row {hidden[0].tolist()}"
+        return f"`{name}` masks out all positions of batch element {hidden[0].tolist()}"
     return ""
 
 
@@ -152,7 +152,7 @@ def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoRet
         "E0854",
         f"{place} contains no inputs of this model: {reason}",
         notes=[f"inputs of the model: {', '.join(wanted)}"],
-        helps=["write arrays with these names to an .npz file, or one JSON object per line"],
+        helps=["pass arrays with these names in an .npz file, or one JSON object per line"],
     )
 
 
@@ -184,7 +184,7 @@ def fail_no_generated_text() -> NoReturn:
         "this model cannot generate its own calibration data",
         helps=[
             "pass calibration inputs in a file: `--calibration-data FILE`",
-            "or leave out --calibration-samples",
+            "or remove --calibration-samples",
         ],
     )
 

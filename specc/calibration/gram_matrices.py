@@ -355,8 +355,8 @@ def _compute_gram(x: Array, name: str) -> Array:
             f"activations of `{escape_text(name)}` are NaN or infinite on the calibration data",
             notes=["weights are quantized to minimize the error on these activations"],
             helps=[
-                "use other inputs: `--calibration-data FILE`",
-                "or none: `--calibration-samples 0`",
+                "use other calibration inputs: `--calibration-data FILE`",
+                "or quantize without calibration: `--calibration-samples 0`",
             ],
         )
     made: Array = rows.T @ rows

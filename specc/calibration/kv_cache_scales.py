@@ -38,11 +38,12 @@ def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[st
             if not np.isfinite(here).all():
                 raise_error(
                     "E0859",
-                    f"the state `{escape_text(state.name)}` is not finite on the samples",
+                    f"the state `{escape_text(state.name)}` contains NaN or infinity on the "
+                    "calibration data",
                     notes=["its int8 scales are calibrated on these values"],
                     helps=[
-                        "use other inputs: `--calibration-data FILE`",
-                        "or leave out `--kv-cache`",
+                        "use other calibration inputs: `--calibration-data FILE`",
+                        "or remove `--kv-cache`",
                     ],
                 )
             maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)

@@ -220,7 +220,7 @@ def _find_conflicts(
     for name in given_settings:
         owners = OPTIONS_BY_NAME[name].strategies
         if owners and strategy not in owners:
-            helps = [f'use strategy="{owners[0]}", or leave `{name}` out']
+            helps = [f'use strategy="{owners[0]}", or remove `{name}`']
             found.append(
                 make_conflict_error(f"`{name}` has no effect with the strategy `{strategy}`", helps)
             )

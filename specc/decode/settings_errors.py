@@ -59,10 +59,10 @@ def _suggest_owner(
     """Return a suggestion that names the strategy or the section to which an option belongs."""
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if owners and not is_strategy_option:
-        return (f"`{setting_name}` is an argument of the strategy: {owners[0]}({setting_name}=…)",)
+        return (f"`{setting_name}` is an argument of a strategy: {owners[0]}({setting_name}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
-        helps.append(f"`{setting_name}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
+        helps.append(f"`{setting_name}` is an option of {' and '.join(f'`{o}`' for o in owners)}")
     return tuple(helps)
 
 
@@ -117,10 +117,7 @@ class VocabularySizes:
             return None
         helps = (
             "use a token id of this model",
-            *(
-                ("leave out the empty string: it never stops generation",)
-                * (setting_name == "stop")
-            ),
+            *(("remove the empty string: it never stops generation",) * (setting_name == "stop")),
         )
         title = f"`{setting_name}` must be a token id from 0 to {(size or 0) - 1}, got {wrong[0]}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
@@ -232,7 +229,7 @@ def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, 
     """Return a suggestion if a value was probably meant to disable the setting, else ""."""
     off = {
         "temperature": "set the strategy to greedy to choose the most probable token",
-        "top_p": "leave `top_p` out, or use 1, to keep all tokens",
+        "top_p": "remove `top_p`, or use 1, to keep all tokens",
         "repetition_penalty": "use 1 to disable it, or more than 1 to penalize repetitions",
     }
     return (off[option.name],) if option.name in off and is_finite_number(value) else ()

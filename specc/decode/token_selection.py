@@ -84,7 +84,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
     title = f"the logits of the next token of sequence {sequence_index + 1} are NaN or infinite"
     helps = (
         "compare the model with the reference: specc verify MODEL.onnx",
-        "look for NaN in the weights",
+        "check the weights for NaN",
     )
     return Failed(Diagnostic("E0961", title, notes=notes, helps=helps))
 

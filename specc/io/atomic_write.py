@@ -298,9 +298,9 @@ def _sync_after_rename(path: Path) -> None:
     except OSError as error:
         raise_error(
             "E0815",
-            f"the output in `{escape_text(path)}` is complete, but not confirmed by "
-            f"the disk: {describe_os_error(error)}",
-            helps=["check the disk, then run the same command again"],
+            f"the output in `{escape_text(path)}` is complete, but flushing it to disk failed: "
+            f"{describe_os_error(error)}",
+            helps=["check the disk, then run the command again"],
         )
 
 

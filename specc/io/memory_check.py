@@ -64,8 +64,8 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
         return
     raise_error(
         "E0804",
-        f"`{escape_text(name)}` needs about {format_gigabytes(needed_bytes)} of memory, and "
-        f"{format_gigabytes(free)} are free",
+        f"`{escape_text(name)}` needs about {format_gigabytes(needed_bytes)} of memory, but "
+        f"only {format_gigabytes(free)} are free",
         notes=[describe_weight_memory(needed_bytes, stored_bytes, weight_count)],
         helps=[
             describe_largest_model(weight_count, free),

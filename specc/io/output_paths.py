@@ -17,7 +17,7 @@ NOTHING_WRITTEN = "nothing was written; existing files are unchanged"
 _ACCESS_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-FORCE_HELP = "replace a file that specc did not write, too; never one that is read"
+FORCE_HELP = "overwrite existing files that specc did not write; input files are never overwritten"
 """The help of `--force`."""
 
 
@@ -86,7 +86,7 @@ def resolve_output_path(
             f"{kind.description} cannot be written as `{escape_text(path)}`",
             notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
             helps=[
-                f"name it `{escape_text(default)}`{_explain_suffix(path, kind)}"
+                f"use the name `{escape_text(default)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(default)}`",
                 # a name without a suffix denotes a directory
@@ -97,7 +97,7 @@ def resolve_output_path(
         raise_not_replaceable(
             path,
             f"the file is not {kind.description} written by specc",
-            "use --force to replace it, or another name",
+            "pass --force to overwrite it, or use another name",
         )
     return real
 
@@ -149,7 +149,7 @@ def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
     """Raise E0833 because specc did not write an existing file."""
     raise_error(
         "E0833",
-        f"`{escape_text(path)}` would be replaced",
+        f"the output `{escape_text(path)}` already exists and would be overwritten",
         notes=[reason, NOTHING_WRITTEN],
         helps=[fix],
     )
@@ -233,11 +233,11 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     code, title, fix = (
         "E0815",
         f"writing {name} failed: {reason}",
-        "check the name and the disk, or write to another path with -o",
+        "check the path and the disk, or write to another path with -o",
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
         code, fix = "E0812", elsewhere
-        title = f"the output {name} cannot be written: this directory does not allow creating files"
+        title = f"the output {name} cannot be written: files cannot be created in this directory"
         notes = ["it is a virtual file system", NOTHING_WRITTEN]
     elif number == errno.ENOENT:
         code, title = "E0810", f"the directory of the output {name} does not exist"

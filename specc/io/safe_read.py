@@ -198,7 +198,7 @@ def suggest_cached_snapshot(directory: Path) -> str:
     if found is None:
         return ""
     which = "one revision" if found.parents[1] == directory else "one model"
-    return f"this is the hub cache: pass the directory of {which}, {escape_text(found)}"
+    return f"this is the Hugging Face cache: pass the directory of {which}, {escape_text(found)}"
 
 
 def suggest_local_model_path(name: str) -> str:

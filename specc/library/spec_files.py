@@ -111,12 +111,12 @@ def _raise_missing_config(directory: str) -> NoReturn:
     cache_help = safe_read.suggest_cached_snapshot(Path(directory))
     raise_error(
         "E0222",
-        f"the directory `{directory}` has no config.json",
+        f"the checkpoint directory `{directory}` has no config.json",
         helps=[cache_help]
         if cache_help
         else [
-            "get the config.json that belongs to the weights",
-            f"or name the spec: specc compile SPEC --weights {directory}",
+            "download the config.json that belongs to the weights",
+            f"or pass the spec: specc compile SPEC --weights {directory}",
         ],
     )
 
@@ -126,7 +126,7 @@ WEIGHT_FILES = {
     ".safetensors": "compile the directory with its config.json, or SPEC --weights FILE",
     **dict.fromkeys(
         (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl"),
-        "specc reads safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
+        "convert them to safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
 """The help, by suffix, if a weights file is passed as the spec."""
@@ -145,7 +145,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
         helps = ["check the path, which is relative to the working directory"]
     if hub_help := safe_read.suggest_local_model_path(spec):
         helps.append(hub_help)
-    raise_error("E0222", f"no spec file and no built-in spec is named `{spec}`", helps=helps)
+    raise_error("E0222", f"`{spec}` is neither a spec file nor a built-in spec", helps=helps)
 
 
 def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path:
@@ -248,12 +248,17 @@ class SpecLibrary:
             ]
             if not existing:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
-                raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
+                raise_error(
+                    "E0222",
+                    f"`{path}` is neither a spec file nor a built-in spec",
+                    span,
+                    helps=helps,
+                )
             path, target = existing[0], Path(existing[0])
         resolved = _resolve_spec_path(user.directory / target, path, span)
         # resolve symbolic links first, because a link could point outside the directory
         if target.is_absolute() or not resolved.is_relative_to(user.directory):
-            helps = ["put it into that directory or below it, or use a built-in spec by its name"]
+            helps = ["move it to that directory or a subdirectory, or use a built-in spec"]
             raise_error(
                 "E0803",
                 f"`{path}` is outside the directory of the spec that uses it",

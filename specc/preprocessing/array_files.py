@@ -61,7 +61,7 @@ def parse_npy(data: bytes, name: str) -> Array:
         fail_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
-        fail_bad_array(name, "its shape is not possible", SAVE_AGAIN_HELP)
+        fail_bad_array(name, "its shape is invalid", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
     expected, rest = count * dtype.itemsize, len(data) - start
     if rest != expected:
@@ -259,9 +259,9 @@ def _convert_number(value: object, index: tuple[int, ...], location: str) -> boo
     elif not isinstance(value, bool | int | float):
         reason = "is null" if value is None else "is not a number"
     elif isinstance(value, float) and not math.isfinite(value):
-        reason = "is NaN" if math.isnan(value) else "is too large for a number"
+        reason = "is NaN" if math.isnan(value) else "is too large for a floating-point number"
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        reason = "is an integer beyond 64 bits"
+        reason = "is an integer outside the 64-bit range"
     else:
         return value
     _fail_invalid_json(location, f"{_format_location(index)} {reason}")
@@ -301,9 +301,7 @@ def read_arrays(path: str) -> dict[str, Array]:
     if data.startswith(NPY_SIGNATURE):
         return {"": parse_npy(data, path)}
     if data.lstrip()[:1] not in (b"[", b"{"):
-        fail_bad_array(
-            path, "it is neither .npy nor .npz nor JSON", "save the array with numpy.save"
-        )
+        fail_bad_array(path, "expected a .npy, .npz or JSON file", "save the array with numpy.save")
     return parse_json_arrays(data, path)
 
 
@@ -328,13 +326,13 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         array = array.astype(np.float32)
     source = array.dtype.kind
     if source not in "fiub":
-        _fail_inexact(array, dtype, name, "a model takes only numbers and booleans")
+        _fail_inexact(array, dtype, name, "expected an array of numbers or booleans")
     if source == goal.kind == "f":
         return _narrow_array(array, dtype, name)
     if source == "f":
         _fail_inexact(array, dtype, name, "floats are not converted to integers implicitly")
     if source == "b" and goal.kind != "b":
-        _fail_inexact(array, dtype, name, "booleans are not converted to numbers")
+        _fail_inexact(array, dtype, name, "booleans are not converted to numbers implicitly")
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(goal)
         changed = _find_difference(array, result)
@@ -373,7 +371,7 @@ def format_index(location: Array) -> str:
 def _fail_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0907",
-        f"the input `{escape_text(name)}` needs {dtype}, got {array.dtype}",
+        f"the input `{escape_text(name)}` must be {dtype}, got {array.dtype}",
         notes=[reason],
         helps=[f"to convert the array explicitly: array.astype(numpy.{NUMPY_DTYPES[dtype]})"],
     )

@@ -135,7 +135,7 @@ def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
-    reason = "the file is empty" if not data else f"it is {kind or 'no WAV file'}"
+    reason = "the file is empty" if not data else f"it is {kind or 'not a WAV file'}"
     raise_error(
         "E0840",
         f"cannot read `{escape_text(name)}` as audio: {reason}",
@@ -150,7 +150,9 @@ def _fail_invalid_wav(name: str, reason: str) -> NoReturn:
     raise_error(
         "E0841",
         f"cannot read the WAV file `{escape_text(name)}`: {reason}",
-        notes=["samples have 8, 16, 24 or 32 bits, or are floats of 32 or 64"],
+        notes=[
+            "supported: integer samples with 8, 16, 24 or 32 bits, float samples with 32 or 64 bits"
+        ],
         helps=["convert it to 16-bit PCM: ffmpeg -i FILE -c:a pcm_s16le sound.wav"],
     )
 
@@ -188,7 +190,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             "E0842",
             f"`{escape_text(name)}` has a sampling rate of {recording.sample_rate} Hz, "
             f"but the model expects {record.sample_rate} Hz",
-            notes=["audio with another sampling rate would be misinterpreted"],
+            notes=["audio must have the sampling rate on which the model was trained"],
             helps=[f"convert it: ffmpeg -i FILE -ar {record.sample_rate} -ac 1 sound.wav"],
         )
     samples = recording.samples

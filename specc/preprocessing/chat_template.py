@@ -168,7 +168,10 @@ def _fail_unusable(reason: str) -> NoReturn:
         "E0423",
         "the model's chat template cannot format this chat",
         notes=[reason],
-        helps=["see the template: some need a user message first, or have no system role"],
+        helps=[
+            "some templates require a user message first, or do not support a system role: "
+            "check the template"
+        ],
     )
 
 
@@ -176,5 +179,5 @@ def _fail_invalid_chat(reason: str) -> NoReturn:
     raise_error(
         "E0425",
         f"invalid chat: {reason}",
-        helps=['write [{"role": "user", "content": "a text"}, …]'],
+        helps=['write [{"role": "user", "content": "your message"}, …]'],
     )

@@ -133,8 +133,8 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
     if len({*counts}) > 1 and not has_mask:
         raise_error(
             "E0912",
-            f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
-            "the model has no mask for missing images",
+            f"the texts have {min(counts)} to {max(counts)} images in `{name}`, but the model "
+            "has no mask for missing images",
             notes=["the model has no image mask input"],
             helps=["batch texts with equal numbers of images"],
         )
@@ -181,8 +181,8 @@ def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int |
 def _fail_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
     raise_error(
         "E0912",
-        f"`{name}` has {images} images for {texts} texts",
-        notes=["a flat list contains the images of one text, or one image per text"],
+        f"`{name}` has {images} images, but there are {texts} texts",
+        notes=["expected one image per text, or a flat list of images for a single text"],
         helps=[GROUPING_HELP],
     )
 
@@ -232,7 +232,7 @@ def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
         if isinstance(record, ImageConfig) and name in graph.inputs:
             return name
     helps = [f"the inputs are {', '.join(graph.inputs)}"]
-    raise_error("E0910", "the model takes no images", helps=helps)
+    raise_error("E0910", "the model has no image input", helps=helps)
 
 
 def find_placeholder(record: JsonTokenizer) -> str:

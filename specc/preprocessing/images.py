@@ -224,7 +224,10 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
             "E0990",
             f"an image of {rows} × {columns} pixels is resized to {high} × {wide}, but the "
             f"model needs {frame}",
-            notes=["the aspect ratio is kept, as in its published processor"],
+            notes=[
+                "the image is resized without changing its aspect ratio, as by the published "
+                "processor"
+            ],
             helps=[
                 "compile for larger images, such as "
                 f"`--set image=[{max(high, record.size[0])}, {max(wide, record.size[1])}]`, "

@@ -106,7 +106,10 @@ def _check_names(
             findings.add_error(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
-                notes=[f"its inputs are {', '.join(f'`{n}`' for n in names[:20]) or 'none'}"],
+                notes=[
+                    "the inputs of the model are "
+                    f"{', '.join(f'`{n}`' for n in names[:20]) or 'none'}"
+                ],
                 helps=[format_suggestion(guess)] if guess else [],
             )
     _report_missing(specs, {*absent} - guessed, findings)
@@ -119,7 +122,7 @@ def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _In
             findings.add_error(
                 "E0910",
                 f"missing model input `{spec.name}`",
-                helps=[f"pass an array {_format_type(spec)} with this name"],
+                helps=[f"pass an array of the type {_format_type(spec)} with this name"],
             )
 
 
@@ -198,10 +201,10 @@ def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str)
 def _check_bound(findings: _InputErrors, bound: LengthBound, where: str, length: int) -> None:
     reason = [bound.reason] if bound.reason else []
     if length < bound.low:
-        title = f"{where}, the minimum is {bound.low}"
+        title = f"{where}, but must be at least {bound.low}"
         findings.add_error("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
-        title = f"{where}, the maximum is {bound.high}"
+        title = f"{where}, but must be at most {bound.high}"
         findings.add_error("E0912", title, notes=reason)
 
 
@@ -221,9 +224,9 @@ def _check_values(spec: InputSpec, array: Array, findings: _InputErrors) -> None
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
             findings.add_error(
                 "E0913",
-                f"`{spec.name}` has the id {value} at {format_index(bad)}; ids go from 0 "
-                f"to {spec.id_limit - 1}",
-                helps=["check that the ids come from the tokenizer of this model"],
+                f"`{spec.name}` contains the id {value} at {format_index(bad)}, expected 0 to "
+                f"{spec.id_limit - 1}",
+                helps=["check that the ids are from the tokenizer of this model"],
             )
 
 
@@ -249,8 +252,7 @@ def _describe_clash(dim: str, known: int, origin: str, length: int, name: str) -
 def _suggest_clash_fix(dim: str) -> str:
     if dim == "batch":
         return (
-            "pass the same number of examples to each input; repeat one that "
-            "serves all: numpy.repeat"
+            "pass the same number of examples to each input; to repeat one example use numpy.repeat"
         )
     return f"both axes are `{dim}` in the model, so their lengths must be equal"
 
@@ -272,8 +274,8 @@ def check_padding_stride(name: str, mask: Array, stride: int) -> None:
         rows = "1 row" if count == 1 else f"{count} rows"
         raise_error(
             "E0325",
-            f"`{name}` has {rows} of left padding, but the model merges every {stride} positions",
-            notes=[f"in row {row}: the padding determines which positions are merged"],
+            f"`{name}` has {rows} of left padding, expected a multiple of the stride {stride}",
+            notes=[f"batch element {row}: other padding changes which positions are merged"],
             helps=[f"pad on the right, or on the left by a multiple of {stride}"],
         )
 

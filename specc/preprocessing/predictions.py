@@ -184,7 +184,7 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     for i, row in enumerate(task_results.encodings):
         masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask_token_id]
         if not masks:
-            helps = ["insert one at the word to predict"]
+            helps = ["insert a mask token in place of the word to predict"]
             if task_results.task.mask_token_id is not None:
                 mask = escape_text(
                     decode_token_ids(
@@ -192,7 +192,7 @@ def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
                     )
                 )
                 helps = [f'write `{mask}`: "Paris is the {mask} of France."']
-            raise_error("E0906", "the text has no mask token", helps=helps)
+            raise_error("E0906", "the text contains no mask token", helps=helps)
         shares = compute_probabilities(logits[i][_find_token_positions(task_results, i)][masks])
         each = [
             [
@@ -259,8 +259,8 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
 def _fail_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
     raise_error(
         "E0916",
-        f"the result `{escape_text(name)}` cannot be read as scores of the model's task",
-        notes=[f"it is {value.dtype}{list(value.shape)}, and {rank} axes are expected"],
+        f"the output `{escape_text(name)}` does not have the shape of scores for the task",
+        notes=[f"expected {rank} axes, got {value.dtype}{list(value.shape)}"],
     )
 
 

@@ -64,8 +64,8 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
             fix = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
         raise_error(
             "E0906",
-            f"the value of `{escape_text(name)}` has type {type(value).__name__}",
-            notes=["supported: arrays, lists of numbers, strings"],
+            f"unsupported type {type(value).__name__} of the value of `{escape_text(name)}`",
+            notes=["pass an array, a list of numbers, or a string"],
             helps=[fix],
         )
     return convert_nested_lists(value, f"the value of `{name}`", pad_left=left)
@@ -144,8 +144,9 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
     if kind not in DLPACK_HOST_DEVICES:
         raise_error(
             "E0907",
-            f"the value of `{escape_text(name)}` is on a device",
-            notes=["every run would copy it to the CPU"],
+            f"the value of `{escape_text(name)}` is an array on an accelerator, expected an "
+            "array on the CPU",
+            notes=["specc does not copy it implicitly, because each run would copy it again"],
             helps=["copy it once: `.cpu()` in PyTorch"],
         )
 

@@ -390,5 +390,8 @@ def _fail_unexpected_output(name: str, value: Array, expected: str) -> NoReturn:
         "E0916",
         f"the output `{escape_text(name)}` cannot be decoded as the spec declares",
         notes=[f"it is {value.dtype}{list(value.shape)}, expected {expected}"],
-        helps=["correct `show` in the spec's `reading`, or write the arrays to a file"],
+        helps=[
+            "correct `show` in the `reading` section of the spec, or write the arrays to a "
+            "file with -o"
+        ],
     )

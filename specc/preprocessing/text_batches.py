@@ -96,9 +96,9 @@ def batch_sequences(
         if len(lengths) > 1:
             raise_error(
                 "E0912",
-                f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but the "
-                "model cannot mask padding",
-                notes=["the model has no `keep` input with the same axes"],
+                f"the sequences of `{name}` have lengths {lengths[0]} to {lengths[-1]}, but "
+                "the model has no padding mask",
+                notes=["no `keep` input has the axes of the sequences"],
                 helps=[
                     "batch sequences of equal length, or add `keep: keep[batch, n]` to the "
                     "graph's inputs"
@@ -181,7 +181,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         if pair is not None:
             raise_error(
                 "E0906",
-                "this model takes single texts, got a pair",
+                "expected a single text, got a text pair",
                 notes=["text pairs need a tokenizer.json"],
                 helps=["pass one text"],
             )

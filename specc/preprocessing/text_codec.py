@@ -78,7 +78,7 @@ def _encode_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as fault:
-        _fail_unknown(text, fault.start, "is half of a surrogate pair and has no bytes")
+        _fail_unknown(text, fault.start, "is an unpaired surrogate and has no UTF-8 encoding")
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
@@ -122,7 +122,8 @@ def strip_special_ids(
                 f"the model returned the id {number}, but its vocabulary has ids 0 to {last}",
                 notes=[f"position {position} of the result"],
                 helps=[
-                    "check that the vocabulary of `reading` is the one the model was trained with"
+                    "check that the vocabulary in `reading` is the one with which the model "
+                    "was trained"
                 ],
             )
         if number == record.end_token_id:
@@ -172,8 +173,8 @@ def _encode_characters(text: str, record: CharTokenizer) -> list[int]:
         number = ids_of.get(character, record.unknown_token_id)
         if number is None:
             other = character.swapcase()
-            hint = f"; `{other}` is in it" if other in ids_of else ""
-            _fail_unknown(text, position, f"is not in the model's vocabulary{hint}")
+            hint = f"; `{other}` is in the vocabulary" if other in ids_of else ""
+            _fail_unknown(text, position, f"is not in the vocabulary of the model{hint}")
         ids.append(number)
     return ids
 

@@ -177,7 +177,7 @@ def call_with_time_limit(
     """
     _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
     if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
-        report_error(f"{len(_overdue_calls)} earlier calls that exceeded the time limit still run")
+        report_error(f"{len(_overdue_calls)} earlier calls are still running after the time limit")
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -231,7 +231,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     except (ValueError, RecursionError):
         raise_tokenizer_error("it is not JSON")
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise_tokenizer_error("it does not describe a tokenizer")
+        raise_tokenizer_error("it is not a tokenizer definition")
     check_tokenizer_limits(content, raise_tokenizer_error)
     if _import_tokenizers() is not None:
         with _convert_errors(raise_tokenizer_error):
@@ -245,8 +245,8 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
     """
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
-        helps = ["a part of the text is not in its vocabulary, which has no unknown token"]
-        title = "the model's tokenizer cannot encode this text"
+        helps = ["part of the text is not in the vocabulary, which has no unknown token"]
+        title = "the tokenizer of the model cannot encode this text"
         raise_error("E0908", title, notes=[reason], helps=helps)
 
     if (words := record.placeholder_replacement) and len(words) == PLAIN_REPLACEMENT:
@@ -273,7 +273,7 @@ def _encode(
     tokenizer, growth = _open_tokenizer(record.file)
     size, special = len(text) + len(pair or ""), record.adds_special_tokens
     if size * growth > MAX_NORMALIZED:
-        _fail_too_costly(f"its steps may expand {size} characters by a factor of {growth}")
+        _fail_too_costly(f"it may expand {size} characters by a factor of {growth}")
     with _convert_errors(report_error):
         if size <= UNWATCHED_LENGTH:
             return tokenizer.encode(text, pair, add_special_tokens=special)
@@ -334,7 +334,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
     if _import_tokenizers() is None:
         raise_error(
             "E0940",
-            "tokenizing for this model needs the package `tokenizers`, which is not installed",
+            "this model needs the package `tokenizers` to tokenize text, which is not installed",
             helps=[
                 "pip install -e '.[text]'",
                 "or pass ids in Python: specc.load(…).run(…=[[1, 2, 3]])",

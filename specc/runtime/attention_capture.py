@@ -108,12 +108,12 @@ def _check_indices_known(
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
-    has = f"no scope has a {noun}: leave it out"
+    has = f"no attention layer has a {noun} index: remove the option"
     if indices:
         has = f"the {noun}s are {_format_number_list(indices)}"
     raise_error(
         "E0954",
-        f"`--{noun}s` selects {noun} {unknown[0]}, which does not exist",
+        f"{noun} {unknown[0]} of `--{noun}s` does not exist",
         notes=[f"searched in {names}{more}"],
         helps=[has],
     )
@@ -158,23 +158,22 @@ class AttentionCapture:
         """Describe the attention layers and heads that a plot omits."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
         has_omitted = len(maps) < len(maps_by_scope)
-        verb_form, possessive = ("is", "its") if len(maps) == 1 else ("are", "their")
         parts = []
         if has_omitted:
             names = escape_text(", ".join(m.scope for m in maps[:12]))
-            parts.append(f"plotted {verb_form} `{names}`")
+            parts.append(f"plotted: `{names}`")
         heads = sum(len(maps_by_scope[m.scope].heads) for m in maps)
         if (plotted_heads := sum(len(m.heads) for m in maps)) < heads:
-            parts.append(f"{plotted_heads} of {possessive} {heads} heads")
+            parts.append(f"{plotted_heads} of {heads} heads")
         if self.batch_size > 1:
-            verb = "" if has_omitted else "plotted is "
+            verb = "" if has_omitted else "plotted: "
             parts.append(f"{verb}the first of {self.batch_size} batch elements")
         if has_omitted:
             plotted = {m.scope for m in maps}
             omitted = [scope for scope in maps_by_scope if scope not in plotted]
             more = f" and {len(omitted) - 12} more" if len(omitted) > 12 else ""
             names = escape_text(", ".join(omitted[:12]))
-            parts.append(f"--scope and --layers plot others: {names}{more}")
+            parts.append(f"not plotted (select with --scope or --layers): {names}{more}")
         return "; ".join(parts)
 
 
@@ -272,7 +271,7 @@ def _make_attention_maps(
     # only weights with four non-empty axes can be plotted
     shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
     if not shapes.keys() & {*selected}:
-        title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
+        title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
     masked_positions = find_masked_positions(graph, attended.arrays, shapes, model.weights)
     locations = locate_attention_nodes(graph)
@@ -306,7 +305,9 @@ def _read_alignment(attended: AttentionAxisLabeler, weights: Array) -> Attention
     """
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
-        notes = [f"its shape is {list(weights.shape)}"]
+        notes = [
+            f"expected [batch, query, key] or [batch, heads, query, key], got {list(weights.shape)}"
+        ]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
     shape = attended.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
     queries, keys = attended.label_axes((shape[-2], shape[-1]), maps.shape)

@@ -36,15 +36,16 @@ def generate_each(
     if not isinstance(prompts, Iterable) or isinstance(prompts, str | bytes | Mapping):
         raise_error(
             "E0891",
-            f"{escape_text(repr(prompts))[:60]} is not a list of prompts",
+            f"expected a list of prompts, got {escape_text(repr(prompts))[:60]}",
             notes=["each prompt is a string, a list of ids, or inputs by name"],
             helps=["for one prompt: generate_each([row])"],
         )
     if settings.num_return_sequences > 1:
         raise_error(
             "E0891",
-            f"`num_return_sequences` is {settings.num_return_sequences}, but only 1 is supported",
-            helps=["leave out `num_return_sequences`, or call `generate` with a list"],
+            "`num_return_sequences` must be 1 for continuous batching, got "
+            f"{settings.num_return_sequences}",
+            helps=["remove `num_return_sequences`, or call `generate` with a list"],
         )
     return _generate_in_order(generator, prompts, checked_size, settings)
 
@@ -156,8 +157,8 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
     if not isinstance(prompt, Mapping) and not required:
         raise_error(
             "E0910",
-            "the model has no text input, so prompts need input names",
-            helps=["pass inputs by name, as in {'ids': [1, 2]}"],
+            "the model has no text input, so each prompt must be a mapping of input names",
+            helps=["for example {'ids': [1, 2]}"],
         )
     named = prompt if isinstance(prompt, Mapping) else {required[0]: prompt}
     known = [*generator.input_signature.graph.inputs]
@@ -180,7 +181,8 @@ def _check_batch_size(batch_size: object) -> int:
         return count
     raise_error(
         "E0891",
-        f"invalid `batch_size` {escape_text(repr(batch_size))[:60]}",
+        f"`batch_size` must be an integer from 1 to {MAX_BATCH_SIZE}, got "
+        f"{escape_text(repr(batch_size))[:60]}",
         helps=[f"use an integer from 1 to {MAX_BATCH_SIZE}"],
     )
 

@@ -123,11 +123,12 @@ class GenerationRequest:
         if self.model.decode is None:
             raise_error(
                 "E0945",
-                "this model's tokens have no text form",
+                "tokens of this model cannot be decoded to text",
                 notes=["its spec does not declare a tokenizer"],
                 helps=[
                     "iterate over the tokens instead",
-                    "add `show logits = text(…)` to the spec's `reading`",
+                    "or declare it: add `show logits = text(…)` to the `reading` section of "
+                    "the spec",
                 ],
             )
         return self.model.decode
@@ -223,7 +224,10 @@ def _recompute_padding_mask(
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
     if find_default_sources(defaults, mask_input) != {sequence_input}:
-        title = f"the prompts have different lengths, and `{mask_input}` depends on more inputs"
+        title = (
+            f"the prompts have different lengths, and the default of `{mask_input}` depends on "
+            "other inputs"
+        )
         raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
     mask_defaults, mask = (
         resolve_missing_inputs(defaults, (mask_input,)),
@@ -257,9 +261,9 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not mask_input:
         raise_error(
             "E0912",
-            f"the prompts have {min(map(len, sequences))} to {longest} tokens, "
-            "but the model cannot mask padding",
-            notes=["the model has no `keep` input with the same axes"],
+            f"the prompts have {min(map(len, sequences))} to {longest} tokens, but the model "
+            "has no padding mask",
+            notes=["no `keep` input has the axes of the prompts"],
             helps=[
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
@@ -323,7 +327,8 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
         return
     raise_error(
         "E0943",
-        f"the prompt has {prompt.shape[1]} tokens, maximum {model.max_context}",
+        f"the prompt has {prompt.shape[1]} tokens, but the model supports at most "
+        f"{model.max_context}",
         notes=[format_limit_reason(model.limiting_table, model.max_context)]
         if model.limiting_table
         else [],
@@ -347,7 +352,7 @@ def compute_max_new_tokens(
     if remaining < 1:
         raise_error(
             "E0733",
-            f"the prompt has {prompt_length} tokens, and `max_length` is {settings.max_length}",
-            helps=["use `max_tokens`, which does not count the prompt"],
+            f"the prompt has {prompt_length} tokens, but `max_length` is {settings.max_length}",
+            helps=["increase `max_length`, or use `max_tokens`, which does not count the prompt"],
         )
     return min(max_tokens, remaining)

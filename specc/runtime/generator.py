@@ -70,7 +70,7 @@ class Generator(GenerativeModel):
         if len(values) > len(unassigned):
             raise_error(
                 "E0910",
-                f"got {len(values)} inputs, expected {len(unassigned)}",
+                f"expected {len(unassigned)} inputs, got {len(values)}",
                 helps=[f"inputs: {', '.join(unassigned)}"],
             )
         inputs |= dict(zip(unassigned, values, strict=False))
@@ -92,7 +92,8 @@ class Generator(GenerativeModel):
             if chosen.log_probs and chosen.strategy == "beam":
                 raise_error(
                     "E0733",
-                    "a standalone generator with beam search has no log-probabilities of tokens",
+                    "log-probabilities are not available from a standalone generator with "
+                    "beam search",
                 )
         return chosen
 
@@ -127,7 +128,9 @@ class Generator(GenerativeModel):
         check_context_length(limited, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.allows_empty_prompt:
-            raise_error("E0912", f"`{sequence_input}` is empty: a prompt needs at least one token")
+            raise_error(
+                "E0912", f"`{sequence_input}` is empty, expected a prompt of at least one token"
+            )
         length = prompt.shape[1] if len(prompt) else 0
         max_tokens = compute_max_new_tokens(limited, settings, length)
         return GenerationStream(

@@ -231,9 +231,9 @@ def require_attention_model(opened: InferenceModel) -> LoadedModel:
     """
     scoring_model = opened.scoring_model
     if scoring_model is None:
-        obstacle = "available only in the graph `score`, which this package lacks"
+        obstacle = "available only in the graph `score`, which this package does not contain"
     elif scoring_model.manifest.decoding is not None:
-        obstacle = "not available in a standalone generator: they are inside its loop"
+        obstacle = "not available in a standalone generator, which computes them inside its loop"
     else:
         return scoring_model
     raise_error(
@@ -259,8 +259,8 @@ def has_batch_shared_scales(opened: InferenceModel) -> bool:
 def open_stream(opened: InferenceModel) -> StreamingModel:
     """Return the streaming model. Raise E0977 if the model does not stream."""
     if opened.streaming_model is None:
-        fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
-        raise_error("E0977", "this model does not stream", helps=[fix])
+        fix = "compile a spec that declares `stream RESULT of INPUT`, with `--graphs step`"
+        raise_error("E0977", "this model is not a streaming model", helps=[fix])
     return opened.streaming_model
 
 
@@ -294,7 +294,7 @@ def open_compiled_model(
         raise_error(
             "E0832",
             f"`{escape_text(path)}` is a single model, not a package",
-            helps=["leave out --graph"],
+            helps=["remove --graph"],
         )
     package = ModelPackage(**vars(files)) if files else None
     if directory and files is None:
@@ -322,20 +322,20 @@ def _fail_missing_model(path: Path) -> NoReturn:
     helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
     raise_error(
         "E0802",
-        f"the model `{escape_text(path)}` cannot be read: no such file or directory",
-        helps=helps or ["`specc compile SPEC -o FILE` compiles a spec"],
+        f"cannot read the model `{escape_text(path)}`: no such file or directory",
+        helps=helps or ["compile a spec first: `specc compile SPEC -o FILE`"],
     )
 
 
 def _fail_not_generative(opened: InferenceModel) -> NoReturn:
     """Raise E0701 because the model is not generative."""
-    helps = ["leave out the generation options"]
+    helps = ["remove the generation options"]
     if opened.package is None:
-        title = "this model does not generate and has no generation settings"
+        title = "this model is not a generative model, so it has no generation settings"
         raise_error("E0701", title, helps=helps)
     raise_error(
         "E0701",
-        f"`{escape_text(opened.path)}` has no step graph that specc can run",
-        notes=["packages compiled with `--io-names` are for other programs"],
+        f"`{escape_text(opened.path)}` has no step graph for generation with specc",
+        notes=["packages compiled with `--io-names` are for other libraries"],
         helps=["compile it with `--graphs step`, without `--io-names`", *helps],
     )

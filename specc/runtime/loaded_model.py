@@ -285,7 +285,7 @@ def _run_batches(
             results = model.run(**batch)
         except Failed as failed:
             first, *others = failed.diagnostics
-            where = f"it is in batch {number}"
+            where = f"in batch {number}"
             raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
         yield results
 
@@ -293,8 +293,11 @@ def _run_batches(
 def _fail_not_batches() -> NoReturn:
     raise_error(
         "E0910",
-        "pass inputs by name; unnamed arguments are batches",
-        helps=["model.run(x=array)", 'model.run({"x": array} for array in arrays)'],
+        "positional arguments must be batches (mappings of input names to arrays)",
+        helps=[
+            "model.run(x=array)",
+            'for several batches: model.run({"x": array} for array in arrays)',
+        ],
     )
 
 
@@ -305,7 +308,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     generator, whose output lengths are dynamic.
     """
     if model.manifest.decoding is not None:
-        raise_error("E0832", "a standalone generator has no outputs of static length")
+        raise_error("E0832", "a standalone generator does not support static shapes")
     graph = model.manifest.graph
     _check_lengths(graph, lengths)
     env = {**lengths}
@@ -316,7 +319,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
-        _fail_lengths(f"the model has no such lengths: {error}", graph)
+        _fail_lengths(f"the lengths are invalid for this model: {error}", graph)
     session = model.file.open_fixed(model.provider, lengths, shapes)
     return replace(model, session=session)
 
@@ -329,11 +332,11 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
             _fail_lengths(f"unknown length `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             _fail_lengths(
-                f"`{name}` must be a positive integer, not {escape_text(repr(length))[:40]}", graph
+                f"`{name}` must be a positive integer, got {escape_text(repr(length))[:40]}", graph
             )
     if absent := [name for name in known if name not in lengths]:
         listed = ", ".join(f"`{name}`" for name in absent)
-        _fail_lengths(f"{listed} has no fixed length", graph)
+        _fail_lengths(f"missing length of {listed}", graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
@@ -345,4 +348,4 @@ def _list_dynamic_lengths(graph: Graph) -> list[str]:
 
 def _fail_lengths(title: str, graph: Graph) -> NoReturn:
     example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
-    raise_error("E0981", title, helps=[f"name all of them: `model.fixed({example})`"])
+    raise_error("E0981", title, helps=[f"set all of them: `model.fixed({example})`"])

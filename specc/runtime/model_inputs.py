@@ -386,8 +386,8 @@ def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
 def _fail_right_padding(name: str, sequence_input: str) -> NoReturn:
     raise_error(
         "E0912",
-        f"cannot generate after padding, and `{name}` is padded on the right",
-        notes=[f"new positions of `{sequence_input}` are appended there"],
+        f"`{name}` is padded on the right, so no position can be generated after it",
+        notes=[f"new positions of `{sequence_input}` are appended after the padding"],
         helps=[
             f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
             "or batch prompts of equal length",

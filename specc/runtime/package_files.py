@@ -107,7 +107,7 @@ def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
         _fail_inconsistent(
             directory,
             name,
-            f"it has {size} bytes, and had {digest.bytes} when the package was written",
+            f"it has {size} bytes, but had {digest.bytes} when the package was written",
         )
 
 

@@ -81,7 +81,7 @@ def _make_scalars(
         if input_name in session.inputs:
             value = values[name]
             if name == "seed" and value >= 2**63:
-                title = f"seeds must be below 2**63, got {value}"
+                title = f"the seed must be less than 2**63, got {value}"
                 raise_error("E0732", title, helps=["use a smaller seed"])
             scalars[input_name] = np.array(value, session.inputs[input_name].dtype)
         elif name == "repetition_penalty" and values[name] != 1:
@@ -156,14 +156,14 @@ def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 because the caller's input differs from the input that the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].padding_side:
-        title = f"the model computes `{name}` itself, and its value differs from the given one"
+        title = f"the model computes `{name}`, and the value passed differs from the computed value"
         raise_error("E0912", title, helps=[package])
-    note = f"it computes `{name}`"
+    note = f"the mask is computed by `{name}`"
     if name == input_signature.mask_input:
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
-        "the model computes the padding mask itself, and it differs from the given one",
+        "the model computes the padding mask, and the mask passed differs from the computed mask",
         notes=[note],
         helps=[f"batch prompts of equal length, or {package}"],
     )
@@ -192,6 +192,6 @@ def check_compiled_settings(
 def _fail_fixed(name: str, compiled_value: object, value: object) -> NoReturn:
     raise_error(
         "E0733",
-        f"`{name}` must be {compiled_value}, with which this model was compiled, got {value}",
-        helps=["compile it again with that setting, or use a package: `--graphs step`"],
+        f"`{name}` must be {compiled_value}, as compiled into this model, got {value}",
+        helps=["compile the model with this setting, or use a package: `--graphs step`"],
     )

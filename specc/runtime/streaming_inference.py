@@ -128,11 +128,11 @@ class StreamingModel(StepGraphs):
                 raise_error(
                     "E0910",
                     f"the model has no input `{escape_text(name)[:60]}`",
-                    helps=[f"the inputs are {', '.join(inputs)}"],
+                    helps=[f"the inputs of the model are {', '.join(inputs)}"],
                 )
             if name in time_axes:
                 fix = f"pass it to `push({name}=…)`"
-                raise_error("E0978", f"`{name}` is streamed", helps=[fix])
+                raise_error("E0978", f"`{name}` must not be passed to `stream`", helps=[fix])
         return InputStream(model=self, constant_inputs=dict(constant_inputs))
 
 
@@ -175,7 +175,7 @@ class InputStream:
     def _push_chunk(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
         if self.has_ended:
             title = "this stream has ended"
-            raise_error("E0978", title, helps=["start another: `model.stream()`"])
+            raise_error("E0978", title, helps=["start a new stream: `model.stream()`"])
         inputs, past_inputs, lengths = self._check_chunk(pieces)
         count = inputs[self.model.input_signature.sequence_input].shape[1]
         size = self.model.chunks.step_length
@@ -207,7 +207,7 @@ class InputStream:
         for name in pieces:
             if name in input_signature.graph.inputs and name not in time_axes:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
-                raise_error("E0978", f"`{name}` is the same for all positions", helps=[fix])
+                raise_error("E0978", f"`{name}` is constant during a stream", helps=[fix])
         # a default may depend on all positions so far
         if time_axes.keys() - pieces.keys() - {*self.model.chunks.per_step_inputs}:
             return self._check_chunk_with_past(pieces)
@@ -248,7 +248,7 @@ class InputStream:
         except ValueError:
             raise_error(
                 "E0912",
-                f"this chunk of `{name}` has a different shape than earlier ones",
+                f"the shape of this chunk of `{name}` differs from earlier chunks",
                 notes=[f"shape {list(new_positions.shape)}, earlier {list(past.shape)}"],
             )
 
@@ -264,8 +264,8 @@ class InputStream:
                 raise_error(
                     "E0912",
                     f"`{name}` is {length} in this chunk, but was {self.lengths[name]} before",
-                    notes=["a stream has a fixed batch"],
-                    helps=["start another stream for other sequences: `model.stream()`"],
+                    notes=["the batch size of a stream is fixed"],
+                    helps=["start a new stream for other sequences: `model.stream()`"],
                 )
         return lengths
 
@@ -301,11 +301,10 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
             leftover_text = "1 position" if leftover == 1 else f"{leftover} positions"
             raise_error(
                 "E0979",
-                f"the last {leftover_text} cannot fill a chunk of {size}, "
-                "but the full forward pass "
-                f"computes {full_length - chunked_length} more of `{name}` from them",
-                notes=["windows of this spec end before their chunk"],
-                helps=[f"pad to {size} positions, as the spec does", "or leave them out"],
+                f"the last {leftover_text} cannot fill a chunk of {size}, but the full forward "
+                f"pass computes {full_length - chunked_length} more of `{name}` from them",
+                notes=["the windows of this model end before the end of the chunk"],
+                helps=[f"pad to {size} positions, as the spec does", "or drop these positions"],
             )
 
 
@@ -317,11 +316,11 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
     if position_count > limit:
         raise_error(
             "E0943",
-            f"got {position_count} positions, the maximum is {limit}",
+            f"got {position_count} positions, but the model supports at most {limit}",
             notes=[f"limited by the position embedding `{facts.limiting_table}`"]
             if facts.limiting_table
             else [],
-            helps=["start another stream"],
+            helps=["start a new stream"],
         )
 
 

@@ -190,7 +190,7 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
             expected = choice_text or type(options[name]).__name__
             raise_error(
                 "E0753",
-                f"`{name}` cannot be {escape_text(repr(value))[:60]}",
+                f"invalid value {escape_text(repr(value))[:60]} of `{name}`",
                 helps=[f"expected {expected}"],
             )
         options[name] = value
@@ -339,7 +339,7 @@ def _read_choices(
     texts = _list_texts("text", inputs["text"])
     if len(texts) > 1:
         helps = ["pass one text at a time"]
-        raise_error("E0912", "choices need a single text, got several", helps=helps)
+        raise_error("E0912", "choices must be passed with a single text, got several", helps=helps)
     choices = _list_texts("choices", inputs["choices"])
     encodings = [encode_text(texts[0], choice, record) for choice in choices]
     return _EncodedBatch(encodings, [0] * len(encodings), {"text": texts, "choices": choices})
@@ -352,8 +352,8 @@ def _read_images(
     labels = _list_texts("candidate_labels", inputs["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
-        helps = ['put `{}` in place of the label: "This is a photo of {}."']
-        raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
+        helps = ['write `{}` where the label is inserted: "This is a photo of {}."']
+        raise_error("E0753", "the hypothesis template does not contain `{}`", helps=helps)
     encodings = [encode_text(template.replace("{}", t), None, record) for t in labels]
     if task.padded_length:
         fill = task.pad_token_id or 0

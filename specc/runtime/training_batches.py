@@ -52,7 +52,7 @@ def make_training_inputs(
         raise_error(
             "E0912",
             f"the examples of `{name}` have different shapes: {', '.join(shapes[:4])}",
-            helps=["batch examples of equal shape"],
+            helps=["pass examples of equal shape in one batch"],
         )
     return dict(batch_sequences(graph, name, arrays))
 
@@ -119,9 +119,9 @@ def make_causal_targets(
         if len(sequence) < 2:
             raise_error(
                 "E0947",
-                f"the text of example {number} is too short for training",
-                notes=[f"`{name}` needs at least two tokens"],
-                helps=["leave it out"],
+                f"the text of example {number} has fewer than two tokens",
+                notes=[f"`{name}` needs at least two tokens per example"],
+                helps=["remove this example"],
             )
         shifted = [IGNORE_INDEX] * (len(start) - 1) + ids
         inputs.append(np.array(sequence[:-1], np.int64))
@@ -250,12 +250,13 @@ class TrainingCollator:
         outputs = self.graph.outputs
         if any(name in outputs or self._find_learned_section(name, names) for name in names):
             return
-        helps = [f"name a result: {', '.join(f'`{name}`' for name in outputs)}"]
+        helps = [f"add a target, one of: {', '.join(f'`{name}`' for name in outputs)}"]
         if self.generation is not None:
             helps = [
-                f"pass whole texts as `{self.generation.sequence_input}`, which the model generates"
+                f"pass complete sequences as `{self.generation.sequence_input}`; the targets "
+                "are the next tokens"
             ]
-        raise_error("E0946", "examples without targets", helps=helps)
+        raise_error("E0946", "the examples contain no targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
         """Return the input and target names of the examples. Raise E0946 if they differ between
@@ -317,7 +318,7 @@ def check_training_examples(examples: object) -> Sequence[TrainingExample]:
     if isinstance(examples, Mapping) or "to_dict" in methods:
         helps = [
             "pass a list, e.g. of one example: [example]",
-            'of a frame of pandas: frame.to_dict("records")',
+            'for a pandas DataFrame: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
         # a dataset of another library, whose items are read on demand

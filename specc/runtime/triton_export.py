@@ -42,7 +42,7 @@ def write_triton_repository(
         raise_error(
             "E0889",
             f"`{escape_text(name)[:80]}` is not a valid Triton model name",
-            helps=["letters, digits, `_`, `-` and `.`: --name small_reader"],
+            helps=["use only letters, digits, `_`, `-` and `.`, for example --name small_reader"],
         )
     text = format_triton_config(model.manifest.graph, name, max_batch_size)
     directory = repository / name
@@ -57,8 +57,8 @@ def write_triton_repository(
         if Path(location).name != location:
             raise_error(
                 "E0889",
-                f"the weights are in `{escape_text(location)}`, outside the model's directory",
-                helps=["compile it to another directory, which copies the weights"],
+                f"the weights are in `{escape_text(location)}`, outside the directory of the model",
+                helps=["compile it with -o in another directory, which copies the weights"],
             )
     with OutputDirectory(directory / "1") as out:
         for location in weight_files:
@@ -100,8 +100,9 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
         if batch is None or batch.number is not None or type.shape[:1] != (batch,):
             raise_error(
                 "E0889",
-                f"`{escape_text(port)}` is {type}, but the server stacks requests along the batch",
-                notes=["the first axis of every input and output has to be the batch"],
+                f"`{escape_text(port)}` is {type}, but Triton batches requests along the first "
+                "axis",
+                notes=["the first axis of every input and output must be the batch axis"],
                 helps=["write `--max-batch-size 0` to disable batching"],
             )
 
@@ -112,7 +113,7 @@ def _check_independence(graph: Graph) -> None:
     for warning in check_batch_independence(graph, str(batch)):
         raise_error(
             "E0889",
-            f"{warning.title}, but the server stacks requests along this axis",
+            f"{warning.title}, but Triton batches requests along this axis",
             helps=["write `--max-batch-size 0` to disable batching"],
         )
 

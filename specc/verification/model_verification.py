@@ -244,7 +244,7 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
             "even in float64, perturbing every value by the size of a float32 rounding error "
             f"changes most positions by more than {MAX_INFORMATIVE_BOUND:g} of the largest value"
         ],
-        helps=["look for differences of nearly equal numbers, or for very large numbers"],
+        helps=["check for differences of nearly equal values, and for very large values"],
     )
 
 

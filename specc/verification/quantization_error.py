@@ -222,7 +222,7 @@ class QuantizationComparison:
         if one != other:
             raise_error(
                 "E0857",
-                "the two models have different inputs or outputs",
+                "the model and its baseline have different inputs or outputs",
                 notes=[f"present in only one model: {', '.join(n for n, _ in {*one} ^ {*other})}"],
                 helps=["compile both from the same spec with the same config"],
             )

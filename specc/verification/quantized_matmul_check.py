@@ -70,8 +70,8 @@ def compare_quantized_matmuls(
                 f"a quantized matrix product differs by {error:.1e} of its largest value",
                 notes=[f"`{matmul.value_names['y']}`, a {matmul.operator}", sizes_text],
                 helps=[
-                    "compile with `--quantize int8-weights`, or report the difference: this "
-                    "processor multiplies integers differently"
+                    "compile with `--quantize int8-weights`, and report this error with the "
+                    "CPU model"
                 ],
             )
     return worst

@@ -305,7 +305,7 @@ def _raise_overflow(graph: Graph, value: Value, number: float, use: str = "") ->
     dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)
-    form, helps = HALF_FORMATS.get(dtype), ["look for outliers in the weights of earlier layers"]
+    form, helps = HALF_FORMATS.get(dtype), ["check the weights of earlier layers for outliers"]
     if form:
         helps = [
             "compile with `--dtype bf16`, which has the range of f32",

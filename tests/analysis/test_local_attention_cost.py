@@ -63,5 +63,5 @@ def test_explain_attention_forms(tmp_path: Path, capsys: pytest.CaptureFixture[s
     small += ["--set", "context=512"]
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
     assert (
-        "blocks are only faster above 512 positions, but the maximum is" in capsys.readouterr().out
+        "blocks are faster only above 512 positions, but the maximum is" in capsys.readouterr().out
     )

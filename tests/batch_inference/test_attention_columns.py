@@ -58,5 +58,5 @@ def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
 def test_unknown_attention(small: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0879") as failed:
         execute_map(small, tmp_path, "attention.lok")
-    assert failed.value.diagnostics[0].notes == ("it has look",)
+    assert failed.value.diagnostics[0].notes == ("attention layers: look",)
     assert not (tmp_path / "out").exists()

@@ -172,7 +172,7 @@ def test_failing_last_fsync_keeps_hashed_files(
 
     monkeypatch.setattr(output.os, "fsync", fsync)
     with (
-        pytest.raises(Failed, match=r"E0815\]: .* is complete, but not confirmed"),
+        pytest.raises(Failed, match=r"E0815\]: .* is complete, but flushing"),
         OutputDirectory(tmp_path) as out,
     ):
         part = out.write_hash_named_file("weights", ".bin", [b"1"])

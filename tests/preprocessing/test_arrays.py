@@ -136,7 +136,7 @@ def test_file_size_limit(tmp_path, monkeypatch):
         ("[NaN]", "NaN"),
         ("[-Infinity]", "Infinity"),
         ("[1e400]", "[0] is too large"),
-        ("[9223372036854775808]", "64 bits"),
+        ("[9223372036854775808]", "64-bit range"),
         ("[" + "9" * 5000 + "]", "too many digits"),
         ("[" * 100_000, "too deep"),
         ("[" * 17 + "]" * 17, "nested more than 16 levels deep"),

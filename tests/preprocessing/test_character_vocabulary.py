@@ -52,7 +52,7 @@ def test_unknown_character_error():
     diagnostic = get_diagnostic(lambda: encode_text_ids("abA", LETTERS))
     assert diagnostic.code == "E0908"
     assert "`A` (U+0041)" in diagnostic.title
-    assert "`a` is in it" in diagnostic.title
+    assert "`a` is in the vocabulary" in diagnostic.title
     assert diagnostic.primary.span.column == 3
     assert "\x1b" not in get_diagnostic(lambda: encode_text_ids("\x1b[31m", LETTERS)).title
 

@@ -97,7 +97,7 @@ def test_ids_outside_the_embedding(value, fits):
     else:
         (fault,) = get_errors([SOURCE], {"source": array})
         assert fault.code == "E0913"
-        assert f"the id {value} at [1, 2]; ids go from 0 to 99" in fault.title
+        assert f"the id {value} at [1, 2], expected 0 to 99" in fault.title
 
 
 def test_nan_names_its_position():
@@ -112,7 +112,7 @@ def test_bounds():
     bounds = {"src": LengthBound(1, 4, "the table of positions has 4 rows")}
     for length in (1, 4):
         check_inputs([SOURCE], {"source": make_ids(2, length)}, bounds=bounds)
-    for length, text in ((0, "minimum is 1"), (5, "maximum is 4")):
+    for length, text in ((0, "at least 1"), (5, "at most 4")):
         (fault,) = get_errors([SOURCE], {"source": make_ids(2, length)}, bounds=bounds)
         assert fault.code == "E0912"
         assert text in fault.title

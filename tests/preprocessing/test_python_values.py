@@ -134,8 +134,8 @@ def test_pil_images_and_paths(kind: str, tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "on a GPU": (lambda: make_dlpack_tensor(F32, device=2), r"E0907.*device[\s\S]*\.cpu\(\)"),
-    "ROCm": (lambda: make_dlpack_tensor(F32, device=10), "E0907.*device"),
+    "on a GPU": (lambda: make_dlpack_tensor(F32, device=2), r"E0907.*accelerator[\s\S]*\.cpu\(\)"),
+    "ROCm": (lambda: make_dlpack_tensor(F32, device=10), "E0907.*accelerator"),
     "masked": (lambda: np.ma.array([1.0], mask=[True]), "E0907.*masked"),
     "null in Arrow": (build_with_arrow(lambda pa: pa.array([1, None, 3])), "E0907.*row 1"),
     "null in a row": (build_with_arrow(lambda pa: [pa.array([1, None])]), "E0907.*row 1"),

@@ -57,7 +57,7 @@ def test_length_check_rejects_exactly_the_inputs_without_a_value(
         if fine:
             input_signature.prepare(given)
         else:
-            with pytest.raises(Failed, match=r"E0912.*the maximum is"):
+            with pytest.raises(Failed, match=r"E0912.*must be at most"):
                 input_signature.prepare(given)
         # The maximum generated length is one position before the rejected length.
         most = compute_max_context_length(input_signature.length_bounds, "seq", {"src": src})
@@ -103,5 +103,5 @@ def test_generation_ends_at_the_position_limit_of_its_source(
         texts = model.generate(source=[[1] * src], max_tokens=30).results()
         text = texts[0][0]
         assert text.complete or len(text.tokens) == 9 - src
-    with pytest.raises(Failed, match=r"`seq \+ src` is 10, the maximum is 9"):
+    with pytest.raises(Failed, match=r"`seq \+ src` is 10, but must be at most 9"):
         model.generate(source=[[1] * 8], ids=[[3, 4]])

@@ -63,9 +63,9 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lengths", "words"),
     [
-        ({}, "`batch` has no fixed length"),
-        ({"batch": 0}, "a positive integer, not 0"),
-        ({"batch": True}, "not True"),
+        ({}, "missing length of `batch`"),
+        ({"batch": 0}, "a positive integer, got 0"),
+        ({"batch": True}, "got True"),
         ({"batch": "\x1b[31m"}, "a positive integer"),
         ({"batch": 1, "rows": 2}, "unknown length `rows`"),
     ],

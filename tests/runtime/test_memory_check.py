@@ -74,7 +74,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_opened(
     for words in (["run", str(halves), "[[[0.5]]]"], ["verify", str(halves)]):
         assert main(words) == 3
         said = capsys.readouterr().err
-        assert "needs about 1.05 MB of memory, and 1.05 MB are free" in said
+        assert "needs about 1.05 MB of memory, but only 1.05 MB are free" in said
         assert "this model with weights of 8 bits" in said
 
 

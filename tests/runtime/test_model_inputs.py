@@ -100,7 +100,7 @@ def test_a_standalone_generator_refuses_defaults_of_uncached_values(tmp_path: Pa
 def test_right_padded_prompts_are_refused(tmp_path: Path) -> None:
     body = "  x, rest = gru(x, hidden=d, reset=after, keep=keep) @ rnn\n"
     model = compiled(tmp_path, "keep: keep[batch, n] right", body)
-    with pytest.raises(specc.Failed, match="after padding"):
+    with pytest.raises(specc.Failed, match="padded on the right"):
         model.generate(ids=[[3, 5, 7], [1, 2]]).results()
 
 

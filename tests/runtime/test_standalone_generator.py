@@ -156,8 +156,8 @@ def test_unused_inputs_are_optional(way: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        ({"kinds": [[1, 1, 1]]}, "computes `kinds` itself"),
-        ({"seen": [[True, False, False]]}, "the padding mask itself"),
+        ({"kinds": [[1, 1, 1]]}, "the model computes `kinds`"),
+        ({"seen": [[True, False, False]]}, "the model computes the padding mask"),
     ],
 )
 def test_computed_inputs_cannot_be_overridden(

@@ -87,12 +87,12 @@ def test_an_invalid_chunk_is_refused(tmp_path: Path, rows: int) -> None:
 
 def test_static_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(4)
-    with pytest.raises(specc.Failed, match=r"E0978.*`x` is streamed"):
+    with pytest.raises(specc.Failed, match=r"E0978.*`x` must not be passed to `stream`"):
         one.stream(x=all_["x"])
     with pytest.raises(specc.Failed, match=r"E0910.*no input `y`"):
         one.stream(y=all_["x"])
     stream = one.stream(memory=all_["memory"])
-    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is the same for all positions"):
+    with pytest.raises(specc.Failed, match=r"E0978.*`memory` is constant during a stream"):
         stream.push(x=all_["x"], memory=all_["memory"])
     with pytest.raises(specc.Failed, match="E0910"):
         stream.push()

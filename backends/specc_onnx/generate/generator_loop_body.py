@@ -94,9 +94,9 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     if default is None:
         raise_error(
             "E0944",
-            f"the default of `{name}` reads positions of `{growing}` other than the generated one",
-            notes=["a standalone generator has only the newest token"],
-            helps=["compile a package: --graphs step", f"compute `{name}` from one token"],
+            f"the default of `{name}` reads positions of `{growing}` other than the newest",
+            notes=["the loop of a standalone generator has only the newest token"],
+            helps=["compile a package: --graphs step", f"or compute `{name}` from one token"],
         )
     return None if _is_true_for_tokens(default.outputs[name]) else default
 

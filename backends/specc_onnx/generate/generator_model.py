@@ -72,7 +72,7 @@ def build_generation_model(
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{growing}`",
-                notes=["inside a standalone generator only the padding mask is known"],
+                notes=["a standalone generator computes only the padding mask"],
                 helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
             )
     lower_encoder(context)

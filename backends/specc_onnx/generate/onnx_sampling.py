@@ -36,8 +36,8 @@ def check_sampling_opset(opset: int) -> None:
             f"sampling is not supported at opset {opset}",
             notes=["random numbers need `BitwiseXor`, which opset 18 introduced"],
             helps=[
-                f"leave out `--opset` for the default, {onnx_targets.DEFAULT_OPSET}, or decode "
-                f"greedily"
+                f"remove `--opset` to use the default, {onnx_targets.DEFAULT_OPSET}, or use "
+                "greedy decoding"
             ],
         )
 

@@ -79,7 +79,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttenti
     if not g.target.uses_blocked_attention:
         return f"{g.target.name} does not use blocked attention"
     if g.site.used_mask[1]:
-        return "the attention weights are used"
+        return "attention weights are an output or are read by other operations"
     if queries != keys:
         return "query and key lengths differ"
     if parts.grid[1].number is None or parts.v.shape[3].number is None:
@@ -94,7 +94,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttenti
     if max_length <= blocks.length_threshold:
         threshold = blocks.length_threshold
         return (
-            f"blocks are only faster above {threshold} positions, but the maximum is {max_length}"
+            f"blocks are faster only above {threshold} positions, but the maximum is {max_length}"
         )
     return blocks
 

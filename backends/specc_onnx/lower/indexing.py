@@ -265,7 +265,7 @@ class _AxisSampler:
         constant.
         """
         g, length, size = self.g, self.length.number, self.target_length.number
-        assert length is not None, "`resize` requires static lengths here"
+        assert length is not None, "`resize` requires static lengths for this mode"
         assert size is not None, "of both"
         parts = []
         for indices, weights in compute_antialias_weights(self.op.mode, length, size):

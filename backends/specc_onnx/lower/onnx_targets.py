@@ -87,7 +87,7 @@ def check_opset(opset: int) -> None:
         raise_error(
             "E0821",
             f"unsupported opset {opset}: expected {MIN_OPSET} to {MAX_OPSET}",
-            helps=[f"leave out `--opset` for the default, {DEFAULT_OPSET}"],
+            helps=[f"remove `--opset` to use the default, {DEFAULT_OPSET}"],
         )
 
 

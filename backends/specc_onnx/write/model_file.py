@@ -139,7 +139,10 @@ class OnnxModelFile:
                     f"the weights `{escape_text(name)}` of `{escape_text(str(self.path))}` "
                     f"cannot be read",
                     notes=[escape_text(str(error))[:300]],
-                    helps=["compile again: the file next to the model may be missing or truncated"],
+                    helps=[
+                        "compile the model again; the file with its weights may be missing or "
+                        "truncated"
+                    ],
                 )
         return weights
 
@@ -300,7 +303,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
         raise_error(
             "E0926",
             f"`{escape_text(str(path))}` is not an ONNX model",
-            helps=["compile one: `specc compile SPEC -o MODEL.onnx`"],
+            helps=["compile a spec: `specc compile SPEC -o MODEL.onnx`"],
         )
     return OnnxModelFile(path, model)
 

@@ -217,7 +217,7 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
         raise_not_replaceable(
             path,
             f"the file is {description}",
-            "use another directory with -o, or --force to replace it",
+            "write to another directory with -o, or overwrite it with --force",
         )
 
 

@@ -110,11 +110,9 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
     if inline and not can_store_inline(pieces):
         raise_error(
             "E0823",
-            f"{total / 2**30:.1f} GiB of weights exceed the limit of one ONNX file",
+            f"{total / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
             notes=["the limit is 2 GiB"],
-            helps=[
-                "leave out `--weights-as inline` to write the weights to a file next to the model"
-            ],
+            helps=["remove `--weights-as inline` to write the weights to a file next to the model"],
         )
     return inline
 
@@ -174,8 +172,8 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
         ]
         raise_error(
             "E0824",
-            f"{len(unlinked)} of {len(pieces)} weights cannot stay in the checkpoint",
-            notes=[*reasons, f"the first is `{unlinked[0]}`"],
+            f"{len(unlinked)} of {len(pieces)} weights cannot be linked to the checkpoint",
+            notes=[*reasons, f"the first one is `{unlinked[0]}`"],
             helps=[
                 "write the model to the directory of the checkpoint, or use `--weights-as copy`"
             ],

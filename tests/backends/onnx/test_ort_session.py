@@ -97,7 +97,7 @@ def test_any_byte_order_and_strides() -> None:
 
 
 def test_unknown_provider_gets_a_suggestion() -> None:
-    with pytest.raises(Failed, match=r"E0921\]: unknown provider `cdua`") as caught:
+    with pytest.raises(Failed, match=r"E0921\]: unknown execution provider `cdua`") as caught:
         get_ort_provider("cdua")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
     with pytest.raises(Failed) as caught:
@@ -110,7 +110,7 @@ def test_unknown_provider_gets_a_suggestion() -> None:
     reason="needs an ONNX Runtime without CUDA",
 )
 def test_missing_provider_is_an_error_without_fallback(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"E0922\]: the provider `cuda` is not available"):
+    with pytest.raises(Failed, match=r"E0922\]: the execution provider `cuda` is not available"):
         open_ort_model(tmp_path / "m.onnx", "cuda")
 
 

@@ -225,7 +225,7 @@ def test_too_large_inline_weights_are_rejected_before_reading(tmp_path: Path) ->
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
     assert sum(4 * np.prod(w.shape, dtype=float) for w in values.parameters.values()) > MAX_INLINE
     with pytest.raises(
-        Failed, match=r"E0823\]: .* GiB of weights exceed the limit of one ONNX file"
+        Failed, match=r"E0823\]: .* GiB of weights exceed the 2 GiB limit of one ONNX file"
     ):
         write_to(graph, values, tmp_path / "m.onnx", weights_as="inline")
     assert values.read == []

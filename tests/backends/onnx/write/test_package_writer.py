@@ -226,7 +226,9 @@ def test_equal_existing_file_is_never_removed(tmp_path: Path) -> None:
 def test_foreign_file_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
-    with pytest.raises(Failed, match=rf"E0833\]: .*{name}` would be replaced"):
+    with pytest.raises(
+        Failed, match=rf"E0833\]: .*{name}` already exists and would be overwritten"
+    ):
         write_pair_package(tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]")])
     assert read_directory(tmp_path / "pair") == {name: b"something else"}
 
