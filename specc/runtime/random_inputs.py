@@ -300,8 +300,10 @@ class StepInputSampler:
         """Return the symbol of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
+        # states may also contain positions that the encoder computed
+        others = {new, *(_collect_symbols(self.encoder.inputs.values()) if self.encoder else ())}
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
-        return next((symbol for symbol in symbols if symbol != new), "")
+        return next((symbol for symbol in symbols if symbol not in others), "")
 
     def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator

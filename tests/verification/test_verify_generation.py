@@ -193,6 +193,23 @@ def test_steps_have_the_minimum_lengths_of_the_encoder(tmp_path: Path) -> None:
     assert all("agree" in line for line in found)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(s, marks=[] if s == "transformer_xl" else pytest.mark.slow)
+        for s in sorted(SMALL_CONFIGS)
+    ],
+)
+def test_every_package(spec: str, tmp_path: Path) -> None:
+    """Every graph, including decode steps after other steps. Decode steps of Transformer-XL have
+    states with positions of the encoder and of earlier steps.
+    """
+    specc.compile(spec, tmp_path / "p", init=0, set=SMALL_CONFIGS[spec], graphs="all")
+    found = verify_lines(tmp_path / "p")
+    assert all("agree" in line or "not covered" in line for line in found)
+    assert sum("agree" in line for line in found) >= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
