@@ -1,11 +1,11 @@
 """Represent position ids as affine functions of query and key position, and find the offsets
 `q - k` at which comparisons of them can hold.
 
-The input is the two sides of a comparison. Each is written as `a t + b u + far + c`, where `t` and
-`u` are the times of query and key, `far` is a sum of lengths, and `c` lies in an interval, because
-integer division rounds. If the slopes of `t` and `u` in the difference of the two sides are
-opposite, the comparison bounds `t - u`. It also bounds `t - u` if the remaining terms can only make
-it harder to satisfy, given `u >= 0` for keys or `t >= 0` for queries:
+The input is the two sides of a comparison. Each is written as `a t + b u + far + c`, where `t` is
+the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
+interval because integer division rounds. If the slopes of `t` and `u` in the difference of the two
+sides are opposite, the comparison bounds `t - u`. It also bounds `t - u` if the remaining terms can
+only make it harder to satisfy, given `u >= 0` for keys or `t >= 0` for queries:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -37,9 +37,9 @@ ZERO_LENGTH = Dim.from_value(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
-    """The function `query_slope · t + key_slope · u + length_sum / length_divisor + c`, where `c`
-    is between `min_offset` and `max_offset`. `length_sum` is a sum of lengths without a constant
-    term.
+    """The affine function `query_slope · t + key_slope · u + length_sum / length_divisor + c` of
+    query time `t` and key time `u`, where `min_offset <= c <= max_offset`. `length_sum` is a sum of
+    symbolic dimensions without a constant term.
     """
 
     query_slope: Fraction = ZERO
@@ -50,7 +50,7 @@ class AffineIndex:
     length_divisor: int = 1
 
     def multiply(self, factor: Fraction) -> "AffineIndex":
-        """Return the function multiplied by a constant."""
+        """Return this affine function multiplied by a constant factor."""
         low, high = sorted((self.min_offset * factor, self.max_offset * factor))
         return AffineIndex(
             query_slope=self.query_slope * factor,
@@ -86,13 +86,15 @@ class AffineIndex:
 
 
 MaybeAffineIndex: TypeAlias = AffineIndex | None
-"""An affine function of positions, or None."""
+"""An affine function of query and key time, or None if the value is not affine."""
 
 AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, MaybeAffineIndex]
 
 
 def split_length_constant(length: Dim) -> AffineIndex:
-    """Split a length into its constant term and the other terms."""
+    """Split an axis size into its constant term and its symbolic terms; return them as an affine
+    function.
+    """
     number = dict(length.terms).get((), 0)
     return AffineIndex(
         min_offset=Fraction(number), max_offset=Fraction(number), length_sum=length - number
@@ -100,7 +102,9 @@ def split_length_constant(length: Dim) -> AffineIndex:
 
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyTensor) -> Interval:
-    """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
+    """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
+    (`difference < 0` if `strict`) can hold.
+    """
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
     if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, grid):
@@ -120,8 +124,8 @@ def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interva
 
 
 def _is_nonnegative(difference: AffineIndex, grid: QueryKeyTensor) -> bool:
-    """Return True if the lengths in `difference` are never negative. Without non-negative lengths,
-    the comparison holds at least as often.
+    """Return True if the symbolic terms of `difference` are never negative. Then they only make the
+    comparison harder to satisfy, and dropping them is sound.
     """
     if difference.length_sum == 0:
         return True
@@ -158,7 +162,7 @@ def _is_exact_cast(dtype: str, to: str) -> bool:
 
 
 def _is_constant_length(length: Dim, grid: QueryKeyTensor) -> bool:
-    """Return True if the length is the same in every decode step."""
+    """Return True if the axis size is the same in every decode step."""
     return grid.time_axis is None or not length.symbols() & grid.time_axis.dependent_symbols
 
 
@@ -173,7 +177,7 @@ def _match_position_id(grid: QueryKeyTensor) -> AffineIndex | None:
 
 
 def _match_constant(number: float) -> AffineIndex | None:
-    """Match an integer below 2**53; the model may round larger numbers."""
+    """Match an integer below 2**53; larger integers may be rounded at run time."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
     return AffineIndex(min_offset=Fraction(number), max_offset=Fraction(number))

@@ -27,10 +27,10 @@ from specc.ir.types import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisCausality:
-    """Causality along the axis `symbol`.
+    """Causality along the axis with the symbolic dimension `symbol`.
 
     `is_causal` is None if no output has this axis. `reason` describes the op that reads later
-    positions. `receptive_fields` maps each output to its receptive field.
+    positions. `receptive_fields` maps each output to its receptive field along this axis.
     """
 
     symbol: str
@@ -50,8 +50,8 @@ class AxisCausality:
 def iterate_axis_causality(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
-    """Yield the causality along each dynamic axis of an input, except the symbols in `excluded`, in
-    input order.
+    """Yield the causality along each dynamic axis of an input, except the symbolic dimensions in
+    `excluded`, in input order.
     """
     lengths = [
         dim.name
@@ -64,7 +64,7 @@ def iterate_axis_causality(
 
 
 def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
-    """Check causality along one axis."""
+    """Check causality along the axis with the symbolic dimension `symbol`."""
     flow = trace_time_dataflow(graph, symbol)
     fields = compute_receptive_fields(graph, flow)
     if not fields:
@@ -90,8 +90,8 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
 
 
 def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
-    """Format a leak, e.g. `attend` (bert.specc:88:9): the mask is not proved to exclude later
-    positions.
+    """Format a causality violation, e.g. `attend` (bert.specc:88:9): the mask is not proved to
+    exclude later positions.
     """
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
@@ -109,12 +109,12 @@ FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
 class AnalysisReport:
     """The results of all analyses of a graph.
 
-    `time_symbol` is the symbol of the time axis along which the model generates or streams,
-    `chunk_size` the number of positions per step. `batch_symbol` is the symbol of the batch size,
-    if there is one. `is_causal` and `is_batch_independent` are None if not applicable.
-    `receptive_fields` maps each output to its receptive field along the time axis. `padding_masks`
-    names the padding masks. `other_axes` are the other dynamic axes. `has_groups` is True if the
-    graph contains a `same_group` mask.
+    `time_symbol` is the symbolic dimension of the time axis, along which the model generates or
+    streams; `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
+    dimension of the batch axis, or None. `is_causal` is None without a time axis,
+    `is_batch_independent` without a batch axis. `receptive_fields` maps each output to its
+    receptive field along the time axis. `padding_masks` names the padding masks. `other_axes` are
+    the other dynamic axes. `has_groups` is True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None
@@ -130,7 +130,7 @@ class AnalysisReport:
     warnings: tuple[Diagnostic, ...] = field(default=())
 
     def format_lines(self) -> list[str]:
-        """Return the lines that `specc check` prints, one property per line."""
+        """Return the lines that `specc check` prints, one per analysis result."""
         lines = []
         if self.time_symbol and self.is_causal:
             lines += self._format_causality_lines()
@@ -259,7 +259,7 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
 def _format_chunked_receptive_field(name: str, field: Interval) -> str:
     if field.is_empty or field.high == float("inf"):
         return f"{name} depends on all previous input positions"
-    # up to the last position of the same chunk
+    # the receptive field extends to the last position of the same chunk
     return f"{name} depends on the last {int(field.high) + 1} input positions"
 
 

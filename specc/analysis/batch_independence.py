@@ -1,8 +1,8 @@
 """Prove that batch elements are independent.
 
-If the length of an axis contains the batch size, the axis consists of *blocks*: of `batch * k`
-positions, position r belongs to batch element `r // k`. Inputs have k = 1. An op either preserves
-the blocks or mixes batch elements:
+If the size of an axis is a multiple of the batch size, `batch * k`, the axis consists of *blocks*
+of `k` positions: position `r` belongs to batch element `r // k`. Inputs have k = 1. An op either
+preserves the blocks or mixes batch elements:
 
     windows = merge(split(x, [n, 7]), axis=0)
                 [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
@@ -26,16 +26,16 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the symbol of the first axis of all inputs that have axes, or None if it is not the
-    same for all.
+    """Return the symbolic dimension of the first axis if all inputs of rank >= 1 share it,
+    otherwise None.
     """
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return a warning W0602 for each op that mixes batch elements (axis `symbol`), in graph
-    order.
+    """Return a warning W0602 for each op that mixes batch elements (the axis with the symbolic
+    dimension `symbol`), in graph order.
     """
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
@@ -47,17 +47,17 @@ def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
 
 @dataclass(frozen=True)
 class _BatchAxis:
-    """The batch size, and the symbols of lengths derived from it."""
+    """The symbolic dimension of the batch axis, and all symbolic dimensions derived from it."""
 
     length: Dim
     dependent_symbols: frozenset[str]
 
     def is_batch_dependent(self, length: Dim) -> bool:
-        """Return True if a length contains the batch size."""
+        """Return True if a size expression contains the batch size."""
         return bool(length.symbols() & self.dependent_symbols)
 
     def is_multiple_of_batch(self, length: Dim) -> bool:
-        """Return True if a length is an integer multiple of the batch size."""
+        """Return True if a size expression is an integer multiple of the batch size."""
         try:
             size = divide_dims_exactly(length, self.length)
         except DimError:
@@ -66,15 +66,17 @@ class _BatchAxis:
         return self.length.name not in size.symbols() and not length.symbols() & others
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if an input has the batch as a separate axis, or no batch axis."""
+        """Return True if an input has the batch size only as the size of one separate axis, or not
+        at all.
+        """
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
     def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with their graph or loop body. Nodes that only
-        read mixed values are skipped.
+        """Yield the nodes that mix batch elements, with the graph or loop body that contains them.
+        Nodes that only read mixed values are skipped.
         """
         for node, results in graph.nodes:
             if not mixed_values.isdisjoint(node.operands):
@@ -97,7 +99,7 @@ class _BatchAxis:
             return True
         match node.op:
             case ops.Merge(axis, count):
-                # Blocks remain contiguous if the batch is the first of the merged axes.
+                # Blocks remain contiguous if the batch axis is the first of the merged axes.
                 behind = node.get_operand().shape[axis + 1 : axis + count]
                 return any(map(self.is_batch_dependent, behind))
             case ops.Split(sizes=sizes):
@@ -109,19 +111,19 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes contain the batch, or if the length of an axis is not a
-        multiple of the batch size.
+        """Return True if several axes depend on the batch size, or if the size of an axis is not an
+        integer multiple of the batch size.
         """
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 
     def _has_batch_attribute(self, op: Op) -> bool:
-        """Return True if an attribute contains the batch size."""
+        """Return True if an attribute of an op contains the batch size."""
         return any(map(self.is_batch_dependent, op.iterate_lengths()))
 
     def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
-        """Return True if an op reads the batch axis other than elementwise, or if its result has a
-        batch axis that no operand has.
+        """Return True if a node reads several positions along the batch axis, or if its result has
+        a batch axis that no operand has.
         """
         made = {
             (r, n)
@@ -139,8 +141,8 @@ class _BatchAxis:
 
     def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
         """Return True if a loop runs along the batch axis, skips batch elements that others need,
-        or runs more iterations for all batch elements because of one. The loop body is checked
-        separately.
+        or stops early for all batch elements together although this changes their results. The loop
+        body is checked separately.
         """
         if self.is_batch_dependent(
             op.get_first_scanned(node).shape[op.axis]

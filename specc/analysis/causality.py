@@ -8,8 +8,8 @@ The proof is local: each op on which the outputs depend must be causal by itself
 generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
 is the cause.
 
-Attention without a mask attends to all keys, including later ones. No output depends on the `flip`,
-so it is not reported:
+Attention without a mask attends to all keys, including later ones. In this example, the `flip` is
+not reported because no output depends on it:
 
     $ causality x y
     graph "g"
@@ -54,8 +54,9 @@ from specc.ir.op import Op
 def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
-    """Return the reasons why `outputs` cannot be generated along the axis `symbol` of the input
-    `time_input`, whose unit is a chunk of `chunk_size` positions.
+    """Return the reasons why `outputs` cannot be generated along the time axis of the input
+    `time_input`: the axis with the symbolic dimension `symbol`, which has `chunk_size` positions
+    per step.
 
     Report one error of E0711 to E0717 per violating op, in graph order.
     """
@@ -83,7 +84,7 @@ def check_causality(
 
 
 def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
-    """Return the first output that depends on the node of a leak."""
+    """Return the first output that depends on the violating node of `leak`."""
     return next(n for n in outputs if leak.node in collect_required_nodes([graph.outputs[n]]))
 
 
@@ -115,7 +116,9 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return one error per location, because an unrolled statement leaks in each iteration."""
+    """Return one error per source location: a statement in an unrolled loop causes the same error
+    in each iteration.
+    """
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         known = first.setdefault((error.code, error.title, error.primary), error)
@@ -165,8 +168,8 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs whose length depends on the time axis without increasing by one per
-    position.
+    """Report inputs with an axis size that depends on the time axis but does not increase by one
+    per position.
     """
     for name, value in graph.inputs.items():
         own = [
@@ -246,8 +249,8 @@ def _make_diagnostic(
 def make_violation_labels(
     graph: Graph, leak: Leak, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Make labels for the leaking op and for the operand that it reads. For a loop, the leaking op
-    is an op in its body.
+    """Make labels for the violating op and for the operand that it reads. For a loop, label an op
+    in the loop body.
     """
     place, loop = graph, leak
     while loop.body_violation:
@@ -282,8 +285,8 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
-    """Return the symbol of the time axis of an input: the axis after the batch axis, or the first
-    axis of a vector. With `chunk_size`, the axis has `chunk_size` positions per unit of the symbol.
+    """Return the symbolic dimension of the time axis of an input: the axis after the batch axis, or
+    the first axis of a vector. If `chunk_size` is given, the axis size is `chunk_size * symbol`.
     """
     value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0
@@ -293,8 +296,8 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return an error E0718 for each default that `outputs` depend on and that changes as `symbol`
-    increases.
+    """Return an error E0718 for each default that `outputs` depend on and whose values change as
+    the time axis (`symbol`) grows.
     """
     if defaults is None:
         return []
@@ -313,7 +316,9 @@ def check_default_causality(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of the inputs on which outputs depend, and of inputs that are outputs."""
+    """Return the names of the inputs on which `outputs` depend, including inputs that are
+    themselves outputs.
+    """
     wanted = [graph.outputs[name] for name in outputs]
     read = {a for node in collect_required_nodes(wanted) for a in node.args} | {*wanted}
     return [n for n, v in graph.inputs.items() if v in read]
@@ -329,7 +334,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 def _iterate_default_errors(
     defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """Yield the first error of each default, with its node, which identifies the cause."""
+    """Yield the first error of each default, with the node that causes it."""
     flow = trace_time_dataflow(defaults, symbol)
     grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:

@@ -1,5 +1,5 @@
-"""Build parts of causality messages for ops that move positions, windows, reductions over keys, and
-masks that are not provably causal.
+"""Build parts of causality messages for windows, reductions over keys, and masks that are not
+provably causal. A part of a mask that compares no position ids cannot be proved causal:
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -50,7 +50,9 @@ class CausalityMessage:
 
 
 def format_zero_keys_help(rank: int, keys: int) -> str:
-    """Return the help that sets the weights of later keys to 0; `keys` is the key axis."""
+    """Return the help text that sets the attention weights of later keys to 0; `keys` is the index
+    of the key axis, `rank` the number of axes.
+    """
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
@@ -62,7 +64,9 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 
 
 def add_normalizer_name(message: CausalityMessage, label: Label | None) -> CausalityMessage:
-    """Convert the message for an op inside a normalizer to E0723, which names the normalizer."""
+    """Convert the message for an op inside a normalizer definition to E0723, which names the
+    normalizer.
+    """
     name = label.span.normalizer if label else ""
     if not name:
         return message
@@ -86,9 +90,9 @@ def describe_window(
     is_all: bool,
     chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a window that reads the positions `later_text`. If
-    `is_all`, its output length differs from the length of the time axis. In a stream, a chunk has
-    several positions.
+    """Return the error text and the fixes for a convolution or pooling window that reads the
+    positions `later_text`. If `is_all`, the output does not have the size of the time axis. In a
+    stream, a chunk has several positions.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -101,7 +105,7 @@ def describe_window(
         text = f"this {called} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
-        # the number of positions for which a decode step would have to wait
+        # the number of positions that a decode step would have to wait for
         text = f"this {called} reads {op.stride[0]} new positions, but a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} changes the number of positions", help_text
@@ -112,7 +116,9 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
-    """Return the message for a reduction over keys, or None for other ops."""
+    """Return the message for a reduction over keys that includes later positions, or None for other
+    ops.
+    """
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
@@ -143,7 +149,9 @@ def _make_reduction_message(text: str, help_text: str) -> CausalityMessage:
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
-    """Return the name of a reduction and its neutral element, or an empty name for other ops."""
+    """Return the name of a reduction and its neutral element, or an empty string and 0 for other
+    ops.
+    """
     match node.op:
         case ops.Reduce(fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
@@ -159,7 +167,9 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant at masked keys if all later keys are masked out, otherwise None."""
+    """Return the constant at masked keys if all later keys are masked out and hold the same
+    constant, otherwise None.
+    """
     times = sorted(flow.get_state(value).axes)
     for query in times:
         for key in times:
@@ -173,23 +183,23 @@ def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
 
 
 def _format_literal(constant: float, value: Value) -> str:
-    """Format a number as a spec literal."""
+    """Format a constant as a literal of the spec language, for the element type of `value`."""
     if value.dtype == "bool":
         return "true" if constant else "false"
     return f"{constant:g}" if constant else "0.0"
 
 
 MAX_QUOTED_LENGTH = 40
-"""Maximum number of characters of spec text that a note quotes."""
+"""Maximum number of characters of spec source that a note quotes."""
 
 MAX_INSPECTED_VALUES = 500
-"""Maximum number of values among which a named value is searched."""
+"""Maximum number of values to inspect in the search for a named value."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovenMask:
     """A mask that is not provably causal: the search budget was exhausted (`is_budget_exhausted`),
-    or `value` is the first part of the mask that does not compare position ids.
+    or `value` is the first subexpression of the mask that does not compare position ids.
     """
 
     is_budget_exhausted: bool
@@ -197,8 +207,9 @@ class UnprovenMask:
 
 
 def explain_unproven_mask(grid: QueryKeyTensor | None) -> UnprovenMask | None:
-    """Return the part of a mask, or of attention weights, that does not provably mask out later
-    positions. Return None if comparisons of position ids show that the mask includes them.
+    """Return the subexpression of a mask, or of attention weights, that does not provably mask out
+    later positions. Return None if the mask provably includes later positions, by its comparisons
+    of position ids.
     """
     if grid is None:
         return None
@@ -220,7 +231,7 @@ def has_different_chunk_rates(grid: QueryKeyTensor | None) -> bool:
 
 
 def find_visible_prefix(grid: QueryKeyTensor | None) -> Dim | None:
-    """Return the prefix length if only prefix positions attend to later positions, otherwise
+    """Return the number of prefix positions if only these attend to later positions, otherwise
     None.
     """
     if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
@@ -231,7 +242,9 @@ def find_visible_prefix(grid: QueryKeyTensor | None) -> Dim | None:
 
 
 def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
-    """Return the mask of a node, or the weights that select keys, with its query and key axis."""
+    """Return the attention mask of a node, or the contraction weights that select keys, with query
+    axis and key axis.
+    """
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for link in find_dependences(node):
@@ -242,8 +255,8 @@ def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | Non
 
 
 class _UnprovenMaskTerm(NamedTuple):
-    """The first part of a mask that does not compare position ids. `is_whole_mask` is true if no
-    part compares position ids.
+    """The first subexpression of a mask that does not compare position ids. `is_whole_mask` is true
+    if no subexpression compares position ids.
     """
 
     value: Value | None
@@ -253,8 +266,8 @@ class _UnprovenMaskTerm(NamedTuple):
 def _solve_unproven_mask_term(
     grid: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
-    """Return the part of a mask that does not compare position ids; for `pre[i] & pre[j]`, return
-    the complete mask.
+    """Return the subexpression of a mask that does not compare position ids; for `pre[i] & pre[j]`,
+    return the complete mask.
     """
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None

@@ -1,5 +1,5 @@
-"""Build messages for causality errors, which state the positions that an op reads and the code to
-write instead.
+"""Build messages for causality errors, which state the positions that an op reads and the spec code
+to write instead.
 
 If comparisons of position ids show that a mask includes later positions, the message states this;
 otherwise, it states that causality could not be proved.
@@ -63,8 +63,8 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for a leak in a graph. For a leak in a loop, return the message for the op
-    in the loop body.
+    """Return the message for a causality violation. For a violation in a loop, return the message
+    for the op in the loop body.
     """
     # the fix is in the loop body
     if leak.body_violation:
@@ -112,7 +112,9 @@ def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> Causalit
 
 
 def _is_initial_value(leak: Leak) -> bool:
-    """Return True if the leak is in the initial value of a loop, rather than in a capture."""
+    """Return True if a loop violates causality through the initial value of a loop-carried value,
+    rather than through a capture.
+    """
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
@@ -244,7 +246,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
     grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
-    # a new position could belong to either of two operands that grow
+    # both operands grow, so a new position could belong to either
     if len(grow) > 1:
         return CausalityMessage(
             "E0711",
@@ -260,8 +262,8 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
 
 
 def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for attention whose mask is missing, includes later positions, or cannot
-    be analyzed.
+    """Return the message for attention whose mask is missing, includes later positions, or is not
+    provably causal.
     """
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
@@ -276,14 +278,14 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMes
     head = find_visible_prefix(grid)
     if head is not None:
         return _make_prefix_message(head)
-    # the analysis found a number of later positions, so the mask is too wide
+    # later positions were found within the band, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
         what = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
         return CausalityMessage(
             "E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,)
         )
     doubt = explain_unproven_mask(grid)
-    # all parts are bounded, so the comparisons include later positions
+    # all subexpressions are bounded, so the comparisons include later positions
     if doubt is None:
         return CausalityMessage(
             "E0712",
@@ -335,7 +337,7 @@ EARLIER_SUM_HELPS = (
 
 
 def _list_zero_key_helps(leak: Leak, flow: TimeDataflow) -> tuple[str, ...]:
-    """Return fixes that set the weights of later keys to 0."""
+    """Return fixes that set the attention weights of later keys to 0."""
     grids = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
     if not grids:
         return EARLIER_SUM_HELPS

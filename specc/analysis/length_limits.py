@@ -1,4 +1,4 @@
-"""Maximum and minimum lengths of axes, from position embeddings, RoPE and windows.
+"""Infer the maximum and minimum size of dynamic axes from position embeddings, RoPE and windows.
 
 A learned position embedding of size 1024 limits the sequence length to 1024, and `x[:, 0:3]` needs
 three positions. Without this analysis, ONNX Runtime would fail at run time.
@@ -24,8 +24,8 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The upper bound `max_length` of a symbol, or of an expression of several symbols, due to the
-    position embedding `table_name` or RoPE frequencies (`ROPE_TABLE`).
+    """The upper bound `max_length` of a symbolic dimension, or of an expression of several, due to
+    the position embedding `table_name` or RoPE frequencies (`ROPE_TABLE`).
     """
 
     symbol: str
@@ -51,13 +51,13 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the tightest limit of each symbol that holds for all values of the other symbols. The
-    result is cached.
+    """Return the tightest limit of each symbolic dimension that holds for all sizes of the others.
+    The result is cached.
     """
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
-            # other symbols have their minimum, so that the limit of this symbol is largest
+            # the other symbolic dimensions have their minimum, which gives the largest limit
             least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
             max_length = compute_max_length(length, symbol, least, limit.max_length)
             if symbol not in found or max_length < found[symbol].max_length:
@@ -66,13 +66,13 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
 
 
 def find_max_lengths(graph: Graph) -> dict[str, int]:
-    """Return the maximum length of each limited symbol."""
+    """Return the maximum of each limited symbolic dimension."""
     return {symbol: limit.max_length for symbol, limit in find_length_limits(graph).items()}
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return the remainders that must be 0 (such as `n % 2`), by the text of the quotient
-    (`n / 2`).
+    """Return the remainders that must be 0 (such as `n % 2`), keyed by the formatted quotient (`n /
+    2`).
     """
     found: dict[str, str] = {}
     for demand in collect_length_constraints(graph):
@@ -84,7 +84,7 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
-    """Yield the quotients in a length, including nested ones."""
+    """Yield the exact quotients in a size expression, including nested ones."""
     for part in length.iterate_functions():
         yield from (p for a in part.args for p in _iterate_dim_quotients(a))
         if part.fn == "/":
@@ -94,11 +94,12 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 def compute_max_length(
     length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
 ) -> int:
-    """Return the largest value of `symbol` for which `length` is at most `max_length`, given
-    `other_lengths`, or 0 if there is none.
+    """Return the largest size of `symbol` for which the expression `length` is at most
+    `max_length`, given the sizes `other_lengths` of the other symbolic dimensions. Return 0 if
+    there is none.
     """
-    # Limited lengths are monotone in each symbol (`_is_monotone`), so bisection finds the first
-    # length that exceeds the maximum.
+    # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
+    # finds the first size that exceeds the maximum.
     above = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
@@ -108,7 +109,9 @@ def compute_max_length(
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return limits of sums of several lengths, such as `m + seq`, by the text of the sum."""
+    """Return limits of sums of several symbolic dimensions, such as `m + seq`, keyed by the
+    formatted sum.
+    """
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         tighter = found.get(limit.symbol, limit).max_length >= limit.max_length
@@ -118,7 +121,9 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 
 
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
-    """Yield each limit of a length that is monotone in its symbols, with the length."""
+    """Yield each limit with the expression that it bounds, which is monotone in its symbolic
+    dimensions.
+    """
     names = {value: name for name, value in graph.parameters.items()}
     for table_limit in iterate_position_limits(graph):
         if not _is_monotone(table_limit.length):
@@ -132,7 +137,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True if a length is a sum of symbols and of floor divisions of symbols by
+    """Return True if an expression is a sum of symbolic dimensions and of their floor divisions by
     constants.
     """
     monotone_parts = all(
@@ -143,7 +148,9 @@ def _is_monotone(length: Dim) -> bool:
 
 
 def has_context_length(context_length: int, graph: Graph) -> bool:
-    """Return True if a rotary embedding of the graph, or of a loop body, uses `context_length`."""
+    """Return True if a rotary embedding in the graph or in a loop body is scaled for
+    `context_length`.
+    """
     found = (
         op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)
@@ -155,8 +162,8 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return the minimum of each symbol for which indices are in range, axes are not shorter than
-    windows, and the axis of an `argmax` is not empty.
+    """Return the minimum of each symbolic dimension for which indices are in range, axes are not
+    shorter than windows, and the axis of an `argmax` is not empty.
     """
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
@@ -166,16 +173,17 @@ def find_min_lengths(graph: Graph) -> Mapping[str, int]:
                 found[symbol] = max(found.get(symbol, 0), least)
         for wanted in list_nonnegative_dims(node):
             match wanted.substitute(graph.length_equations).terms:
-                # `c·symbol + k` is nonnegative from -k / c on, rounded up; other lengths have no
-                # known minimum
+                # `c·symbol + k` is nonnegative from -k / c on, rounded up; other expressions have
+                # no known minimum
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
                     found[symbol] = max(found.get(symbol, 0), -(k // c))
     return found
 
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
-    """Return the smallest value of each symbol for which no axis is shorter than a window after all
-    strides. Symbols for which a window over an empty axis has an empty result are omitted.
+    """Return the minimum of each symbolic dimension for which no axis is shorter than a window
+    after all strides. Dimensions for which a window over an empty axis has an empty result are
+    omitted.
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
@@ -190,13 +198,17 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
-    """Yield the symbol of each result length with exactly one symbol, and its smallest value."""
+    """Yield the symbolic dimension of each result axis that depends on exactly one, with its
+    minimum.
+    """
     for length in result.type.shape:
         yield from _iterate_min_symbol(length.substitute(graph.length_equations))
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the only symbol of a length, and the smallest value at which the length is not 0."""
+    """Yield the only symbolic dimension of an expression, with its smallest value for which the
+    expression is not 0.
+    """
     made = length - 1  # negative if the axis is empty
     if len(made.symbols()) == 1:
         (symbol,) = made.symbols()
@@ -204,8 +216,8 @@ def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
-    """Return the smallest value of the only symbol at which `length` is not negative. The number of
-    windows is monotone in the sequence length.
+    """Return the smallest value of the only symbolic dimension for which `length` is not negative.
+    The number of windows is monotone in the axis size.
     """
     return bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
@@ -213,8 +225,8 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if a length is negative for this value of its only symbol; return False if it has
-    several symbols.
+    """Return True if `length` is negative when its only symbolic dimension is `count`; return False
+    if it has several.
     """
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 

@@ -1,5 +1,5 @@
-"""Match linear recurrences: loops whose state is a matrix that decays and to which an outer product
-is added.
+"""Match linear recurrences: loops whose state is a matrix that is scaled by a decay and to which an
+outer product is added in each iteration.
 
     S = decay * S                                      one decay ≥ 0 per head
     S = S + k ⊗ v                                      linear attention, Mamba-2
@@ -18,7 +18,7 @@ from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
 MAX_LOOP_LENGTH = 16
-"""Length above which a recurrence is computed in chunks."""
+"""Number of iterations above which a recurrence is computed in chunks."""
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
@@ -42,7 +42,9 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
 
 
 def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]]:
-    """Return the operands of an addition or a product in both orders."""
+    """Return the operands of an addition or multiplication in both orders; return [] for other
+    ops.
+    """
     node = value.node
     if node is None or node.op != ops.Arith(function_name):
         return []
@@ -72,8 +74,8 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
 def _list_einsum_operands(
     value: Value,
 ) -> list[tuple[tuple[Value, Value], tuple[list[str], list[str], list[str]]]]:
-    """Return the operands of a product of two operands in both orders, each with the axis letters
-    of the first operand, the second operand and the result.
+    """Return the operands of an einsum of two operands in both orders, each with the axis labels of
+    the first operand, the second operand and the result.
     """
     node = value.node
     if node is None or not isinstance(node.op, ops.Einsum) or len(node.args) != 2:
@@ -91,7 +93,7 @@ def _remove_letter(letters: list[str], axis: int) -> list[str]:
 def _iterate_outer_products(
     value: Value, key_axis: int, rank: int
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the key and the value of an outer product."""
+    """Yield the key vector and the value vector of an outer product."""
     for (key, other), (of_key, of_other, result) in _list_einsum_operands(value):
         if of_key == _remove_letter(result, -3 - key_axis) and of_other == _remove_letter(
             result, key_axis
@@ -105,7 +107,9 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True if a value has `rank` axes and length 1 along the other of its last two axes."""
+    """Return True if a value has `rank` axes, the last two of which are `axis` and an axis of size
+    1.
+    """
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 
@@ -130,7 +134,7 @@ def _match_update(
 
 
 def _is_scalar_value(value: Value, rank: int) -> bool:
-    """Return True if a value has `rank` axes and length 1 along the last two."""
+    """Return True if a value has `rank` axes and size 1 along the last two."""
     shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
 
@@ -169,7 +173,9 @@ def _match_delta_rule(
 
 
 def _is_computable_at_once(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if no operand depends on the state and the decay is not negative."""
+    """Return True if all positions can be computed in parallel: no operand depends on the state,
+    and the decay is not negative.
+    """
     inner, given = op.split_body_inputs(), op.split_operands(args)
     rows, captured = set(inner.scanned), set(inner.captured)
     possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)

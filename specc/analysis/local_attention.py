@@ -39,8 +39,8 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """A condition that selects the global positions along `axis`: a boolean that is true for global
-    positions, or false for them if `is_negated`.
+    """A boolean condition along `axis` that selects global tokens: true for them, or false for them
+    if `is_negated`.
     """
 
     value: Value
@@ -70,14 +70,14 @@ class MaskDecomposition:
 
     @property
     def condition_count(self) -> int:
-        """The number of global-token conditions in addition to the band."""
+        """The number of conditions that select global tokens."""
         return len(self.key_conditions) + len(self.query_conditions)
 
     @property
     def sort_key(self) -> tuple[int, bool, int]:
-        """Return a sort key, which is smaller for a mask with fewer visible keys. It compares first
-        the number of infinite ends of the band, then global keys (which usually come from padding
-        masks).
+        """Return a sort key that is smaller for a mask with fewer visible keys. It compares first
+        the number of infinite ends of the band, then the number of conditions that select global
+        keys (which usually come from padding masks).
         """
         ends = (self.band.low, self.band.high)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
@@ -102,7 +102,7 @@ def decompose_mask(
 
 
 class _DecompositionKey(NamedTuple):
-    """A memo key: a query-key grid, or its negation, whose decomposition is requested."""
+    """A memo key: the mask to decompose, or its negation if `negated`."""
 
     grid: QueryKeyTensor
     is_negated: bool
@@ -143,7 +143,9 @@ class _MaskDecomposer:
         return MaskDecomposition(find_query_key_band(grid, negated=negated))
 
     def _find_global_tokens(self, grid: QueryKeyTensor, negated: bool) -> MaskDecomposition:
-        """Return the decomposition of a condition that does not compare queries with keys."""
+        """Return the decomposition of a condition that does not compare queries with keys: its true
+        positions are global tokens.
+        """
         inner: QueryKeyTensor | None = grid
         while inner is not None and not negated:
             if inner.value in self.padding_masks:
@@ -170,22 +172,23 @@ MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
 not faster."""
 
 MIN_BLOCKED_LENGTH = 128
-"""Length up to which dense attention is as fast as blocked attention."""
+"""Sequence length up to which dense attention is as fast as blocked attention."""
 
 MIN_SPANS = 3
-"""Multiple of the window span up to which dense attention is as fast as blocked attention."""
+"""Multiple of the window size up to which dense attention is as fast as blocked attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Length above which blocked attention is faster for a mask that masks out only half of the pairs,
-such as a causal mask."""
+"""Sequence length above which blocked attention is faster for a mask that masks out only half of
+the query-key pairs, such as a causal mask.
+"""
 
 MAX_FIXED_SPAN = 256
-"""Span up to which all blocks read the same number of keys."""
+"""Window size up to which all blocks read the same number of keys."""
 
 
 EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
 GLOBAL_TOKEN_RATIO = 4
-"""Minimum number of positions per global token for which blocked attention is faster."""
+"""Minimum ratio of sequence length to global tokens for which blocked attention is faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +196,9 @@ class LocalAttentionPlan:
     """Blocked attention with `block_size` queries per block, for sequences longer than
     `length_threshold`.
 
-    `band` is the interval of visible `q - k`; `parts` contains the conditions of global keys and
-    queries. Every block attends to `keys_per_block` keys, which is None if the number depends on
-    the block.
+    `band` is the interval of visible `q - k`; `parts` contains the conditions that select global
+    keys and queries. Every block attends to `keys_per_block` keys, which is None if the number
+    depends on the block.
     """
 
     band: Interval
@@ -206,15 +209,15 @@ class LocalAttentionPlan:
 
     @property
     def window(self) -> int | None:
-        """The number of keys that a query can attend to, or None if it increases with the sequence
-        length.
+        """The number of keys that a query can attend to (the window size), or None if it increases
+        with the sequence length.
         """
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
     def count_keys_per_query(self, length: Dim) -> Dim:
-        """Return the average number of keys per query for `length` positions, without global
-        tokens.
+        """Return the average number of keys per query in a sequence of `length` positions, without
+        global tokens.
         """
         if self.band.is_empty:
             return Dim.from_value(0)
@@ -255,12 +258,15 @@ def plan_local_attention(
 def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for a mask [b, h, q, k] over axes of these lengths, or return None."""
-    # not in a decode step, whose positions have an offset and whose caches contain only the window
+    """Plan blocked attention for a mask [b, h, q, k] with `queries` queries and `keys` keys, or
+    return None.
+    """
+    # a decode step is excluded: its positions have an offset, and its caches contain only the
+    # window
     if mask is None or queries != keys:
         return None
-    # The band of a union is unbounded if an operand is: `near | first[j]` is unbounded on both
-    # sides.
+    # The band of a disjunction is unbounded if an operand's is: `near | first[j]` is unbounded on
+    # both sides.
     found = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
     if found is None or found.window is None:
         apart = _plan_parts(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
@@ -282,7 +288,7 @@ def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
 
 
 def _plan_parts(parts: MaskDecomposition) -> LocalAttentionPlan | None:
-    """Plan blocks for a mask that has a band only without its global tokens."""
+    """Plan blocks for a mask whose band is bounded once its global tokens are removed."""
     if parts.band.is_empty and parts.query_conditions:
         # only global queries have visible keys, and they are computed separately
         return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
@@ -295,7 +301,7 @@ def _plan_band(band: Interval) -> LocalAttentionPlan | None:
     back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
-    # The end of the band with the larger distance; the distance of the other end may be 0.
+    # The end of the band that is farther from 0; the other end may be 0.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:
@@ -306,6 +312,6 @@ def _plan_band(band: Interval) -> LocalAttentionPlan | None:
     keys = block + span - 1
     above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
     if half and span > MAX_FIXED_SPAN:
-        # up to this length, a wide window is equivalent to a causal mask
+        # up to this sequence length, a wide window is equivalent to a causal mask
         return LocalAttentionPlan(band, block, None, min(above, MIN_CAUSAL_LENGTH))
     return LocalAttentionPlan(band, block, keys, above)

@@ -85,8 +85,9 @@ ATTENTION_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`. `is_budget_exhausted` is true if the budget was exhausted and the
-    remaining values were assumed to be true.
+    """The interval of offsets `t - u` (query time minus key time) at which a mask can be true.
+    `is_budget_exhausted` is True if the search stopped at its step limit; the interval is then
+    conservative.
     """
 
     interval: Interval
@@ -97,8 +98,8 @@ class MaskBand:
 def find_mask_band(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
-    """Return the interval of `t - u` in which `value` can be true or nonzero. If `time_axis` is not
-    None, `t` and `u` are times on this axis; otherwise, they are query and key positions.
+    """Return the interval of offsets `t - u` at which `value` can be true or nonzero. `t` and `u`
+    are query and key times on `time_axis`, or query and key positions if `time_axis` is None.
     """
     grid = make_query_key_tensor(value, query, key, time_axis)
     return _search_band(grid, False) if has_equal_chunk_rates(grid) else MaskBand(FULL_INTERVAL)
@@ -107,22 +108,24 @@ def find_mask_band(
 def find_band_interval(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
-    """Return the interval of the band that `find_mask_band` finds."""
+    """Return the interval of `find_mask_band`, without the flag for an exhausted search."""
     return find_mask_band(value, query, key, time_axis).interval
 
 
 def find_query_key_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
-    """Return the band of a query-key value, or of its negation."""
+    """Return the interval of offsets at which a query-key tensor, or its negation, can be
+    nonzero.
+    """
     return _search_band(grid, negated).interval
 
 
 def find_side_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
-    """Return the band for the side (queries or keys) that `grid` considers."""
+    """Return the band restricted to keys at times >= 0 or queries at times >= 0 (`grid.side`)."""
     return _BandSearch().find_true_interval(grid, negated)
 
 
 def can_be_nan(grid: QueryKeyTensor) -> bool:
-    """Return True if a query-key value may be NaN or infinite where another factor is zero."""
+    """Return True if a query-key tensor may be NaN or infinite where another factor is zero."""
     return _BandSearch().can_divide_by_zero(grid)
 
 
@@ -135,13 +138,13 @@ def _search_band(grid: QueryKeyTensor, negated: bool) -> MaskBand:
 
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the intersection of the bands of both sides."""
+    """Return the intersection of the bands for keys at times >= 0 and for queries at times >= 0."""
     # without a prefix, both sides are the same
     return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the intersection of two bands. If it is empty, prefix positions may still be read."""
+    """Return the intersection of two intervals. If it is empty, prefix positions may be read."""
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
         return intersection
@@ -151,8 +154,8 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Intersect the bands of both sides: the look-ahead to keys at times >= 0, and the look-back of
-    queries at times >= 0.
+    """Return the smallest interval that contains the look-ahead to keys at times >= 0 and the
+    look-back of queries at times >= 0.
     """
     if queries.is_empty:
         # only prefix queries have visible keys; if these come after the prefix, this is a
@@ -166,7 +169,9 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: a query-key grid, or its negation, whose nonzero interval is requested."""
+    """A memo key: the query-key tensor, or its negation if `negated`, whose nonzero interval is
+    requested.
+    """
 
     grid: QueryKeyTensor
     is_negated: bool
@@ -186,7 +191,9 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band on one side, with its memo tables and remaining budget."""
+    """A search for one band: for keys or queries at times >= 0, with its memo tables and the
+    remaining step limit.
+    """
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -194,18 +201,22 @@ class _BandSearch:
     known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
     def find_true_interval(self, grid: QueryKeyTensor, negated: bool) -> Interval:
-        """Return the interval in which a query-key value, or its negation, can be true."""
+        """Return the interval in which a query-key tensor, or its negation, can be true or
+        nonzero.
+        """
         asked = _NonZeroBandKey(grid, negated)
         return solve_memoized(
             asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
     def find_affine_function(self, grid: QueryKeyTensor) -> MaybeAffineIndex:
-        """Return a query-key value as an affine function of query and key time, or None."""
+        """Return a query-key tensor as an affine function of query and key time, or None."""
         return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, grid: QueryKeyTensor) -> bool:
-        """Return True if a query-key value may be NaN where another factor is zero."""
+        """Return True if a query-key tensor may be NaN where another factor is zero, because of a
+        division by zero.
+        """
         return solve_memoized(
             grid, solve_division_by_zero, self.known_zero_divisors, self.budget, True
         )
@@ -224,7 +235,7 @@ class _BandSearch:
         operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
-        # for numbers, only "is nonzero" has a bounded interval; zeros may be at any position
+        # for numeric values, only "is nonzero" has a bounded interval; zeros may be at any position
         return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
     def _solve_less_than(
@@ -255,7 +266,7 @@ class _BandSearch:
     def _solve_nonzero(
         self, grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
     ) -> _BandSolver:
-        """Return the interval in which values can be nonzero."""
+        """Return the interval in which the result of a numeric op can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
                 return (
@@ -264,8 +275,8 @@ class _BandSearch:
                     else FULL_INTERVAL
                 )
             case ops.Attend():
-                # The weights are zero where the mask is false; the other result has no query and
-                # key axis.
+                # The attention weights are zero where the mask is false; the attention output has
+                # no query and key axis.
                 mask = node.op.mask(node)
                 if mask is None or not _is_weights_grid(grid, node.op):
                     return FULL_INTERVAL
@@ -300,13 +311,13 @@ def _solve_absolute(
 
 
 def _is_weights_grid(grid: QueryKeyTensor, op: ops.Attend) -> bool:
-    """Return True if a value is attention weights with their query and key axes."""
+    """Return True if `grid` is the attention weights of `op`, with their query and key axes."""
     weights = grid.value.index == op.weights_result
     return weights and (grid.query_axis, grid.key_axis) == ATTENTION_AXES
 
 
 def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
-    """Return the union of the bands."""
+    """Return the union of the requested intervals."""
     found = EMPTY_INTERVAL
     for question in questions:
         found |= yield question
@@ -314,7 +325,7 @@ def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
 
 
 def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
-    """Return the intersection of the bands."""
+    """Return the intersection of the requested intervals."""
     found = FULL_INTERVAL
     for question in questions:
         found &= yield question
@@ -324,7 +335,7 @@ def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
 def _solve_logical(
     grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], negated: bool
 ) -> Generator[_BandKey, Interval, Interval | None]:
-    """Return the band of a logical op or its negation, or None for other ops."""
+    """Return the interval of a logical op or its negation, or None for other ops."""
     match node.op:
         case ops.Constant(number):
             return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL
@@ -359,7 +370,7 @@ def _solve_sides(operands: list[QueryKeyTensor], negated: bool, intersection: bo
 
 
 def _solve_where(operands: Sequence[QueryKeyTensor], negated: bool) -> _BandSolver:
-    """Return the band of `where(condition, yes, no)` or its negation."""
+    """Return the interval of `where(condition, yes, no)` or its negation."""
     condition, yes, no = operands
     chosen = (yield _NonZeroBandKey(condition, False)) & (yield _NonZeroBandKey(yes, negated))
     left_out = yield _NonZeroBandKey(condition, True)

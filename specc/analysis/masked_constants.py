@@ -1,4 +1,4 @@
-"""Infer the constant of a query-key value at masked positions.
+"""Infer the constant that a query-key tensor holds at masked positions.
 
 For a value with a query axis (position `q`) and a key axis (position `k`), the result is pairs of a
 constant and an interval of `q - k`. Outside the interval, the value equals the constant. True is 1
@@ -9,8 +9,8 @@ and false is 0, so the interval of 0 is the band.
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
 Reductions over keys use these constants: additional elements of -inf do not change a maximum, and
-zeros do not change a sum. The analysis is sound: an unknown op has no pairs. Values at masked
-positions are assumed to be finite in the full forward pass and in a step; overflow is ignored.
+zeros do not change a sum. The analysis is sound: the result of an unknown op has no pairs. The
+values that a mask replaces are assumed to be finite; overflow is ignored.
 
 The softmax over keys returns zeros where the scores are -inf:
 
@@ -82,7 +82,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, MaskedConstants]
-"""A rule that computes the pairs of one value, and may request those of other values."""
+"""A rule that computes the (constant, interval) pairs of one value from those of others."""
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 """Ops that permute or select positions of an axis."""
@@ -92,8 +92,8 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 def find_masked_constants(
     value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> MaskedConstants:
-    """Return the constants of `value` outside intervals of `q - k`, or of time differences if
-    `time_axis` is not None.
+    """Return the constants of `value`, each with the interval of `q - k` outside which `value`
+    equals it. If `time_axis` is not None, the intervals are of time differences.
     """
     grid = make_query_key_tensor(value, query, key, time_axis)
     if not has_equal_chunk_rates(grid):
@@ -107,7 +107,7 @@ def find_masked_constants(
 
 
 def _find_side_values(grid: QueryKeyTensor) -> MaskedConstants:
-    """Return the constants for one side (see `specc.analysis.mask_bands`)."""
+    """Return the constants for one side, i.e. times >= 0 (see `specc.analysis.mask_bands`)."""
     return solve_memoized(
         grid, _find_grid_values, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), NO_MASKED_CONSTANTS
     )
@@ -122,7 +122,7 @@ def find_nonzero_interval(
 
 
 def _find_grid_values(grid: QueryKeyTensor) -> MaskedConstantRule:
-    """Return the constants of a query-key value from those of its operands."""
+    """Return the constants of a query-key tensor, computed from those of its operands."""
     number = find_uniform_value(grid.value)
     node = grid.value.node
     if number is not None:
@@ -149,7 +149,7 @@ def _find_grid_values(grid: QueryKeyTensor) -> MaskedConstantRule:
 
 
 def _find_axis_op_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the constants of an op that works along an axis."""
+    """Return the constants after an op along an axis, such as a softmax or a reduction."""
     x = node.first_operand
     if (factors := split_product_factors(grid)) is not None:
         return (yield from _find_product_values(factors))
@@ -169,8 +169,8 @@ def _find_axis_op_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule
         case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
-        # The operands have no relevant constants here and are not analyzed, because each layer
-        # depends on all earlier layers.
+        # The constants of these operands are irrelevant. Analyzing them would visit all earlier
+        # layers, because each layer depends on them.
         return NO_MASKED_CONSTANTS
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     return _find_reordered_values(grid, node, masked_values)
@@ -200,7 +200,7 @@ def _find_product_values(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
 
 
 def _find_concat_values(grid: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
-    """Return the constants of a concatenation. Along the time axis, only prefix positions may be
+    """Return the constants of a concatenation. On the time axis, only prefix positions may be
     prepended.
     """
     found = split_concat(grid)
@@ -212,7 +212,7 @@ def _find_concat_values(grid: QueryKeyTensor, node: Node, op: ops.Concat) -> Mas
 def _find_reordered_values(
     grid: QueryKeyTensor, node: Node, masked_values: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an op that reads other positions along the key axis."""
+    """Return the constants after an op that selects or reorders positions along the key axis."""
     match node.op:
         case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
             return {0.0: masked_values[-inf]}
@@ -220,7 +220,7 @@ def _find_reordered_values(
             # all elements of a cumulative sum after the first infinite element are infinite
             return {n: bound_visible_sort_indices(i) for n, i in masked_values.items() if isinf(n)}
         case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
-            # Masked keys sort last: rank r is masked at query t if r > t - lo.
+            # Masked keys sort last: sort index r is masked at query t if r > t - lo.
             return {
                 n: bound_visible_sort_indices(i)
                 for n, i in masked_values.items()
@@ -250,12 +250,12 @@ def _filter_unrelated_axis_values(
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
-    """Return the interval of ranks that visible positions can have."""
+    """Return the interval of sort indices that visible positions can have."""
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
-    """Return True if a sort puts `number` last (after equal values)."""
+    """Return True if a sort orders `number` last (after equal values)."""
     lower_bound, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
@@ -264,8 +264,8 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _find_where_values(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`. Each branch is considered only where the condition can
-    select it.
+    """Return the constants of a `where`. Each branch is considered only at offsets at which the
+    condition can select it.
     """
     masked_values: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = masked_values
@@ -279,8 +279,8 @@ def _find_where_values(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
 def _find_boolean_values(
     grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the interval outside which a boolean is constant, from comparisons of position ids
-    or known constants.
+    """Return the interval outside which a boolean tensor is constant, from comparisons of position
+    ids or known constants.
     """
     masked_values: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
@@ -330,8 +330,8 @@ def _find_arithmetic_values(
 def compute_absorbing_result(
     function_name: str, number: float, lower_bound: float, is_right_operand: bool
 ) -> float | None:
-    """Return the result of `number` and any other operand if the other operand has no effect, as in
-    `-inf - x`; otherwise return None.
+    """Return the result of a function if `number` absorbs the other operand, as in `-inf - x`;
+    otherwise return None.
 
     `is_right_operand` is true if `number` is the right operand. `lower_bound` is a lower bound of
     the other operand.
@@ -378,8 +378,8 @@ def _find_weight_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
 
 
 def _find_gathered_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the constants at positions that are ordered by sorting another value; masked positions
-    come after visible ones.
+    """Return the constants of a gather whose indices come from sorting another value, so that
+    masked positions come last.
     """
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
@@ -391,7 +391,7 @@ def _find_gathered_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRul
     masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
     sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
-    # Positions that are masked in the sort order must also be masked in the table.
+    # Positions that are masked in the sort keys must also be masked in the table.
     return {
         n: bound_visible_sort_indices(o)
         for n, i in masked_values.items()

@@ -1,9 +1,9 @@
 """Find reductions over keys that masked positions do not affect.
 
-For a node that reads a whole axis, such as a sum over keys, the analysis finds the result axis
-along which the node is elementwise, and the interval of `q - k` of the keys that affect the result.
-`find_masked_constants` returns the constant at all other keys. The table lists the constants that
-have no effect on each op:
+For a node that reads a whole axis, such as a sum over keys, the analysis finds the query axis of
+the result, and the interval of `q - k` in which keys affect the result. `find_masked_constants`
+returns the constant at all other keys. The table lists the constants that have no effect on each
+op:
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -36,13 +36,17 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""A result axis, and the keys on which each of its positions depends."""
+"""A result axis (the query axis), and the interval of `q - k` of the keys on which each position
+depends.
+"""
 
 
 def iterate_unaffected_reductions(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the result axes along which masked keys do not affect a reduction."""
+    """Yield the query axes along which masked keys do not affect a reduction, with the keys that
+    do.
+    """
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
@@ -61,8 +65,8 @@ def iterate_unaffected_reductions(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if a length is that of a time axis, or, if `time_axis` is None, that of the
-    keys.
+    """Return True if `length` is the size of a time axis, or, if `time_axis` is None, equals the
+    number of keys.
     """
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
@@ -70,7 +74,7 @@ def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -
 def _find_relevant_keys(
     node: Node, dependence: Dependence, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the keys that affect an op, given the constants at the other keys."""
+    """Return the interval of the keys that affect an op, given the constants at the other keys."""
     if not masked_values:
         return FULL_INTERVAL
     reach = _intersect_neutral_bands(node, masked_values, time_axis)
@@ -101,7 +105,7 @@ def _intersect_neutral_bands(
 
 
 def _is_neutral_number(node: Node, number: float) -> bool:
-    """Return True if additional elements equal to `number` do not change the reduction."""
+    """Return True if additional elements equal to `number` do not change the result of the node."""
     least, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Reduce("sum" | "any"):
@@ -123,8 +127,8 @@ def _is_neutral_number(node: Node, number: float) -> bool:
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if the indices of a gather are ranks or position ids of an axis with the length
-    of the gathered axis.
+    """Return True if the indices of a gather are sort indices or position ids of an axis with the
+    size of the gathered axis.
     """
     op, table = node.op, node.first_operand
     assert isinstance(op, ops.Gather)

@@ -1,5 +1,5 @@
-"""Count multiply-adds and parameters as formulas over symbolic lengths, and summarize a graph as
-a tree of scopes with shapes, weights and cost.
+"""Count multiply-adds and parameters as formulas of symbolic dimensions, and summarize a graph as a
+tree of scopes with shapes, weights and cost.
 
 A multiply-add counts as one operation. Elementwise ops are not counted: they are bound by memory
 traffic. Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which
@@ -26,7 +26,7 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
-    # the result has the output width in every weight layout
+    # the last axis of the result is the output features, in every weight layout
     (made, *_) = op.infer_result_types(*types)
     return multiply_dims(types[0].shape) * made.shape[-1]
 
@@ -57,7 +57,7 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
-    # each named axis, kept or summed, is a loop
+    # each axis label, kept or summed, is a loop
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
     for names, type in zip(operands, types, strict=True):
@@ -117,11 +117,11 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
-"""The cost function of each op that is counted; a test checks that none is missing."""
+"""The cost function of each op that has multiply-adds; a test checks that none is missing."""
 
 
 def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
-    """Return the multiply-adds of blocked attention."""
+    """Return the multiply-adds of an attention node that is computed as blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape
     keys = node.op.key(node).shape[2]
@@ -130,7 +130,9 @@ def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
 
 
 def count_multiply_adds(node: Node) -> Dim:
-    """Return the multiply-adds of one node, or 0 for cheap ops."""
+    """Return the multiply-adds of one node, or 0 for ops that are not counted, such as elementwise
+    ops.
+    """
     cost = COST_FUNCTIONS.get(type(node.op))
     return cost(node.op, [a.type for a in node.operands]) if cost else Dim.from_value(0)
 
@@ -149,21 +151,23 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """Format a number in words, e.g. `137 billion`, or with grouped digits if it is small."""
+    """Format an integer in words, e.g. `137 billion`, or with grouped digits if it is small."""
     for size, unit in MAGNITUDE_NAMES:
-        # a value that would be rounded to a thousand gets the next unit
+        # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
     return group_digits(number)
 
 
 def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
-    """Format a type with these lengths, e.g. `f32[batch, 128, 768]`."""
+    """Format a type with sizes substituted for symbolic dimensions, e.g. `f32[batch, 128, 768]`."""
     return f"{type.dtype}[{', '.join(format_dim_formula(d, lengths) for d in type.shape)}]"
 
 
 def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute integers for symbols. Raise E0407 if the model does not support these lengths."""
+    """Substitute integers for symbolic dimensions. Raise E0407 if the model does not support these
+    sizes.
+    """
     try:
         return dim.substitute(lengths)
     except DimError as error:
@@ -171,7 +175,9 @@ def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
-    """Format a length as a formula, e.g. `2·batch·seq²·768`, or as a number if it is static."""
+    """Format an expression of symbolic dimensions as a formula, e.g. `2·batch·seq²·768`, or as an
+    integer if it is constant.
+    """
     dim = substitute_lengths(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
@@ -218,25 +224,27 @@ class SummaryNode:
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return the key for comparing scopes; equal scopes are displayed as one."""
+        """Return a key that is equal for two scopes if they differ only in their names; such scopes
+        are displayed as one.
+        """
         inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         own = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *own, inner)
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope in which a parameter is counted."""
+    """Return the scope to which the elements of a parameter are counted."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
 
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
-    """Return the tree of scopes of a graph. If `lengths` are given, blocked attention is counted
-    only for sequences that exceed its length threshold.
+    """Return the tree of scopes of a graph. `lengths` gives sizes of symbolic dimensions; where
+    they do not exceed the threshold of blocked attention, dense attention is counted.
     """
     root = SummaryNode(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    # The length if it is static, otherwise its maximum.
+    # The sequence length if it is static, otherwise its maximum.
     rows = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_children(graph, root)
     for node, results in graph.nodes:
@@ -246,8 +254,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_child(root, _get_parameter_scope(name))
         part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
-    # The output of a call has the path of the call as name, not that of the last op in it; names
-    # with a colon are internal values.
+    # The output of a call has the path of the call as name, not that of its last op; names with a
+    # colon are internal values.
     for name, value in graph.names.items():
         if ":" not in name and (found := _find_child(root, name)):
             found.type = value.type
@@ -258,8 +266,8 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
 
 
 def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
-    """Create the child scopes in the order of the first weight that each of them reads. Scopes
-    without weights, such as masks, do not affect the order.
+    """Create the child scopes in the order in which the graph first reads one of their weights.
+    Scopes without weights, such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
@@ -268,7 +276,7 @@ def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
 
 
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
-    """Add a node to its scope."""
+    """Add the cost and the type of a node to its scope."""
     part = _get_or_add_child(root, graph.get_scope(node))
     part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
@@ -283,7 +291,7 @@ def _count_saved_multiply_adds(
 ) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_local_attention(node, padding_masks)
-    # Without a limit on the length, the input can be long enough.
+    # Without a maximum length, some sequences exceed the threshold.
     rows = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or rows <= blocks.length_threshold:
         return Dim.from_value(0)
@@ -305,13 +313,13 @@ def _find_child(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_children(part: SummaryNode) -> None:
-    """Merge equal numbered scopes, even if other scopes are between them: `0 … 11`, `0, 2 … 24`."""
+    """Merge equal numbered scopes, also non-adjacent ones: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_children(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
-        # Scopes with names are not merged, even if they are equal: `query` and `key` are not
-        # layers.
+        # Scopes with different names are not merged, even if they are equal: `query` and `key` are
+        # not layers.
         kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}
@@ -327,11 +335,11 @@ def _merge_equal_children(part: SummaryNode) -> None:
 
 
 MAX_LISTED_RUNS = 3
-"""Maximum number of ranges of equal layers in a list."""
+"""Maximum number of ranges that a list of equal layers names."""
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Format at least two increasing numbers: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    """Format at least two increasing integers: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:
         return f"{numbers[0]} … {numbers[-1]}"
@@ -343,7 +351,7 @@ def format_number_ranges(numbers: Sequence[int]) -> str:
 
 
 def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Split increasing numbers into ranges of consecutive numbers."""
+    """Split increasing integers into ranges of consecutive integers."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,11 +1,11 @@
-"""Determine the offsets of padded positions on axes that also contain prefix or memory positions.
+"""Find the offset of padded positions on axes that also contain prefix or memory positions.
 
     concat([memory, x])      after the positions of `memory`, which are always valid
     concat([prompt, x])      for padding of `prompt`: at the start, positions of `x` after it
     concat([memory, x])[:, m:]   at the start again
 
-The offset is determined by the length of the axis: all axes of length `m + n` have the same offset.
-An ambiguous offset is not recorded.
+The offset is stored per axis size: all axes of size `m + n` have the same offset. An ambiguous
+offset is not recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ is exact in float32, i.e. for which `k * (1 / k)` is not rounded below 1."""
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The offset of the padded positions (the number of positions before them), by axis length.
-    `padded_length` is the length of the padding mask, `padding_side` its side, and `min_lengths`
-    are lower bounds of symbols.
+    """The offset of the padded positions (the number of positions before them), by axis size.
+    `padded_length` is the size of the padding mask, `padding_side` its side, and `min_lengths` maps
+    symbolic dimensions to lower bounds.
     """
 
     padded_length: Dim
@@ -37,15 +37,17 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Merged axes that contain a padded axis, with the lengths of the original axes."""
+    """Merged axes that contain a padded axis: the size of each, with the sizes of the axes that
+    were merged.
+    """
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
-        """The lengths of axes that also contain other positions."""
+        """The sizes of axes that contain other positions in addition to the padded ones."""
         return frozenset(self.offsets) - {self.padded_length}
 
     def count_positions_after(self, length: Dim) -> Dim:
-        """Return the number of positions after the positions that may be padded."""
+        """Return the number of positions of an axis of this size after those that may be padded."""
         return self._counts_after.get(length, Dim.from_value(0))
 
     @cached_property
@@ -64,7 +66,7 @@ class PaddingOffsets:
         return first or (self.count_positions_after(length) != 0 and self.padding_side != "left")
 
     def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
-        """Return True if a dependence leads to an axis on which padding may be between valid
+        """Return True if a dependence leads to a result axis on which padding may be between valid
         positions.
         """
         if dependence.result_axis is None or dependence.kind == "all":
@@ -74,8 +76,8 @@ class PaddingOffsets:
         )
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Return a dependence restricted to padded positions, which move together with the
-        concatenated operand that contains them, or None if no padded position is read.
+        """Return a dependence restricted to padded positions, i.e. to the concatenated operand that
+        contains them. Return None if no padded position is read.
         """
         if dependence.kind != "all":
             return dependence
@@ -103,8 +105,8 @@ class PaddingOffsets:
         return make_shift_dependence(node, dependence) or dependence
 
     def is_nearest_upsampling(self, node: Node, axis: int) -> bool:
-        """Return True for a nearest-neighbor `resize` to an integer multiple of the length, if no
-        concatenated or merged axis has the length of the result.
+        """Return True for a nearest-neighbor `resize` by an integer factor, if no concatenated or
+        merged axis has the size of the result.
         """
         match node.op:
             case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
@@ -114,7 +116,7 @@ class PaddingOffsets:
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the result axis in which padded positions stay in order when axes are merged or
+        """Return the result axis in which padded positions keep their order when axes are merged or
         split, or None.
         """
         assert node.first_operand is not None, "a view of a value"
@@ -138,7 +140,7 @@ class PaddingOffsets:
 
     def _is_outermost(self, parts: tuple[Dim, ...]) -> bool:
         """Return True if padded positions of the first of several axes are adjacent on the merged
-        axis, because all other axes have constant lengths.
+        axis, because all other axes have constant sizes.
         """
         whole = multiply_dims(parts)
         known = {whole, parts[0]} & (self.concatenated_lengths | self.merged_lengths.keys())
@@ -146,7 +148,7 @@ class PaddingOffsets:
         return not known and has_constant_rest and bool(self.count_repeats(parts[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
-        """Return the number of adjacent positions of an axis that belong to one position of the
+        """Return the number of adjacent positions of an axis that correspond to one position of the
         padding mask, or None if unknown.
         """
         for count in range(1, MAX_UPSAMPLING_FACTOR):
@@ -155,7 +157,9 @@ class PaddingOffsets:
         return None
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
-        """Return True if positions are selected by index and none of them can be padding."""
+        """Return True if a node selects positions by constant indices, none of which can be
+        padding.
+        """
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass
@@ -168,7 +172,7 @@ class PaddingOffsets:
 
 
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
-    """Return the lengths of padded axes, including those after windows and slices."""
+    """Return the sizes of padded axes, including those after windows and slices."""
     found = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_nested_nodes(graph):
         for link in find_dependences(node, results):
@@ -214,7 +218,7 @@ def _is_transposed_conv_axis(op: Op, dependence: Dependence) -> bool:
 
 def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
     """For an op that drops or adds a constant number of positions at the ends of an axis, return
-    its dependence as a window of one position; return None for other ops.
+    its dependence as a one-position window; return None for other ops.
     """
     axis = dependence.operand_axis
     ends = _count_added_positions(node, dependence.operand, axis) or ()
@@ -265,9 +269,9 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
 def _find_merged_lengths(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim
 ) -> tuple[Dim, ...] | None:
-    """Return the lengths that a node merges into one if one of them is padded, or None. The
-    outermost one of constant lengths does not count, nor do axes of length 1, because the merged
-    axis has the same order of positions as the padded axis.
+    """Return the sizes of the axes that a node merges into one if one of them is padded, or None.
+    Axes of size 1 and an outermost axis of constant size among constant sizes are ignored, because
+    the merged axis has the same order of positions as the padded axis.
     """
     match node.op:
         case ops.Merge(axis, count) if node.first_operand is not None:
@@ -282,8 +286,8 @@ def _find_merged_lengths(
 def _iterate_result_axes(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield the length of each result axis that is derived from a padded axis, with the offset of
-    its padded positions.
+    """Yield the size of each result axis that is derived from a padded axis, with the offset of its
+    padded positions.
     """
     for n, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
@@ -299,13 +303,15 @@ def _iterate_result_axes(
 def _can_contain_padding(
     length: Dim, offset: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> bool:
-    """Return True if an axis has `padded_length` positions after the first `offset` positions."""
+    """Return True if an axis of size `length` has at least `padded_length` positions after the
+    first `offset` positions.
+    """
     return all(is_never_negative(d, min_lengths) for d in (offset, length - offset - padded_length))
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the length of the result axis and the offset of the positions that can be padded, or
-    None for other ops.
+    """Return the size of the result axis and the offset of the positions that can be padded, or
+    None if the op has no such result.
     """
     axis = _get_op_axis(node.op)
     added = None if axis is None else _count_added_positions(node, operand, axis)

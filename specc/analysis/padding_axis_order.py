@@ -25,7 +25,7 @@ def is_output_order_changed(graph: Graph, name: str, value: Value, facts: Paddin
 def find_reversed_axes(
     node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> frozenset[int]:
-    """Return the axes of a result that are in reverse order."""
+    """Return the axes of a result that are in reverse order because `flip` reversed an operand."""
     found = {
         k.result_axis
         for k in padded_dependences
@@ -42,8 +42,8 @@ def has_mixed_axis_order(
     padded_dependences: Sequence[Dependence],
     is_in_loop: bool,
 ) -> bool:
-    """Return True if an op combines reversed axes with other axes, or reads them other than by
-    windows or reductions. Inside a loop no axis may be reversed.
+    """Return True if an op combines reversed axes with other axes, or reads them with an op that is
+    neither a window nor a reduction. Inside a loop no axis may be reversed.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
         return is_in_loop and bool(padded_dependences)
@@ -60,7 +60,7 @@ def has_mixed_axis_order(
 def find_rolled_axes(
     operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that `roll` rotated, with their sources."""
+    """Return the axes of a result that `roll` rotated, each with the source to report."""
     return {
         k.result_axis: source
         for k in padded_dependences
@@ -73,7 +73,8 @@ def find_exposed_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
-    or combines with positions rotated by another number. Return None if there is no such axis.
+    or combines with an axis that is rotated by a different amount. Return None if there is no such
+    axis.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None
@@ -93,8 +94,8 @@ def find_exposed_roll(
 
 
 def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
-    """Return True if an op reads the last position after a sort that put padded positions first,
-    which is valid.
+    """Return True if an op reads only the last position after a sort that orders padded positions
+    first; this position is valid.
     """
     x, sort = node.first_operand, source.node.op if source else None
     if not isinstance(sort, ops.Sort) or x is None:
@@ -108,7 +109,7 @@ def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
 
 
 def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
-    """Return True if a sort puts all padded positions before all other positions."""
+    """Return True if a sort orders all padded positions before all valid positions."""
     match node.op:
         case ops.Sort(descending=descending):
             opposite = replace(node, op=replace(node.op, descending=not descending))
@@ -118,11 +119,11 @@ def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
 
 
 MAX_POSITION_SEARCH_DEPTH = 20
-"""Maximum depth of the search for position ids."""
+"""Maximum depth to which the operands of a value are searched for position ids."""
 
 
 def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort puts it last, or None."""
+    """Return the constant at padded positions if a sort orders it last, or None."""
     match node.op:
         case ops.Sort(axis, descending):
             number, last = (
@@ -135,7 +136,7 @@ def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
 
 
 def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
-    """Return True if a sort puts all padded positions after all other positions."""
+    """Return True if a sort orders all padded positions after all valid positions."""
     match node.op:
         case ops.Sort(axis, descending):
             last = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
@@ -144,8 +145,9 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
 
 
 def find_sort_index_axes(padded_result: PaddedResult) -> frozenset[int]:
-    """Return the axis of indices of a sort that puts right padding last again: the indices of valid
-    positions come first, and the larger indices of padded positions after them.
+    """Return the axes of sort indices (the result of an argsort) if the sort leaves right padding
+    last: the indices of valid positions come first, followed by the larger indices of padded
+    positions.
     """
     node = padded_result.node
     match node.op:
@@ -187,8 +189,8 @@ def has_mixed_sort_order(padded_result: PaddedResult) -> bool:
 
 
 def find_sort_index_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids and are combined with ranks. Such position ids
-    count ranks.
+    """Return the operands that are position ids and are combined with ranks; such position ids are
+    ranks, too.
     """
     return {
         k.operand
@@ -199,8 +201,8 @@ def find_sort_index_operands(padded_result: PaddedResult) -> set[int]:
 
 
 def _counts_sort_indices(padded_result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if an operand consists of position ids of a single axis, which may count ranks.
-    Combined with query positions, they count padding.
+    """Return True if an operand consists of position ids of a single axis, which may be ranks.
+    Combined with query positions, they count padded positions.
     """
     value = padded_result.node.args[dependence.operand]
     shape = value.shape if value else ()
@@ -211,7 +213,7 @@ def _counts_sort_indices(padded_result: PaddedResult, dependence: Dependence) ->
 
 
 def _has_sorted_operand(padded_result: PaddedResult, axis: int | None) -> bool:
-    """Return True if a different operand has ranks along an axis of the result."""
+    """Return True if another operand has ranks along an axis of the result."""
     return any(
         k.result_axis == axis
         and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
@@ -220,8 +222,8 @@ def _has_sorted_operand(padded_result: PaddedResult, axis: int | None) -> bool:
 
 
 def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if a gather reads a value in the order of a sort that puts padded positions last,
-    and the value is constant there.
+    """Return True if a gather reads positions in the order of a sort that puts padded positions
+    last, and the gathered value is constant at padded positions.
     """
     match node:
         case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):

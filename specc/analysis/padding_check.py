@@ -4,10 +4,10 @@ The input is a graph with padding masks, i.e. inputs declared as `keep[batch, se
 axis, the analysis checks whether a value at a valid position can depend on padded positions. The
 result is a warning for each op that causes such a dependence.
 
-An op is unaffected if the values at padded positions are provably zero (or mask constants, for a
-maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does not
-read positions on the padded side. Position ids count earlier padded positions; only their
-differences are unaffected.
+An op is unaffected if the values at padded positions are provably zero (or the mask fill value, for
+a maximum; see `padding_values`), if a mask that implies `keep` masks them out, or if the op does
+not read positions on the padded side. Position ids include the number of earlier padded positions;
+only their differences are unaffected.
 
 Right padding comes after all valid positions, so a cumulative sum never reads it. A mean over the
 axis does:
@@ -49,7 +49,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         reached = dict(_iterate_reached_outputs(graph, mask_name, states))
-        # finite padded values may have no effect where NaN or infinity has one
+        # an infinite or NaN value may have an effect where finite padded values have none
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
             if reached
@@ -85,8 +85,8 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return the properties of every value by padding mask. Also return the other masks that can be
-    assumed to be true, because positions that they mask out do not affect the outputs.
+    """Return the properties of every value, for each padding mask. Also return the other masks that
+    can be assumed to be true, because positions that they mask out do not affect the outputs.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
@@ -124,7 +124,9 @@ def _infer_states(
 def _iterate_reached_outputs(
     graph: Graph, mask_name: str, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
-    """Yield the outputs that padded positions may reach, each with the op that reads them."""
+    """Yield the outputs that padded positions may affect, each with the op that reads the padded
+    positions.
+    """
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
         padding_source = rows.padding_source or next(iter(rows.rolled_axes.values()), None)
@@ -139,7 +141,7 @@ def _iterate_reached_outputs(
 
 
 def _is_counting(facts: PaddingFacts) -> bool:
-    """Return True if a value depends on the number of padded positions, e.g. through its rotary
+    """Return True if a value depends on the number of padded positions, directly or through rotary
     angles.
     """
     return bool(facts.padding_count or facts.padding_count is None or facts.rotation)
@@ -162,8 +164,8 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return the fix. A fix that declares a padding side must be for a side on which padding does
-    not leak through the op; otherwise, return "".
+    """Return `fix`. If it declares a padding side on which padding affects the op, too, return
+    "".
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
@@ -174,7 +176,9 @@ def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
 
 
 def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
-    """Return True if padding on one side does not leak through the op of `leak`."""
+    """Return True if padding on this side does not affect valid positions through the op of
+    `leak`.
+    """
     graph, name = leak.graph, leak.mask_name
     facts = replace(graph.input_facts[name], padding_side=side)
     changed = replace(graph, input_facts={**graph.input_facts, name: facts})
@@ -184,7 +188,7 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Label the op that added positions next to the positions that are read, if it is on another
+    """Label the op that added always-valid positions next to padded positions, if it is on another
     line.
     """
     if leak.is_nonfinite or not leak.has_interior_padding():
@@ -196,7 +200,9 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Describe the source of NaN; return the description and the label of the source."""
+    """Describe the op that may produce NaN or infinity at padded positions; return the description
+    and its label.
+    """
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
@@ -209,7 +215,9 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe the padded positions that an op reads. Return the description and a label."""
+    """Describe the padded positions that the op of `leak` reads; return the description and its
+    label.
+    """
     called, reading = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         how = ", with padded positions last" if order == "sorted" else ""
@@ -236,7 +244,9 @@ def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
 
 
 def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
-    """Describe the padded positions that an op reads; return "" if it reads all of them."""
+    """Describe which padded positions an op reads, relative to the current one; return "" if it
+    reads all of them.
+    """
     if reading.dependence.kind == "window":
         return (
             " before each position"
@@ -249,7 +259,9 @@ def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe the value that counts padded positions; return the description and its label."""
+    """Describe the op whose result depends on the number of padded positions; return the
+    description and its label.
+    """
     if leak.is_reading_length():
         called = format_op_name(leak.node.op)
         return f"`{called}` reads a length that includes padding", "this reads the length"

@@ -1,12 +1,12 @@
-"""Infer constants at padded positions, and sorted axes.
+"""Infer the constants that values hold at padded positions.
 
 The input is a node, and the properties of its operands along a padded axis. The output is, for each
 axis of a result, the constant at padded positions if there is one: -inf after
 `where(keep, s, -inf)`, and zero after its exponential, whatever the values at valid positions.
 
-In descending order, -inf is sorted last. Positions along a sorted axis are *ranks*: padded elements
-have the last ranks, whatever the padding side, and position ids computed along the sorted axis do
-not count them. Ranks may be combined only with ranks, and with values computed from position ids
+In descending order, -inf is sorted last. Positions along a sorted axis are *ranks* (sort indices):
+padded elements have the last ranks for either padding side, so position ids along the sorted axis
+do not count them. Ranks may be combined only with ranks, and with values computed from position ids
 and constants.
 """
 
@@ -56,7 +56,9 @@ def infer_fill_constants(
 
 
 def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if positions that were added next to padded positions have the same constant."""
+    """Return True if positions that `pad` or `concat` added next to padded positions hold the same
+    constant.
+    """
     match padded_result.op:
         case ops.Pad(axis=along, value=value, mode=mode) if along == axis:
             is_same = mode == "constant" and float(value) == number
@@ -86,13 +88,13 @@ def _get_fill_number(padded_result: PaddedResult, operand: int, axis: int) -> fl
 
 
 def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
-    """Return the constants at padded positions after an op along the padded axis."""
+    """Return the constants at padded positions after an op along the padded axis, by axis."""
     node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
         case ops.Sort(axis) if padded_result.value.index == 0:
             number = get_trailing_padding_value(node, operand_facts[0])
             return {} if number is None else {axis: number}
-        # padded positions are last, and an infinite sum remains infinite
+        # padded positions are last, and a cumulative sum remains infinite
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
             number = operand_facts[0].constants.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
@@ -105,7 +107,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
 
 
 def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
-    """Return the constant at padded positions of an op's result, or None."""
+    """Return the constant that the result of an op holds at padded positions of `axis`, or None."""
     node = padded_result.node
     numbers = [_get_operand_number(padded_result, n, axis) for n in range(len(node.args))]
     match node.op:
@@ -129,13 +131,13 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
 
 
 def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
-    # A view keeps the values of its operand; position ids that it creates are new.
+    # A view has the values of its operand; position ids that it creates are new.
     shows = node.op.is_view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
 
 
 def map_number(function_name: str, number: float | None) -> float | None:
-    """Return a function of a constant, or None if it is unknown or inexact."""
+    """Apply a pointwise function to a constant; return None if the result is unknown or inexact."""
     function = EXACT_UNARY_FUNCTIONS.get(function_name)
     return _get_only_number(propagate_unary_constants(function, _make_masked_constants(number)))
 
@@ -152,7 +154,7 @@ def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> floa
 def _infer_common_number(
     padded_result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant that all operands with padded positions have in common, or None."""
+    """Return the constant that all operands with padded positions share, or None."""
     along = padded_result.list_operands_with_axis(axis)
     known = {n for n, there in zip(numbers, along, strict=True) if there}
     return known.pop() if len(known) == 1 else None

@@ -68,10 +68,10 @@ def make_padding_dataflow(
 @dataclass(frozen=True, kw_only=True)
 class PaddingDataflow:
     """The dataflow analysis along one padded axis, with the mask `padding_mask` and padding on
-    `padding_side`. `padded_lengths` are the lengths of the axis after strides and concatenations;
-    `offsets` are the offsets of the padded positions. `always_true_masks` are assumed to be true.
-    With `assumes_finite`, all values are assumed to be finite. `is_in_loop` is true in the body of
-    a loop along another axis.
+    `padding_side`. `padded_lengths` are the sizes of the axis after strides and concatenations;
+    `offsets` are the offsets of the padded positions. `always_true_masks` are masks that are
+    assumed to be true everywhere. With `assumes_finite`, all values are assumed to be finite.
+    `is_in_loop` is true in the body of a loop along another axis.
     """
 
     padding_mask: Value
@@ -125,8 +125,8 @@ class PaddingDataflow:
         operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along a different axis, iterated to a
-        fixpoint.
+        """Return the facts of the results of a loop along another axis than the padded one,
+        iterated to a fixpoint.
         """
         parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
         facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
@@ -149,7 +149,7 @@ class PaddingDataflow:
 
     @property
     def length(self) -> Dim:
-        """The length of the padded axis."""
+        """The size of the padded axis."""
         return self.padding_mask.shape[-1]
 
     @property
@@ -237,7 +237,7 @@ class PaddingDataflow:
         padded_dependences: Sequence[Dependence],
     ) -> Mapping[int, PaddingSource]:
         """Return the axes of a result that were rotated by `roll`, or sorted with padded positions
-        first, in this op or an earlier op.
+        first, by this op or an earlier one, each with the source to report.
         """
         match node.op:
             case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
@@ -254,8 +254,8 @@ class PaddingDataflow:
         return find_rolled_axes(operand_facts, padded_dependences)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for the index of a valid position: an argmax without uncounted padding before
-        it, or the last index of right-padded sequences, `sum(keep) - 1`.
+        """Return True for the index of a valid position: an argmax that excludes padding, or the
+        index of the last valid position with right padding, `sum(keep) - 1`.
         """
         if self.padding_side == "right" and is_last_index(node, self.padding_mask):
             return True
@@ -296,8 +296,8 @@ class PaddingDataflow:
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the first op that leaked, because all later values depend on padding, or a roll
-        whose positions this op distinguishes.
+        """Return the source of the first operand that padded positions already affect, or of a
+        rolled axis whose positions this op distinguishes.
         """
         for facts in operand_facts:
             if facts.padding_source:
@@ -308,7 +308,7 @@ class PaddingDataflow:
     def _is_counted(
         self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
-        """Return True if the result of an op depends on the number of padded positions."""
+        """Return True if a result depends on the number of padded positions, given by `counts`."""
         match node.op:
             case ops.Gather(axis) if node.args[0] and (
                 operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
@@ -322,9 +322,9 @@ class PaddingDataflow:
         return is_padding_exposed(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
-        """Return True if the index of a valid position, with the padding count `count`, selects
-        this position on an axis, regardless of the amount of padding before it. Return False for
-        tables, after always-valid positions, and for another number of repeated positions.
+        """Return True if indexing an axis of size `length` with the index of a valid position
+        selects this position, regardless of the padding before it. Return False for tables, after
+        always-valid positions, and if positions are repeated a different number of times.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
@@ -345,10 +345,10 @@ class PaddingDataflow:
         node, operand = padded_result.node, padded_result.node.first_operand
         match node.op:
             case ops.Extent(axis) if axis in padded_result.operand_facts[0].sorted_axes:
-                return NO_PADDING_COUNT  # a rank does not depend on preceding padding
+                return NO_PADDING_COUNT  # a rank does not count preceding padding
             case ops.Sort(axis) if padded_result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
-                    return None  # all indices depend on padding, also those at masked positions
+                    return None  # all indices count padding, also those at masked positions
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
                 length = operand.shape[axis]
@@ -362,7 +362,7 @@ class PaddingDataflow:
         return self._count_axis_padding(length)
 
     def _count_axis_padding(self, length: Dim) -> PaddingCount:
-        """Return the padding count of the position ids of an axis."""
+        """Return the padding count of the position ids of an axis of size `length`."""
         if length not in self.padded_lengths:
             return {}
         if length in self.offsets.merged_lengths:
@@ -391,10 +391,10 @@ def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
 
 
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
-    """Return the padding count of each operand, as it affects the result."""
+    """Return the padding count that each operand contributes to the result."""
     counts = [s.padding_count for s in padded_result.operand_facts]
     if is_condition_always_true(padded_result):
-        counts[2] = counts[1]  # no valid position depends on the other operand
+        counts[2] = counts[1]  # no valid position depends on the other branch
     for operand in find_sort_index_operands(padded_result):
         counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks
     return counts

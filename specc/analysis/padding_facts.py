@@ -15,8 +15,8 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """The op through which padded positions affect valid positions. If `is_counted`, only the
-    number of padded positions has an effect; if `is_shifted`, only because a stride then selects
+    """The op through which padded positions affect valid positions. If `is_counted`, only their
+    number has an effect; if `is_shifted`, they have an effect only because a stride then selects
     other positions. `loop_body` is the body of the loop that contains the op, if any; `read` is the
     dependence that reads the padded positions.
     """
@@ -32,23 +32,23 @@ class PaddingSource:
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
-    At padded positions along these axes the value is zero or false (`zero_pad_axes`), a mask
-    constant (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher (`maximum_pad_axes`)
-    than at every valid position. Along `finite_pad_axes` at least one valid position has a finite
-    score. Without `has_extremes`, no valid position has a mask constant; without
-    `has_extreme_padding`, no padded position has one. At padded positions the value may be NaN
-    (`can_be_nan`) or infinite, with one of `infinity_signs`.
+    At padded positions along these axes the value is zero or false (`zero_pad_axes`), a mask fill
+    value of at most -1e30 (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher
+    (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
+    position has a finite score. If `has_extremes` is False, no valid position holds a mask fill
+    value; if `has_extreme_padding` is False, no padded position does. At padded positions the value
+    may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
     rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
     indices of valid positions. `constants`: the constant at padded positions, by axis.
-    `fill_constants`: constants at padded positions that positions added by `pad` or `concat` have,
-    too. `repeated_axes`: axes along which padded positions repeat the last valid one.
-    `sorted_axes`: axes in sorted order, with padded positions last. `reversed_axes`: axes reversed
-    by `flip`, including their padding. `rolled_axes`: axes rotated by `roll`, including their
-    padding, each with the source that reading one position would have. `infinity_mask`: the mask
-    outside which infinity was filled in, which is the only origin of NaN. `padding_source`: the
-    source through which padded positions affect valid ones.
+    `fill_constants`: those of them that positions added by `pad` or `concat` hold, too.
+    `repeated_axes`: axes along which padded positions repeat the last valid one. `sorted_axes`:
+    axes in sorted order, with padded positions last. `reversed_axes`: axes reversed by `flip`,
+    including their padding. `rolled_axes`: axes rotated by `roll`, including their padding, each
+    with the source to report if an op reads single positions. `infinity_mask`: the mask whose
+    `where` filled in infinity, if this is the only origin of NaN. `padding_source`: the source
+    through which padded positions affect valid ones.
     """
 
     zero_pad_axes: frozenset[int] = frozenset()
@@ -101,7 +101,7 @@ AxisFact: TypeAlias = Literal[
     "finite_pad_axes",
     "repeated_axes",
 ]
-"""A per-axis field of `PaddingFacts`."""
+"""A field of `PaddingFacts` that is a set of axes with a property at padded positions."""
 
 GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
@@ -112,8 +112,9 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""Boolean fields that are merged for two alternative values: a guarantee must hold for both, a
-hazard for at least one."""
+"""Boolean fields that state a hazard, not a guarantee: for two alternative values, a hazard holds
+if it holds for at least one, a guarantee only if it holds for both.
+"""
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
@@ -121,7 +122,7 @@ AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
 T = TypeVar("T")
 
 NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
-"""The properties of a value that does not depend on padding, with nothing else known."""
+"""The properties of a value that does not depend on padding; no other property is known."""
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
@@ -135,7 +136,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
     shifted: dict[str, Any] = {
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     }
-    # The axis of rotated features is not tracked into or out of a loop body.
+    # The axis of rotated features is tracked neither into nor out of a loop body.
     turned = replace(facts.rotation, feature_axis=None) if facts.rotation else None
     return replace(
         facts,
@@ -148,14 +149,14 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the properties that hold for both values, such as a carry before and after an
-    iteration.
+    """Return the properties that hold for both values, such as a loop-carried value before and
+    after an iteration.
     """
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
-        # If one value has ranks and the other has positions, nothing is known about the result.
+        # If one value is in sorted order and the other is not, nothing is known about the result.
         padding_count=merge_padding_counts(left.padding_count, right.padding_count)
         if left.sorted_axes == right.sorted_axes
         else None,
@@ -169,13 +170,13 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedResult:
-    """One result of a node, with the properties of the operands; `dependences` are its elementwise
+    """One result of a node, with the properties of its operands; `dependences` are its elementwise
     dependences along padded axes.
 
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
-    true, `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to
-    which `pad` or `concat` added positions. `is_padding_last`: padding comes after all valid
-    positions.
+    assumed to be true, `padded_lengths` the sizes of padded axes, `concatenated_lengths` the sizes
+    of axes to which `pad` or `concat` added positions. `is_padding_last`: padding comes after all
+    valid positions.
     """
 
     node: Node
@@ -198,12 +199,12 @@ class PaddedResult:
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:
-        """Return the axes of the result with the length of a padded axis."""
+        """Return the axes of the result whose size is that of a padded axis."""
         shape = self.value.shape
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return, for each operand, True if a property holds where `axis` of the result is
+        """Return, for each operand, True if the property `fact` holds where `axis` of the result is
         padded.
         """
         found: list[bool] = []
@@ -213,7 +214,7 @@ class PaddedResult:
         return found
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return, for each operand, True if it has the axis, or False if it is broadcast."""
+        """Return, for each operand, True if it has `axis`, or False if it is broadcast along it."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -223,7 +224,9 @@ class PaddedResult:
 def attach_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return properties whose padding source, if it is inside a loop, refers to the loop body."""
+    """Return `facts` with a reference to the loop body added to its padding source, if the source
+    is inside the loop.
+    """
     if (
         facts.padding_source is None
         or facts.padding_source in outer_sources
@@ -238,10 +241,10 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    `has_interior_padding`: padding separates always-valid positions of the operand,
-    `valid_end_counts` of them before and after the padding. `has_interior_result_padding`: padding
-    separates those of the result. `is_merged`: the axis merges batch and positions. Each padded
-    position is `repeat_count` adjacent positions of the axis.
+    `has_interior_padding`: padding separates always-valid positions of the operand, with
+    `valid_end_counts` positions before and after the padding. `has_interior_result_padding`: the
+    same for the result. `is_merged`: batch axis and position axis were merged into this axis. Each
+    padded position corresponds to `repeat_count` adjacent positions.
     """
 
     node: Node
@@ -266,12 +269,12 @@ class PaddedRead:
 
     @property
     def read_length(self) -> Dim:
-        """The length of the axis that is read."""
+        """The size of the axis that is read."""
         return get_read_length(self.node, self.dependence)
 
     @property
     def fill_constant(self) -> float | None:
-        """The constant at padded positions and at positions added next to them, or None."""
+        """The constant that padded positions and the positions added next to them hold, or None."""
         return self.read_facts.fill_constants.get(self.axis)
 
     @property
@@ -318,7 +321,9 @@ class PaddedRead:
 
     @property
     def is_shifted(self) -> bool:
-        """True if the length of the left padding determines which positions a stride selects."""
+        """True if the number of left-padded positions determines which positions a stride
+        selects.
+        """
         is_strided = self.dependence.kind == "strided" and self.dependence.stride > 1
         is_aligned = self.repeat_count % self.dependence.stride == 0
         return is_strided and self.padding_side != "right" and not is_aligned

@@ -1,4 +1,6 @@
-"""Leaks of padded positions, and the fixes that `specc check` suggests for them."""
+"""Violations of padding invariance (padded positions that affect an output), and the fixes that
+`specc check` suggests.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -44,12 +46,12 @@ class PaddingLeak:
             node = first
 
     def _is_finite(self, value: Value) -> bool:
-        """Return True if a value does not introduce NaN or infinity."""
+        """Return True if a value does not introduce NaN or infinity at padded positions."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
         return constant or self.get_facts(value).is_finite
 
     def get_output_order(self) -> str:
-        """Return "sorted" or "reverse" if the output has that order, otherwise ""."""
+        """Return "sorted" or "reverse" if the output is in that order, otherwise ""."""
         value = self.graph.outputs[self.output]
         if not self.padding_source.is_counted or self.node is not value.node:
             return ""
@@ -64,7 +66,9 @@ class PaddingLeak:
         )
 
     def is_padded(self, value: Value) -> bool:
-        """Return True if the shape of a value contains the symbol of the padded axis."""
+        """Return True if the shape of a value contains the symbolic dimension of the padded
+        axis.
+        """
         symbols = self.graph.inputs[self.mask_name].shape[-1].symbols()
         return any(symbols & d.symbols() for d in value.shape)
 
@@ -80,12 +84,14 @@ class PaddingLeak:
         return node
 
     def find_joining_op(self) -> Node | None:
-        """Return the op that added positions next to the positions that are read, or None."""
+        """Return the op that added always-valid positions next to the positions that are read, or
+        None.
+        """
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
     def find_counting_op(self) -> Op:
-        """Return the op that computes the position ids that the leaking op reads."""
+        """Return the op that computes the position ids that the op of the leak reads."""
         node = self.node
         while counted := [
             a.node for a in node.operands if a.node and self.get_facts(a).padding_count != {}
@@ -94,11 +100,11 @@ class PaddingLeak:
         return node.op
 
     def get_facts(self, value: Value | None) -> PaddingFacts:
-        """Return the properties of a value."""
+        """Return the properties of a value along the padded axis."""
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
-        """Return the operand whose padded positions are read, or the first operand with padded
+        """Return the operand that is read at padded positions, or the first operand with padded
         positions.
         """
         reading = self.padding_source.read
@@ -107,7 +113,7 @@ class PaddingLeak:
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
-        """Return the axis that is read, or the last axis with the length of the mask."""
+        """Return the axis that is read, or the last axis with the size of the mask."""
         reading, shape = self.padding_source.read, value.shape if value else ()
         if reading is not None and value is self.get_read_operand():
             return reading.axis
@@ -115,8 +121,8 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Format the padding mask, flipped like the value. For an axis of another length, return
-        `mask`.
+        """Format the padding mask as an expression of the spec, flipped if the value is. For an
+        axis of a different size, return `mask`.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
@@ -125,7 +131,9 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value, with inserted axes for its other axes."""
+        """Format the padding mask of a value as an expression of the spec, with inserted axes for
+        its other axes.
+        """
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
@@ -133,7 +141,7 @@ class PaddingLeak:
         return mask
 
     def is_reading_length(self) -> bool:
-        """Return True if the op reads a length that includes padding."""
+        """Return True if the op reads an axis size that includes padded positions."""
         return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
 
     def is_reading_reversed(self) -> bool:
@@ -166,7 +174,7 @@ class PaddingLeak:
 
 
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
-"""The identity element of each reduction, as spec text."""
+"""The identity element of each reduction, as a literal of the spec language."""
 
 
 MASK_ARGUMENTS: Mapping[type[object], str] = {
@@ -177,7 +185,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
     ops.Conv: "add `keep={}`",
     ops.Last: "use `last_token(x, {})`",
 }
-"""The form in which an op takes a padding mask."""
+"""The syntax with which an op takes a padding mask, as a format string."""
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
@@ -186,7 +194,7 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
         "0.0",
     ),
 }
-"""The value at padded positions that has no effect on an op."""
+"""The value at padded positions that does not change the result of an op."""
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
@@ -220,7 +228,7 @@ def _suggest_count(leak: PaddingLeak) -> str:
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest a fix that brings all operands into the same order."""
+    """Suggest a fix that brings all operands into the same order of positions."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
     elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
@@ -229,7 +237,7 @@ def _suggest_order(leak: PaddingLeak) -> str:
 
 
 def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest a padding side for a slice that drops positions at the other side."""
+    """Suggest the padding side for which a slice drops only padded positions."""
     made = value.node if value else None
     cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
     if leak.format_mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
@@ -238,7 +246,7 @@ def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
-    """Append an explanation of `mask` to a fix that contains this name."""
+    """Append an explanation to a fix that contains the placeholder `mask`."""
     if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
         return fix
     same_ops = "after the same slices, windows and concatenations"
@@ -246,7 +254,7 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
 
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest an argument for a padding mask; return "" if the op takes no mask."""
+    """Suggest passing a padding mask to the op; return "" if the op takes no mask."""
     mask, low, op = leak.format_mask(value), leak.get_facts(value).mask_constant_axes, leak.node.op
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
@@ -259,7 +267,9 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
-    """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
+    """Return the help text for an op that takes a mask argument, with a placeholder for the
+    mask.
+    """
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
@@ -281,7 +291,9 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest a value for padded positions; return "" if no value has the required effect."""
+    """Suggest the constant to fill padded positions with; return "" if no constant has the required
+    effect.
+    """
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -293,7 +305,7 @@ def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _suggest_added_number(leak: PaddingLeak) -> str:
-    """Suggest equal values for padded and added positions, or padding on the other side."""
+    """Suggest the same constant for padded and added positions, or padding on the other side."""
     made = leak.find_joining_op()
     if made is None:
         return ""
@@ -306,8 +318,8 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant at added positions, or None if it is unknown. For merged axes, return the
-    neutral element.
+    """Return the constant that added positions hold, as a literal, or None if it is unknown. For
+    merged axes, return the neutral element.
     """
     match node.op:
         case ops.Merge():
@@ -320,12 +332,14 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
 
 
 def _get_other_side(leak: PaddingLeak, node: Node) -> str:
-    """Return the padding side on which added positions are next to valid positions."""
+    """Return the padding side for which added positions are next to valid positions."""
     return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
 
 
 def _get_neutral_number(leak: PaddingLeak) -> str:
-    """Return the constant at padded positions that has no effect on the op."""
+    """Return the constant, as a literal, that has no effect on the op when it is at padded
+    positions.
+    """
     match op := leak.node.op:
         case ops.Reduce(fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
@@ -339,7 +353,7 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
 
 
 def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
-    """Suggest a fix for ops for which no value at padded positions has the required effect."""
+    """Suggest a fix for ops for which no constant at padded positions has the required effect."""
     match op := leak.node.op:
         case ops.Index(index=at) if at == 0:
             return leak.format_side_help("right")
@@ -357,7 +371,9 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
 
 
 def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
-    """Suggest a nearest-neighbor resize, which repeats each position of the padded axis."""
+    """Suggest a nearest-neighbor resize, which repeats each position of the padded axis, in place
+    of an interpolation.
+    """
     value = leak.get_read_operand()
     axis = leak.get_padded_axis(value)
     assert value is not None, "a resize has an operand"

@@ -1,8 +1,9 @@
 """Prove that padded positions do not affect an op.
 
-The op must read zeros at padded positions, or mask constants if it is a maximum or softmax; or it
-must not read padded positions, because a mask excludes them or because they are outside its
-receptive field. `padding_windows` contains the proofs for windows and slices.
+An op is unaffected if it reads neutral values at padded positions (zeros, or mask fill values for a
+maximum or softmax), or if it does not read padded positions, because a mask excludes them or
+because they are outside its receptive field. `padding_windows` contains the proofs for windows and
+slices.
 """
 
 from math import inf
@@ -24,8 +25,8 @@ from specc.ir.types import Interval
 
 
 def is_unaffected_by_padding(read: PaddedRead) -> bool:
-    """Return True if valid positions of the result do not depend on padded positions through this
-    dependence.
+    """Return True if valid positions of the result do not depend on padded positions through the
+    dependence `read`.
     """
     is_sorted = not read.is_padding_last and read.axis in read.read_facts.sorted_axes
     if _is_state_unaffected(read, is_sorted=is_sorted):
@@ -36,7 +37,8 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
         return _is_sort_order_safe(read)
     match read.dependence.kind:
         case "same" | "extent":
-            # elementwise along the axis: padded positions do not move; an extent reads no position
+            # elementwise along the axis: padded positions are not moved; reading a size reads no
+            # position
             return True
         case "newest" | "window" if _is_loop_skipping_padding(read) or _is_padding_outside_reads(
             read
@@ -54,7 +56,7 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
 
 
 def _is_last_rank(read: PaddedRead) -> bool:
-    """Return True if only the last position after a sort is read."""
+    """Return True if only the last position after a sort is read, and it is valid."""
     return is_reading_last_rank(read.node, read.read_facts.rolled_axes.get(read.axis))
 
 
@@ -68,8 +70,8 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:
-    """Return True if no padded position is read: left padding with reads of the last or later
-    positions, or right padding with reads of earlier positions.
+    """Return True if no padded position is read: with left padding, only the current and later
+    positions are read; with right padding, only earlier ones.
     """
     dependence = read.dependence
     is_left = read.padding_side == "left" and dependence.max_offset == 0
@@ -77,7 +79,7 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
-    """Return True if no padded position is at a distance in `reach` before a valid position."""
+    """Return True if no padded position is at a distance in `reach` from a valid position."""
     after_reads, before_reads = reach.low >= 0, reach.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
@@ -90,7 +92,7 @@ def _is_sort_order_safe(read: PaddedRead) -> bool:
         return True
     match read.op:
         case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
-            # either valid elements, or the constant that follows them
+            # either valid elements, or the constant that padded positions hold
             return start.number is not None and stop.number is not None
     return isinstance(read.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(read)
 
@@ -114,14 +116,16 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
-    """Return True if a loop skips every padded position: its mask implies the padding mask."""
+    """Return True if a loop skips every padded position, because its mask implies the padding
+    mask.
+    """
     op = read.op
     return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_pad_axes
 
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
     """Return True if padding does not change the state of a recurrent layer or loop. In sorted
-    order (`is_sorted`) the mask does not indicate which positions are padded.
+    order (`is_sorted`), the positions of the mask do not match those of the values.
     """
     skipped = is_padding_skipped(read.node, read.operand_facts)
     is_kept = skipped or _is_state_zero(read) or is_loop_state_unaffected(read)
@@ -143,10 +147,12 @@ def _is_state_zero(read: PaddedRead) -> bool:
 
 
 def _is_masked_at_padding(read: PaddedRead) -> bool:
-    """Return True if a mask is false, or weights or values are zero, at padded keys."""
+    """Return True if the mask of an attention node is false, or its attention weights or values are
+    zero, at padded keys.
+    """
     _, reach = resolve_dependence(read.node, read.dependence)
-    # A masked key has weight zero, but zero times NaN is NaN; normalizers ignore scores where the
-    # mask is false.
+    # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
+    # where the mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
     gates = read.dependence.gates
@@ -171,7 +177,7 @@ def _have_same_positions(read: PaddedRead) -> bool:
 
 
 def _has_low_scores(read: PaddedRead) -> bool:
-    """Return True if the scores of a masked softmax are -inf at padded keys."""
+    """Return True if the scores of a masked softmax are mask fill values at padded keys."""
     last = read.node.first_operand.rank - 1 if read.node.first_operand else 0
     return read.operand_facts[0].constants.get(last) == -inf
 
@@ -193,7 +199,8 @@ def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
     """Return the summed axes of each operand of a contraction."""
     match read.op:
         case ops.WeightedSum() | ops.MatMul():
-            # [… m k] by [… k n]: the last axis of the first, the second-to-last of the second
+            # [… m k] by [… k n]: the last axis of the first operand, the second-to-last of the
+            # second
             left, right = (a.rank for a in read.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation):
@@ -222,8 +229,8 @@ def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
 
 
 def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
-    """Return True if the constant at padded positions is at most every other value. If `end` is
-    positive, return True if the constant is at least every other value.
+    """Return True if the constant at padded positions is at most every other value (for positive
+    `end`, at least every other value).
     """
     least, most = find_value_range(read.node.args[read.dependence.operand])
     held, axis = read.padding_constant, read.axis
@@ -235,13 +242,16 @@ def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
 
 
 def _is_neutral_full_read(read: PaddedRead) -> bool:
-    """Return True if padding does not change the result of an op that reads the complete axis."""
+    """Return True if padding does not change the result of an op that reads all positions of the
+    axis.
+    """
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Reduce(function_name):
             return _is_neutral_reduction(read, function_name)
         case ops.Softmax():
-            # If no key is visible, the softmax of mask constants is 1/n, where n includes padding.
+            # If no key is visible, all scores are mask fill values and the softmax is 1/n, where n
+            # includes padding.
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
             # The first of several equal elements is selected, which is valid with right padding.
@@ -258,22 +268,25 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
 
 
 def _is_sort_neutral(read: PaddedRead) -> bool:
-    """Return True if a sort puts padded positions last, or first if its values are read."""
+    """Return True if a sort puts padded positions last, or first if only the sorted values are read
+    from the end.
+    """
     if is_padding_sorted_last(read.node, read.read_facts):
         return True
     return read.dependence.result == 0 and is_padding_sorted_first(read.node, read.read_facts)
 
 
 def _is_neutral_move(read: PaddedRead) -> bool:
-    """Return True if padding does not change an op that moves or selects positions of the axis."""
+    """Return True if padding does not change the result of an op that moves or selects positions of
+    the axis.
+    """
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Sort(along):
             return along == axis and _is_sort_neutral(read)
         case ops.TopK(k=k, largest=largest):
-            # If fewer valid positions exist than are selected, the other selected positions have
-            # this constant.
-            # With right padding, their indices are the next ones.
+            # If fewer valid positions exist than are selected, the remaining selected positions
+            # hold this constant. With right padding, their indices are the next ones.
             is_known = read.dependence.result == 0 or read.is_padding_last
             lowest = -inf if largest else inf
             return k.number is not None and is_known and _is_padding_constant_extreme(read, lowest)

@@ -1,9 +1,9 @@
-"""Prove that iterations at padded positions do not change the carries of a loop.
+"""Prove that iterations at padded positions do not change the loop-carried values of a loop.
 
 A loop without a padding mask also runs at padded positions. This has no effect if an iteration
-there keeps every carry, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It has no effect
-on later positions if all carries keep their constant initial values until the first valid position,
-as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
+there keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It
+has no effect on later positions if all loop-carried values keep their constant initial values until
+the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 
 KnownValue: TypeAlias = float | Value
-"""A constant, or the carry that a value equals."""
+"""A constant, or the loop-carried value that a value equals."""
 
 FINITE_RESULT_FUNCTIONS = ("abs", "cos", "exp", "neg", "relu", "sigmoid", "silu", "sin", "tanh")
 """`Pointwise` functions that are finite for finite operands, except for overflow."""
@@ -27,8 +27,8 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 
 
 def is_loop_state_unaffected(read: PaddedRead) -> bool:
-    """Return True if padded positions do not change the carries of a loop along the padded axis
-    that the result reads.
+    """Return True if padded positions do not change the loop-carried values that the result reads,
+    for a loop along the padded axis.
     """
     op = read.op
     if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
@@ -48,7 +48,7 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
-    """Return True if a dependence reads the axis of the loop."""
+    """Return True if a dependence reads the axis along which the loop runs."""
     if op.has_mask and read.dependence.operand == 0:
         return read.axis == 1
     is_scanned = read.dependence.operand < op.first_body_operand + op.scanned_count
@@ -58,8 +58,8 @@ def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
 def _evaluate_carries(
     read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
 ) -> list[KnownValue | None]:
-    """Return what is known about the carries after an iteration at a padded position, given the
-    carries before it.
+    """Return the known values of the loop-carried values after an iteration at a padded position,
+    given those before it; None means unknown.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
     numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
@@ -93,7 +93,7 @@ def _is_finite(node: Node, finite: set[Value]) -> bool:
 def _infer_known_value(
     node: Node, value: Value, known: Mapping[Value, KnownValue], finite: set[Value]
 ) -> KnownValue | None:
-    """Return the constant that a result equals, or the carry, or None."""
+    """Return the constant or the loop-carried value that a result equals, or None."""
     uniform = find_uniform_value(value)
     if uniform is not None:
         return uniform
@@ -105,7 +105,7 @@ def _infer_known_value(
         case ops.Arith(function_name):
             found = _find_neutral_result(node, function_name, operands, finite)
     if isinstance(found, Value) and found.type != value.type:
-        return None  # a broadcast carry
+        return None  # a broadcast loop-carried value
     return _infer_number(node, operands) if found is None else found
 
 

@@ -1,10 +1,10 @@
 """Find the positions that a softmax or maximum ignores because a mask sets their scores to a
 constant.
 
-A mask constant is at most -1e30; a floor is less than all values at valid positions, such as -1 for
-position ids. This is sound only if all other scores are finite and above the constant:
-`can_hold_mask_constants` checks valid positions, and `can_padding_hold_mask_constants` checks all
-positions.
+A mask fill value is at most -1e30. A smaller fill value than all values at valid positions, such as
+-1 for position ids, is also ignored by a maximum. This is sound only if all other scores are finite
+and above the fill value: `can_hold_mask_constants` checks valid positions, and
+`can_padding_hold_mask_constants` checks all positions.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -41,25 +41,25 @@ UNDERFLOW_DISTANCE = 1000.0
 """For x from 746 on, `exp(-x)` is 0 in float64; for x from 104 on, it is 0 in float32."""
 
 FINITE_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
-"""Ops and `Pointwise` functions whose results are never mask constants."""
+"""Ops and `Pointwise` functions whose results are never mask fill values."""
 
 FINITE_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
 def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if a result is a mask constant where `axis` is padded."""
+    """Return True if a result is a mask fill value where `axis` is padded."""
     fallen = padded_result.list_operands_with_fact("mask_constant_axes", axis)
     match padded_result.op:
         case ops.Where():
             return _is_filled_with_mask_constant(padded_result, axis)
         case ops.Arith("sub"):
-            # A mask constant minus a finite score is a mask constant. The difference of two mask
-            # constants is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
+            # A mask fill value minus a finite score is a mask fill value. The difference of two
+            # mask fill values is about 0, e.g. in `s - max(s)` if all scores of a query are masked.
             return fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
         case ops.Arith("add"):
             return _is_sum_mask_constant(padded_result, fallen, axis)
         case ops.Cast(to):
-            # integers are never mask constants
+            # integers are never mask fill values
             return fallen[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return fallen[0]
@@ -67,7 +67,7 @@ def is_mask_constant_at_padding(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if the result of a `where` is a mask constant where the condition is padded."""
+    """Return True if the result of a `where` is a mask fill value where the condition is padded."""
     filled = _get_fill_number(padded_result.node)
     return (
         padded_result.list_operands_with_fact("zero_pad_axes", axis)[0]
@@ -77,7 +77,7 @@ def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> boo
 
 
 def _is_sum_mask_constant(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
-    """Return True if one operand is a mask constant at padded positions and the other has finite
+    """Return True if one operand is a mask fill value at padded positions and the other has finite
     scores.
     """
     one = fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
@@ -90,7 +90,7 @@ def _get_fill_number(node: Node) -> float | None:
 
 
 def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bool:
-    """Return True if an operand contains no mask constants, including where `axis` is padded."""
+    """Return True if an operand holds no mask fill values, including where `axis` is padded."""
     rows = padded_result.operand_facts[n]
     if rows.has_extremes or rows.can_be_nan:
         return False
@@ -98,7 +98,7 @@ def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bo
 
 
 def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if the values at padded positions of `axis` equal the mask constant, or are less
+    """Return True if the values at padded positions of `axis` are mask fill values, or are less
     than (`lowest`) or greater than all other values.
     """
     op = padded_result.op
@@ -125,8 +125,8 @@ def _is_padding_mask(padded_result: PaddedResult) -> bool:
 
 
 def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padded positions with a number below or above all other
-    values.
+    """Return True if a `where` fills padded positions with a constant below (`lowest`) or above all
+    other values.
     """
     node, filled = padded_result.node, _get_fill_number(padded_result.node)
     if filled is None or padded_result.operand_facts[1].has_extremes:
@@ -139,8 +139,8 @@ def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: b
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for the fill constant of a `where` and every score `s`
-    that it keeps.
+    """Return True if `exp(fill - s)` is 0 for the fill value of a `where` and every score `s` that
+    it keeps.
     """
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
@@ -166,8 +166,8 @@ def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) 
 
 def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
-    # If only one operand may have mask constants, the sum has a finite score wherever this operand
-    # has one. If both may, their finite scores may be at different positions.
+    # If only one operand may hold mask fill values, the sum has a finite score wherever this
+    # operand has one. If both may, their finite scores may be at different positions.
     has_extremes = [r.has_extremes for r in padded_result.operand_facts]
     finite_pad_axes = padded_result.list_operands_with_fact("finite_pad_axes", axis)
     return (
@@ -178,8 +178,8 @@ def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _keeps_finite_scores(padded_result: PaddedResult) -> bool:
-    """Return True if scores are scaled, or if their maximum is computed and no score is a mask
-    constant.
+    """Return True if an op keeps at least one finite score: it scales the scores, or computes their
+    maximum while no score is a mask fill value.
     """
     match padded_result.op:
         case ops.Reduce("max"):
@@ -201,8 +201,8 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
     position.
     """
     found = sorted(axes)
-    # Self-attention scores have the padded axis twice, first for the queries: under `causal &
-    # keep`, each query still attends to itself.
+    # Self-attention scores have the padded axis twice, first for the queries: with `causal & keep`,
+    # each query still attends to itself.
     pairs = len(found) == 2 and _is_condition_true(padded_result, found[0], found[1])
     if is_condition_always_true(padded_result) or pairs:
         yield from found
@@ -260,13 +260,13 @@ def _is_true_on_diagonal(grid: QueryKeyTensor) -> bool:
 
 
 def _keeps_truth(op: Op) -> bool:
-    """Return True if the result of an op is true wherever all operands are true."""
+    """Return True if a boolean op is true wherever all its operands are true."""
     nearest = isinstance(op, ops.Resize) and not op.interpolates
     return nearest or isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
 
 
 def _is_repeated_mask(node: Node) -> bool:
-    """Return True for `resize(float(mask), …) > 0.5`."""
+    """Return True for `resize(float(mask), …) > 0.5`, which repeats the positions of a mask."""
     if not (isinstance(node.op, ops.Compare) and node.op.fn in ("gt", "ge")):
         return False
     bound = find_constant_value(ops.Compare.right(node))
@@ -275,16 +275,16 @@ def _is_repeated_mask(node: Node) -> bool:
 
 
 def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
-    """Return True if valid positions may hold mask constants."""
+    """Return True if valid positions may hold mask fill values."""
     given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
-            # At valid positions, `keep` never selects the mask constant, but `causal` may.
+            # At valid positions, `keep` never selects the mask fill value, but `causal` may.
             return given[1].has_extremes or (
                 given[2].has_extremes and not is_condition_always_true(padded_result)
             )
         case ops.Reduce("max", axis):
-            # a finite score is the maximum, so mask constants have no effect
+            # a finite score is the maximum, so mask fill values have no effect
             return given[0].has_extremes and axis not in given[0].finite_pad_axes
     if _is_mask_constant(padded_result.node):
         return True
@@ -294,7 +294,7 @@ def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
 
 
 def can_padding_hold_mask_constants(padded_result: PaddedResult) -> bool:
-    """Return True if any position may hold mask constants."""
+    """Return True if any position may hold mask fill values."""
     if _is_mask_constant(padded_result.node):
         return True
     return not _never_holds_mask_constants(padded_result.node) and any(
@@ -303,7 +303,7 @@ def can_padding_hold_mask_constants(padded_result: PaddedResult) -> bool:
 
 
 def _is_mask_constant(node: Node) -> bool:
-    """Return True for a mask constant or its negation."""
+    """Return True for a mask fill value or its negation."""
     return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
 
 

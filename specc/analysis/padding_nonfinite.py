@@ -1,8 +1,9 @@
 """Find infinity and NaN at padded positions, which multiplication by zero does not remove.
 
 For every finite `x`, `x * keep` is zero at padded positions. But zero times infinity is NaN, and
-NaN propagates through sums. A cumulative sum of `keep`, or a window of it, is zero before the first
-valid position. A quotient is assumed to be finite only if bounds show that the divisor is not zero.
+NaN propagates through sums. A quotient is therefore assumed to be finite only if bounds show that
+the divisor is not zero; a cumulative sum of `keep`, or a windowed sum of it, is zero before the
+first valid position.
 """
 
 from math import isinf
@@ -30,7 +31,7 @@ BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.MaskedHardmax)
 INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
 """Functions that map each infinity to itself."""
 UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
-"""Functions that are unbounded above and bounded below."""
+"""`Pointwise` functions that are unbounded above and bounded below."""
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """Activations `x * gate(x)` whose gate tends to 0, so that `-inf * 0` is NaN."""
 
@@ -54,7 +55,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 
 def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
-    """Return the signs of infinity that elements of a result may have."""
+    """Return the signs of infinity that elements of a result may have at padded positions."""
     operand_facts, node = (
         [r.infinity_signs for r in padded_result.operand_facts],
         padded_result.node,
@@ -102,14 +103,14 @@ def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_be_infinite(value: Value) -> bool:
-    """Return True if the dtype has infinity and NaN. Booleans and integers have neither, even if
-    they are computed from NaN.
+    """Return True if the dtype of a value can represent infinity and NaN. Booleans and integers
+    cannot, even if they are computed from NaN.
     """
     return value.dtype[0] not in "iu" and value.dtype != "bool"
 
 
 def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity of a binary function."""
+    """Return the signs of infinity that the result of a binary function may have."""
     if function_name == "sub":
         return left | _negate_signs(right)
     if function_name == "add":
@@ -133,14 +134,14 @@ def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
 
 
 def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity of a unary function."""
+    """Return the signs of infinity that the result of a unary function may have."""
     if function_name == "neg":
         return _negate_signs(signs)
     if function_name == "abs":
         return frozenset((1,)) if signs else NO_SIGNS
     if function_name in INFINITY_PRESERVING_FUNCTIONS:
         return signs
-    # The other functions are finite there or, like sine and cosine, NaN.
+    # The other functions are finite for infinite arguments or, like sine and cosine, NaN.
     return (
         signs & {1}
         if function_name in UNBOUNDED_ABOVE_FUNCTIONS or function_name in GATED_ACTIVATIONS
@@ -149,7 +150,7 @@ def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
-    """Return True if a unary function of infinity may be NaN."""
+    """Return True if a unary function may map an infinity with one of `signs` to NaN."""
     if function_name in ("sin", "cos"):
         return bool(signs)
     return -1 in signs and (
@@ -158,8 +159,8 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
 
 
 def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
-    """Return the mask outside which infinity was filled in if this is the only source of infinity
-    and NaN in a result, otherwise None.
+    """Return the mask of the `where` that filled in infinity, if this is the only source of
+    infinity and NaN in a result, otherwise None.
     """
     operand_facts, node = padded_result.operand_facts, padded_result.node
     match node:
@@ -194,7 +195,7 @@ def _is_masked_again(padded_result: PaddedResult) -> bool:
 
 
 def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
-    """Return True if `condition` is false wherever `mask` is."""
+    """Return True if `condition` is false wherever `mask` is false."""
     if condition is mask:
         return True
     node = condition.node if condition else None
@@ -214,7 +215,7 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
         case ops.Where() if operand_facts[0].zero_pad_axes >= {
             k.result_axis for k in padded_result.dependences
         }:
-            # `where(keep, x, 0)`: at padded positions `x` is not used.
+            # `where(keep, x, 0)` does not select `x` at padded positions.
             return operand_facts[2].can_be_nan
         case ops.Pointwise(function_name) if _can_map_to_nan(
             function_name, operand_facts[0].infinity_signs
@@ -226,7 +227,7 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
 
 
 def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
-    """Return bounds of the values of an operand at padded positions."""
+    """Return the minimum and maximum of an operand at padded positions."""
     value, facts = padded_result.node.args[operand], padded_result.operand_facts[operand]
     if value is None:
         return 0.0, 0.0
@@ -282,8 +283,8 @@ def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
-    """Return True if, at a padded position, a result may divide by zero or evaluate a root or
-    logarithm outside its domain.
+    """Return True if a result may divide by zero, or evaluate a root or logarithm outside its
+    domain, at a padded position.
     """
     node = padded_result.node
     match node.op:
@@ -305,7 +306,7 @@ def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
 
 
 def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
-    """Return True if a power may be infinite or NaN at a padded position."""
+    """Return True if an exponentiation may be infinite or NaN at a padded position."""
     exponent = find_constant_fraction(ops.Arith.right(padded_result.node))
     if not (_has_padding(padded_result, 0) or _has_padding(padded_result, 1)):
         return False
@@ -317,8 +318,8 @@ def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(padded_result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make the result NaN: true for `max`, but not for
-    `inf - inf` and `0 * inf`.
+    """Return True if infinite operands cannot make the result of an op NaN, as for `max`, in
+    contrast to `inf - inf` and `0 * inf`.
     """
     node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]
     match node.op:

@@ -1,11 +1,11 @@
 """Track position ids that count padding, and find uses of them that do not affect results.
 
-Every padded position increases the position ids after it by one, and twice a position id by two.
-The analysis tracks the *padding count* of a value: the amount that padding adds to it, as a
-multiple of the number of padded positions, possibly times other values. A difference or comparison
-does not depend on padding if both sides have equal counts. Softmax weights do not depend on it if
-the scores of all positions increase by the same amount, such as ALiBi scores written as
-`slope * j`. Any other use of a position id depends on the amount of padding.
+Every padded position increases a position id `i` after it by 1, and `2 * i` by 2. The analysis
+tracks the *padding count* of a value: the amount that padding adds to it, as a multiple of the
+number of padded positions, possibly times other values. A difference or comparison does not depend
+on padding if both sides have equal counts. Softmax weights do not depend on it if the scores of all
+positions increase by the same amount, such as ALiBi scores written as `slope * j`. Any other use of
+a position id depends on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,40 +20,42 @@ from specc.ir.graph import Node, Value
 
 PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
 PaddingCount: TypeAlias = PaddingTerms | None
-"""The amount that each earlier padded position adds: products of values with coefficients, or None
-if the amount differs between positions."""
+"""The amount that each earlier padded position adds to a value, as a sum of products of values with
+coefficients; None if the amount differs between positions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedPositions:
-    """The padding count of position ids of an axis with padding between valid positions. Positions
-    after the padding count it, positions before it do not; only the order is preserved.
+    """The padding count of position ids of an axis with padding between valid positions. Position
+    ids after the padding include it, those before it do not; only their order does not depend on
+    padding.
     """
 
     length: Dim
     padding_start: Dim
     padding_end: Dim
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
-    """The amount that padding adds at positions that may be padded."""
+    """The amount that each earlier padded position adds, at positions that may be padded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """The padding count of position ids relative to the start of the padding. They are negative
-    before the padding; from there on, padding adds `padding_terms`.
+    """The padding count of position ids relative to the start of the padding: they are negative
+    before the padding, and padding adds `padding_terms` from there on.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
 
     @property
     def count(self) -> "PaddingCount":
-        """The padding count from this end on."""
+        """The padding count of positions that are not before this end of the padding."""
         return dict(self.padding_terms)
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedLength:
-    """The padding count of a length that includes padding."""
+    """The padding count of an axis size that includes padded positions."""
 
     length: Dim
 
@@ -73,7 +75,7 @@ def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCoun
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Return the padding count of a result, computed from the padding counts of the operands."""
+    """Return the padding count of the result of a node, computed from those of its operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
@@ -83,7 +85,7 @@ def infer_padding_count(
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
-            # a condition that depends on the amount of padding selects other values
+            # a condition that depends on the amount of padding selects different values
             return merge_padding_counts(second, counts[2]) if not first else None
         case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
@@ -97,7 +99,7 @@ def infer_padding_count(
 
 
 def _is_selection(node: Node) -> bool:
-    """Return True if an op selects elements along an axis of constant length, which has no
+    """Return True if an op selects elements along an axis of constant size, which has no
     padding.
     """
     x = node.first_operand
@@ -108,7 +110,7 @@ def _is_selection(node: Node) -> bool:
 
 
 def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
-    """Return the terms of the first two operands, with no terms for a missing second operand."""
+    """Return the padding terms of the first two operands; a missing second operand has none."""
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     return first, second
 
@@ -116,7 +118,7 @@ def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, Padd
 def _infer_arithmetic_count(
     node: Node, function_name: str, first: PaddingTerms, second: PaddingTerms, padded_length: Dim
 ) -> PaddingCount:
-    """Return the padding count of a sum, product or quotient."""
+    """Return the padding count of a binary arithmetic op, such as a sum, product or quotient."""
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match function_name:
         case "add" | "sub":
@@ -148,8 +150,8 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count times a different operand, or None if this operand varies along the
-    padded axis.
+    """Return a padding count multiplied by another operand, or None if this operand varies along
+    the padded axis.
     """
     number = find_constant_fraction(factor)
     if number is not None:
@@ -160,7 +162,9 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
 
 
 def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """Return the padding count after a view; factors that are values are viewed in the same way."""
+    """Return the padding count after a view, which is also applied to the factors that are
+    values.
+    """
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
@@ -182,22 +186,22 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
 
 
 def _is_excluding_start(node: Node, operand: int) -> bool:
-    """Return True if a comparison with the start of the padding has the same result for padded
-    positions and for the first valid position after them.
+    """Return True if a comparison with the start of the padding is equal for padded positions and
+    for the first valid position after them.
     """
     apart = ("gt", "le") if operand else ("lt", "ge")
     return node.op in [ops.Compare(function_name) for function_name in apart]
 
 
 def _get_only_factor(count: PaddingCount) -> object:
-    """Return the only factor of a count, or None."""
+    """Return the factor of a padding count with exactly one term and one factor, or None."""
     factors = [f for product in count or () for f in product]
     return factors[0] if len(factors) == 1 else None
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of position ids minus the length at which padding starts or ends, or
-    None for other ops.
+    """Return the padding count of position ids minus the position at which the padding starts or
+    ends, or None for other ops.
     """
     rows, padded_length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(rows, OrderedPositions):
@@ -215,7 +219,7 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the length that a value equals everywhere, or None."""
+    """Return the axis size that a value equals everywhere, or None."""
     match get_viewed_op(value):
         case ops.Size(padded_length):
             return padded_length
@@ -225,7 +229,9 @@ def _find_constant_length(value: Value | None) -> Dim | None:
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of an op that preserves only the order of positions."""
+    """Return the padding count of the result of an op that preserves only the order of position
+    ids.
+    """
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -243,7 +249,9 @@ def _is_order_only(count: PaddingCount) -> bool:
 
 
 def is_last_index(node: Node, padding_mask: Value) -> bool:
-    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index of valid positions."""
+    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the index of the last valid position
+    with right padding.
+    """
     if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
         return False
     match skip_views(node.first_operand):
@@ -295,5 +303,5 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
 
 
 def _is_other_operand_moved(counts: Sequence[PaddingCount], operand: int) -> bool:
-    """Return True if padding adds an amount to an operand other than `operand`."""
+    """Return True if the padding count of an operand other than `operand` is not zero."""
     return any(c for n, c in enumerate(counts) if n != operand)

@@ -1,9 +1,9 @@
 """Track rotary embeddings with position ids that count padding, and find contractions in which the
 padding cancels.
 
-Query i is rotated by the angles of position i, key j by those of position j. Their dot product
-depends only on the difference, which padding before both does not change. Any other use of the
-features depends on the angles.
+The query at position `i` is rotated by the angles of `i`, the key at position `j` by those of `j`.
+Their dot product depends only on `i - j`, which padding before both does not change. Any other use
+of the features depends on the angles.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from specc.ir.graph import Node, Value
 
 @dataclass(frozen=True, slots=True)
 class RotationFact:
-    """The angles and feature pairs of a rotation (`key`), and the axis of the rotated features.
-    `feature_axis` is None for the angles themselves. Values with equal keys have the same
+    """A rotation, identified by its angles and feature pairs (`key`), and the axis of the rotated
+    features. `feature_axis` is None for the angles themselves. Values with equal keys have the same
     rotation.
     """
 
@@ -36,11 +36,13 @@ EXPOSED_ROTATION = RotationFact("shown", None)
 def infer_rotation(
     node: Node, rotations: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
 ) -> RotationFact | None:
-    """Return the rotation of a result, or None if it is not rotated."""
+    """Return the rotation of the features of a result, or None if they are not rotated by angles
+    that count padding.
+    """
     if isinstance(node.op, ops.RopeAngles):
         # Only angles of positions that count padding change with the amount of padding.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
-    # An extent creates position ids and does not read the values of its operand.
+    # An `extent` creates position ids; it does not read the elements of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
     if (free := _match_cancelled_rotation(node, rotations)) is not None:
@@ -56,14 +58,14 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> RotationFact:
-    """Return the rotation after an op with one operand. The results of other ops depend on the
-    angles.
+    """Return the rotation after an op with one operand. If it is not preserved, the result depends
+    on the absolute angles.
     """
     if rotations is None:
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to):
-            # After rounding, equally rotated values may differ.
+            # Equally rotated values may differ after rounding.
             return rotations if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by a further 180° at all positions
@@ -92,7 +94,7 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
 
 
 def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Return the rotation by the cosine and sine of the same angles, if the value is not rotated
+    """Return the rotation by cosine and sine of the same angles, if the features are not rotated
     yet.
     """
     x, cosines, sines = rotations
@@ -105,8 +107,8 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
 def _is_matched_product(
     left: RotationFact | None, right: RotationFact | None, left_axis: int, right_axis: int
 ) -> bool:
-    """Return True if two factors with the same rotation are multiplied and summed over their
-    features.
+    """Return True if the contracted axes of two factors are their feature axes and both have the
+    same rotation.
     """
     return (
         left is not None
@@ -155,7 +157,7 @@ def _infer_concat_rotation(
         return EXPOSED_ROTATION
     (at,) = features
     if axis != at:
-        # more positions, or more heads, of vectors that are rotated by the same angles
+        # additional positions or heads, whose vectors are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     return _combine_part_rotations(node, rotations, axis)
 
@@ -163,8 +165,8 @@ def _infer_concat_rotation(
 def _combine_part_rotations(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    # Half of the features are rotated and half are not, as in GPT-J. Vectors have the same rotation
-    # only if they have the same layout.
+    # Half of the features are rotated and half are not, as in GPT-J. Two vectors have the same
+    # rotation only if the same features are rotated.
     parts = zip(rotations, node.args, strict=True)
     return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
@@ -172,8 +174,8 @@ def _combine_part_rotations(
 def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Return the rotation after scaling all features by one factor, or of the sum of two values
-    with the same rotation.
+    """Return the rotation after all features are scaled by one factor, or the rotation of the sum
+    of two values with the same rotation.
     """
     # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
     alike = first is not None and first == second and first.feature_axis is not None
@@ -201,7 +203,7 @@ def _infer_product_rotation(rotations: RotationFact, rotated: Value, factor: Val
 
 
 def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
-    """Return the rotation after a view, which must keep the feature axis intact."""
+    """Return the rotation after a view, which must not split or merge the feature axis."""
     at = rotations.feature_axis
     if rotations.is_exposed or at is None:
         return _view_angles(node, rotations)

@@ -1,13 +1,13 @@
-"""Infer properties of values at padded positions: zeros, constants, mask constants in scores.
+"""Infer properties of values at padded positions: zeros, constants, mask fill values in scores.
 
 The input is a node, and the properties of its operands along one padded axis. The output is the
-properties of each result. The analysis is sound: nothing is known about the results of an unknown
-op.
+properties of each result. The analysis is sound: no property of the result of an unknown op is
+assumed.
 
-Scores are filled with -inf where `keep` is false. There they are mask constants, lower than at
-every valid position (`is_extreme_at_padding`), and at least one valid position has a finite score
-(`iterate_finite_score_axes`). The softmax, which divides by a nonzero sum, therefore returns zeros
-there, and values at padded positions have no effect:
+Scores are filled with -inf where `keep` is false. At these positions they are mask fill values,
+lower than at every valid position (`is_extreme_at_padding`), and at least one valid position has a
+finite score (`iterate_finite_score_axes`). The softmax, which divides by a nonzero sum, therefore
+returns zeros there, and values at padded positions have no effect:
 
     $ padded keep
     graph "g"
@@ -60,16 +60,18 @@ MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axes of an attention mask, [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
-"""Ops that may multiply a zero by an element of a different operand."""
+"""Ops that may multiply zero by an element of another operand."""
 
 ZERO_MOVING_OPS = (
     *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice),
     *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
-"""Ops that return zeros for zeros."""
+"""Ops that map zeros to zeros, position by position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions over a different axis that map zeros to zero; `all` of an empty axis is true."""
+"""Reductions over an axis other than the padded one that map zeros to zero. `all` is excluded,
+because `all` over an empty axis is true.
+"""
 
 
 def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
@@ -118,8 +120,8 @@ def _find_extreme_axes(
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     if isinstance(node.op, ops.Merge | ops.Split):
-        # If batch and positions are merged, nothing is known about the last position or about "at
-        # least one position".
+        # If batch axis and position axis are merged, nothing is known about the last position or
+        # about "at least one position".
         return replace(facts, repeated_axes=frozenset(), finite_pad_axes=frozenset())
     return facts
 
@@ -135,7 +137,7 @@ def _find_zero_pad_axes(padded_result: PaddedResult, constants: Mapping[int, flo
 
 
 def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
-    """Yield the axes along which an op returns zeros where its mask, or `keep`, is false."""
+    """Yield the axes along which an op returns zeros where its mask operand is false."""
     node, value, operand_facts = (
         padded_result.node,
         padded_result.value,
@@ -144,24 +146,25 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
     last = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
-            # The keys are the last axis of masks and weights, whatever the number of preceding
+            # The keys are the last axis of masks and attention weights, for any number of leading
             # axes.
             mask = node.op.mask
             masked_axes = mask.select(operand_facts).zero_pad_axes
             if mask(node).rank - 1 in masked_axes:
                 yield last
             if mask(node).rank - 2 in masked_axes:
-                yield last - 1  # a query without visible keys results in zeros
+                yield last - 1  # the result is zero for a query without visible keys
         case ops.Attend():
             yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_finite_score_axes`
-            # all scores might be mask constants, and each of n keys would get the weight 1/n.
+            # all scores might be mask fill values, and each of n keys would get the attention
+            # weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
-            # The scan outputs of a masked loop are zero at skipped positions.
+            # A masked loop outputs zeros at skipped positions.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
@@ -173,11 +176,14 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
 
 
 def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) -> Iterator[int]:
-    """Yield the axes along which a result of attention is zero because its mask is false."""
+    """Yield the axes along which the attention output or the attention weights are zero because the
+    mask is false.
+    """
     value, operand_facts = padded_result.value, padded_result.operand_facts
     mask_facts = op.mask.select(operand_facts)
     masked_axes = mask_facts.zero_pad_axes if op.mask(padded_result.node) and mask_facts else ()
-    # The second result is the weights; the last axis of the first result is features, not keys.
+    # The second result is the attention weights; the last axis of the first result is features, not
+    # keys.
     if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
@@ -187,8 +193,8 @@ def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) 
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
-    """Return True if a softmax is zero at padded positions of its axis: their scores are mask
-    constants, or so far below the others that the exponential is zero.
+    """Return True if a softmax is zero at padded positions of its axis because their scores are
+    mask fill values, or so far below the others that the exponential is zero.
     """
     low = scores.mask_constant_axes or (
         scores.minimum_pad_axes if is_fill_underflowing(node.first_operand) else frozenset()
@@ -211,7 +217,7 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
         padded_result.list_operands_with_axis(axis),
     )
     if isinstance(padded_result.op, ops.Concat):
-        # An operand without padded positions covers other positions of the axis.
+        # An operand of `concat` without padded positions contains other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
     if isinstance(padded_result.op, ops.Pad) and padded_result.op.axis == axis:
         return zero[0]  # the added positions are next to padded positions
@@ -223,31 +229,32 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
 
 
 def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) -> bool:
-    """Return True if every operand that is not zero is finite."""
+    """Return True if every operand that is not zero at padded positions is finite."""
     others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
     return all(r.is_finite for r in others)
 
 
 def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions. `zero` is true for operands that are
-    zero at padded positions, and `has_padding` for operands that have padded positions.
+    """Return True if the result is zero at padded positions. For each operand, `zero` is true for
+    operands that are zero at padded positions, and `has_padding` for operands that have padded
+    positions.
     """
     node = padded_result.node
     match node.op:
         case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
-            return any(zero)  # one zero factor is sufficient
+            return any(zero)  # one zero factor is sufficient for a zero product
         case ops.Or() | ops.Concat() | ops.Where():
             return _are_operands_zero(node, zero)
         case ops.Arith("add" | "sub" | "min" | "max"):
             return _are_operands_zero(node, zero)
         case ops.Arith("div" | "floordiv"):
-            # Zero divided by zero is NaN: a divisor with padded positions may be zero.
+            # Zero divided by zero is NaN, and a divisor with padded positions may be zero.
             return zero[0] and (not has_padding[1] or not can_be_zero_at_padding(padded_result, 1))
     return (zero[0] and is_zero_preserving(node)) or (node.op.is_view and any(zero))
 
 
 def is_zero_preserving(node: Node) -> bool:
-    """Return True if an op of one operand returns zero for zero."""
+    """Return True if an op with one operand maps zeros to zeros."""
     match node.op:
         case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
@@ -264,8 +271,8 @@ def is_zero_preserving(node: Node) -> bool:
 
 
 def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
-    """Return True if every operand that may be selected is zero at padded positions or at all
-    positions.
+    """Return True if every operand whose elements may be selected is zero at padded positions, or
+    at all positions.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):

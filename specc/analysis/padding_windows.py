@@ -1,4 +1,4 @@
-"""Prove that padding does not affect windows, slices and padding ops.
+"""Prove that padded positions do not affect windows (convolution, pooling), slices and `pad`.
 
 An axis consists of always-valid positions, the positions of a padded sequence, and further
 always-valid positions. A window across their borders has the same result with and without padding
@@ -28,7 +28,8 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
         case ops.StridedSlice():
             return is_slice_to_end(read.node)
         case ops.Slice():
-            # On the padded side it drops padding, or valid positions of a sequence without padding.
+            # On the padded side, the slice drops padding, or valid positions of a sequence without
+            # padding.
             return all(over <= 0 for over in _iterate_dropped_counts(read))
         case ops.Pad() | ops.Concat():
             return read.dependence.kind == "strided"
@@ -38,7 +39,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
 
 
 def _is_reading_only_padding(read: PaddedRead) -> bool:
-    """Return True if padded positions of a window's result read only padded positions."""
+    """Return True if padded positions of a window's result depend only on padded positions."""
     is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
     back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
     here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
@@ -46,14 +47,15 @@ def _is_reading_only_padding(read: PaddedRead) -> bool:
 
 
 def is_window_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect a window op whose result has the operand's length,
-    including results at the ends of the axis.
+    """Return True if padding does not affect a window op whose result axis has the same size as the
+    operand's, including results at both ends of the axis.
     """
     if read.dependence.offsets == SAME_POSITION:
         return True
     match read.op:
         case ops.Delay(fill_value=first):
-            # Before the first valid position a delay reads padding or `first`: both must be equal.
+            # Before the first valid position, a delay reads padding or its `first` value: both must
+            # be equal.
             return read.fill_constant == float(first)
         case ops.CumSum():
             return read.is_zero
@@ -61,21 +63,23 @@ def is_window_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padded positions has the same result as at the axis end."""
+    """Return True if a window over padded positions has the same result as a window beyond the end
+    of the axis.
+    """
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
         case ops.MaxPool(dilation=dilation) if read.has_interior_padding:
             return read.fill_constant == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
-            # A window of a valid output position contains a valid input position.
+            # A window that produces a valid output position contains a valid input position.
             return read.axis in read.read_facts.minimum_pad_axes
     return False
 
 
 def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if a window, slice or pad whose result has a different length is unaffected by
-    padding.
+    """Return True if padding does not affect a window, slice or pad that changes the size of the
+    axis.
     """
     op = read.op
     if read.is_shifted or read.has_interior_result_padding:
@@ -88,7 +92,7 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
         case ops.DownsamplePaddingMask():
             return not read.has_interior_padding or read.fill_constant == 0
         case ops.StridedSlice(start=start):
-            # Further positions differ with left padding.
+            # With left padding, other positions are selected.
             is_first = start.number in range(read.dependence.stride)
             return is_slice_to_end(read.node) and (is_first or not read.may_be_left_padded)
         case ops.Conv() | ops.ConvTranspose() | ops.MaxPool() | ops.AveragePool():
@@ -122,11 +126,11 @@ def _is_transposed_conv_reading_ends(read: PaddedRead, op: ops.ConvTranspose) ->
 
 
 def _is_fill_matching(read: PaddedRead) -> bool:
-    """Return True if positions added next to padding have the same constant as the padding."""
+    """Return True if positions added next to padding hold the same constant as the padding."""
     op, place = read.op, read.dependence.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad) and op.mode != "constant":
-        # Valid positions at the other end are repeated.
+        # These ops repeat the valid positions at the other end.
         added_before = read.may_be_left_padded and op.padding_before != 0
         return not added_before and (not read.may_be_right_padded or op.padding_after == 0)
     if isinstance(op, ops.Pad):
@@ -141,8 +145,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
-    """Yield for each side with padding how many more positions a slice drops than are always valid
-    on this side; yield `default` for a side without padding.
+    """For each padded side, yield the number of dropped positions minus the number of always-valid
+    positions on this side; yield `default` for a side without padding.
     """
     op = read.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"

@@ -1,7 +1,7 @@
-"""Analyze query-key values (attention scores, masks and weights): constants, divisions by zero,
-infinities, factors of contractions.
+"""Analyze query-key tensors (attention scores, masks and attention weights): constants, divisions
+by zero, infinities, factors of contractions.
 
-A value with a query axis and a key axis may be a contraction of factors with the same two axes,
+A tensor with a query axis and a key axis may be a contraction of factors with the same two axes,
 such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
 for a (query, key) pair, the result is also zero, unless another factor is infinite or NaN.
 
@@ -38,14 +38,14 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
-    """Return the factors of a contraction, or None if the value is no contraction, has a bias, or
-    reads a factor at other query or key positions.
+    """Return the factors of a contraction. Return None if the tensor is no contraction, has a bias,
+    or reads a factor at other query or key positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
     if _has_bias(node):
-        return None  # If the operands are zero, the result is not zero.
+        return None  # A matrix product with a bias is not zero if the operands are zero.
     axes = _find_factor_axes(grid, node)
     if axes is None:
         return None
@@ -57,8 +57,8 @@ def split_product_factors(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
 
 
 def _find_factor_axes(grid: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
-    """Return the operand axes of each factor by result axis. Return None if a factor is read at
-    other query or key positions.
+    """Return, for each factor, its axes by the result axis that they become. Return None if a
+    factor is read at other query or key positions.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
@@ -71,16 +71,16 @@ def _find_factor_axes(grid: QueryKeyTensor, node: Node) -> list[dict[int | None,
 
 
 def _has_bias(node: Node) -> bool:
-    """Return True if the op adds a bias, so that the result of zero operands need not be zero."""
+    """Return True if the op adds a bias, so that the result for zero operands may be nonzero."""
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
 MAX_QUERY_KEY_TENSORS = 5_000
-"""Maximum number of values that are analyzed per query."""
+"""Maximum number of tensors that are analyzed per query of the analysis."""
 
 
 def has_no_key_dependent_infinities(grid: QueryKeyTensor) -> bool:
-    """Return True if no infinite constant occurs at some keys only."""
+    """Return True if no infinite constant occurs at some keys but not at others."""
     return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), False)
 
 
@@ -96,7 +96,7 @@ def _solve_finite(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
-            # Infinity may occur at some keys only.
+            # Infinity may occur at some keys but not at others.
             operands = node.operands
             if any(map(_is_uniformly_infinite, operands)):
                 return False
@@ -111,7 +111,7 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if an operand that the analysis inspects is an infinite constant."""
+    """Return True if a value that the analysis inspects is an infinite constant."""
     todo, seen = [value], set()
     while todo:
         here = todo.pop()
@@ -132,7 +132,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
 
 
 def solve_division_by_zero(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
-    """Return True if the value contains a quotient whose divisor may be zero at some key."""
+    """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
     node = grid.value.node
     if node is None:
         return False
@@ -154,7 +154,7 @@ def solve_division_by_zero(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bo
 
 
 def can_be_zero(grid: QueryKeyTensor) -> bool:
-    """Return True if a divisor varies over keys and may be zero."""
+    """Return True if a divisor varies along the key axis and may be zero."""
     inner: QueryKeyTensor | None = grid
     while inner is not None:
         if inner.key_axis is None:
@@ -169,8 +169,9 @@ def can_be_zero(grid: QueryKeyTensor) -> bool:
 
 
 MaskedConstants: TypeAlias = Mapping[float, Interval]
-"""For each constant, the interval of `q - k` outside which a query-key value equals the
-constant."""
+"""Each constant with the interval of `q - k` outside which a query-key tensor equals the
+constant.
+"""
 
 NO_MASKED_CONSTANTS: MaskedConstants = {}
 
@@ -178,7 +179,7 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, masked_values: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after a unary function."""
+    """Apply a unary function to the constants."""
     if function is None:
         return NO_MASKED_CONSTANTS
     # several constants may have the same result; their intervals are then joined, and NaN is
@@ -192,8 +193,8 @@ def propagate_unary_constants(
 def propagate_binary_constants(
     function_name: str, left: MaskedConstants, right: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after arithmetic or a comparison. Each holds outside the union of two
-    intervals.
+    """Return the constants after a binary arithmetic op or a comparison. Each holds outside the
+    union of the operands' intervals.
     """
     function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_constants(
@@ -215,7 +216,7 @@ def intersect_masked_constants(all_values: Iterable[MaskedConstants]) -> MaskedC
 
 
 def find_common_constants(grids_values: list[MaskedConstants]) -> MaskedConstants:
-    """Return the constants that all concatenated operands have in common."""
+    """Return the constants that all concatenated operands share."""
     if not grids_values:
         return NO_MASKED_CONSTANTS
     common = reduce(and_, (set(p) for p in grids_values))

@@ -1,14 +1,15 @@
-"""Interpret values as functions of query and key position (attention scores, masks and weights),
+"""Represent attention scores, masks and attention weights as functions of query and key position,
 through views and broadcasts.
 
-A value is described by its query axis and its key axis. A view moves axes, so its operand has the
-same elements with other axis indices: if the axes of a value [n, n] are 0 and 1, they are 1 and 2
-after an `insert` at 0.
+A query-key tensor is a value together with the indices of its query axis and its key axis. A view
+permutes, inserts or removes axes, so its operand has the same elements with different axis indices:
+if the axes of a value [n, n] are 0 and 1, they are 1 and 2 after an `insert` at 0.
 
 Recursive rules are generators: a rule yields the subproblems whose results it needs, receives the
 results, and returns its own. `solve_memoized` evaluates the rules on an explicit stack, so that
-graphs may be arbitrarily deep, and evaluates each subproblem once, within a budget. A chain of
-thirty `where` nodes, each reading its predecessor twice, needs thirty evaluations instead of 2^30.
+graphs may be arbitrarily deep, and evaluates each subproblem once, up to a limit on the number of
+subproblems. A chain of thirty `where` nodes, each reading its predecessor twice, needs thirty
+evaluations instead of 2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -22,15 +23,16 @@ from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 
 AxisSide: TypeAlias = Literal["keys", "queries"]
-"""The side, queries or keys, of which only times >= 0 are considered."""
+"""The axis (keys or queries) on which only times >= 0 are considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyTensor:
-    """A value with its query axis and key axis; each is None if the value lacks it.
+    """A value with the indices of its query axis and key axis; each is None if the value lacks this
+    axis.
 
     With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
-    time 0 of `side` are ignored.
+    time 0 on the axis `side` are ignored.
     """
 
     value: Value
@@ -40,7 +42,9 @@ class QueryKeyTensor:
     side: AxisSide = field(default="keys", compare=False)
 
     def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyTensor":
-        """Return an operand with these axes; an axis of length 1 is broadcast and dropped."""
+        """Return an operand with these query and key axes; an axis of size 1 is broadcast and
+        dropped.
+        """
         return replace(
             self,
             value=operand,
@@ -74,7 +78,7 @@ def has_equal_chunk_rates(grid: QueryKeyTensor) -> bool:
 def make_query_key_tensor(
     value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyTensor:
-    """Return a value with its query axis and its key axis."""
+    """Return the query-key tensor of a value with the given axes, dropping axes of size 1."""
     return QueryKeyTensor(
         value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
     )
@@ -87,7 +91,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def unwrap_view(grid: QueryKeyTensor) -> QueryKeyTensor | None:
-    """Return the operand of an op that moves axes or works along another axis, or None."""
+    """Return the operand of an op that only moves axes or works along another axis, or None."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:
@@ -104,7 +108,7 @@ def unwrap_view(grid: QueryKeyTensor) -> QueryKeyTensor | None:
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
-            # A broadcast axis has one position for all positions of the result.
+            # A broadcast axis has one position, which all positions of the result read.
             return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
             return _unwrap_reshape(grid, operand, axis, len(sizes), 1)
@@ -114,14 +118,16 @@ def unwrap_view(grid: QueryKeyTensor) -> QueryKeyTensor | None:
 
 
 def _view_without_axis(grid: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
-    """Return an operand whose `axis` is neither the query axis nor the key axis."""
+    """Return `operand` with the indices of query and key axis that remain when `axis` is
+    removed.
+    """
     query, key = (None if a == axis else a for a in (grid.query_axis, grid.key_axis))
     return grid.view_operand(operand, query, key)
 
 
 def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
-    """Return True if both sides are the same value, at the query and at the key position, as in
-    `segment[:, i] == segment[:, j]`. They are equal if the positions are equal.
+    """Return True if two operands are the same value, once at the query and once at the key
+    position, as in `segment[:, i] == segment[:, j]`. They are equal where `i == j`.
     """
     a, b = _skip_query_key_views(left), _skip_query_key_views(right)
     apart = (a.query_axis is None) != (a.key_axis is None)
@@ -138,7 +144,7 @@ def _unwrap_reshape(
     grid: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyTensor | None:
     """Return `operand` if a reshape at `axis` converts `operand_count` of its axes to
-    `result_count` axes, or None if one of these is the query or key axis.
+    `result_count` axes, or None if one of these is the query axis or the key axis.
     """
     rows = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in rows):
@@ -169,12 +175,12 @@ def _is_transparent_view(grid: QueryKeyTensor, node: Node, operand: Value) -> bo
 
 
 def _is_time_preserving_slice(grid: QueryKeyTensor, op: ops.Slice) -> bool:
-    """Return True if a slice drops only prefix positions, so that time `t` remains time `t`."""
+    """Return True if a slice drops only prefix positions, so that each position keeps its time."""
     node = grid.value.node
     operand = node.first_operand if node is not None else None
     if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
-    # Both lengths must have a prefix; they differ by the number of removed positions.
+    # Both axes must have a prefix; their sizes differ by the number of dropped positions.
     lengths = operand.shape[op.axis], grid.value.shape[op.axis]
     return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
 
@@ -182,8 +188,8 @@ def _is_time_preserving_slice(grid: QueryKeyTensor, op: ops.Slice) -> bool:
 def split_concat(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
-    The operand with the time axis keeps its times. Prefix operands get no query or key axis,
-    because they have no time; they are omitted on the side that ignores prefix positions.
+    The positions of the operand with the time axis keep their times. Prefix operands get no query
+    or key axis, because their positions have no time; on the axis `side`, they are omitted.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, ops.Concat) or grid.time_axis is None:
@@ -203,7 +209,9 @@ def split_concat(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
 
 
 def _is_rounding_cast(answer: Type, to: Type) -> bool:
-    """Return True if a cast is from float to integer: 0.5 becomes 0, which is false."""
+    """Return True if a cast converts float to integer, which truncates: 0.5 becomes 0, i.e.
+    false.
+    """
     return answer.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
 
 
@@ -212,12 +220,12 @@ def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
 
 
 def shift_axis(axis: int | None, removed_axis: int) -> int | None:
-    """Return the index of an axis in a value that has an additional axis at `removed_axis`."""
+    """Return the index that an axis has before `removed_axis` is removed."""
     return None if axis is None else axis + (axis >= removed_axis)
 
 
 def align_operand(grid: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
-    """Return an operand with its axes aligned from the right with those of the result
+    """Return an operand with its axes aligned from the right with those of the tensor
     (broadcasting).
     """
     shift = grid.value.rank - operand.rank
@@ -236,13 +244,13 @@ TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
 
 @dataclass
 class TraversalBudget:
-    """A limit on the number of values inspected for one band."""
+    """A limit on the number of subproblems that one analysis evaluates."""
 
     remaining_steps: int = MAX_TRAVERSAL_STEPS
 
     @property
     def is_exhausted(self) -> bool:
-        """True if more values were requested than the limit allows."""
+        """True if more subproblems were requested than the limit allows."""
         return self.remaining_steps < 0
 
     def consume_step(self) -> bool:
@@ -254,8 +262,8 @@ class TraversalBudget:
 def solve_memoized(
     question: Q, rule: TraversalRule[Q, A], answers: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
-    """Solve `question`, and store the results of all subproblems in `answers`. If the budget is
-    exhausted, return `default`, which must be valid for every value.
+    """Solve `question`, and store the results of all subproblems in `answers`. Subproblems beyond
+    the limit of `budget` have the result `default`, which must be sound for every value.
     """
     if question in answers:
         return answers[question]

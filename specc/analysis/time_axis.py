@@ -1,13 +1,13 @@
-"""The time axis of a generative model: the axes that grow with it, the number of prefix positions,
-and the number of positions that each chunk adds.
+"""The time axis of a generative model: axes whose size depends on it, their number of prefix
+positions, and their number of positions per chunk.
 
     seq            prefix 0: a sequence
     3 + seq        prefix 3: three learned positions before it
     m + 2 + seq    prefix m + 2: a memory of `m` positions, two more, the sequence
 
 Position `r` of an axis with a prefix of `h` positions has the *time* `r - h`; prefix positions have
-negative times, so they need no separate rule. After strided windows, the symbol counts *chunks* of
-the input, and the number of positions per chunk is the *rate* of an axis:
+negative times, so they need no separate rule. With strided windows, the symbolic dimension is the
+number of *chunks* of the input, and the number of positions per chunk is the *rate* of an axis:
 
     6 seq          six per chunk: samples
     2 seq          two, after a window of stride 3
@@ -23,7 +23,7 @@ step, and how many positions form one chunk.
     x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
     x[h:h+1] of `h + g`   the first position of all: no position of time >= 0 is before it
 
-A window with stride 3 computes one position from the chunk of 3 in which it ends. Position `t`
+A window with stride 3 produces one output position per chunk of 3 input positions. Position `t`
 corresponds to the *last* input position of its chunk, `3 t + 2`: it can be computed as soon as the
 chunk is complete.
 
@@ -38,9 +38,9 @@ chunk begins at 0 or above.
     conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
     max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
-The input is a graph and the length of its streamed input. The output is the same graph with this
-length as a number of chunks. Lengths after strides are then not quotients, and the length of each
-axis contains its rate.
+`substitute_chunked_length` rewrites a graph so that the size of its streamed input is a multiple of
+the number of chunks. Axis sizes after strides are then not quotients, and the size of each axis
+contains its rate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +60,9 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_P
 
 @dataclass(frozen=True, slots=True)
 class TimeAxisLayout:
-    """The positions of a time axis: `prefix_length` positions, then `rate` per chunk."""
+    """The layout of a time axis: `prefix_length` positions, followed by `rate` positions per
+    chunk.
+    """
 
     prefix_length: Dim
     rate: int = 1
@@ -68,9 +70,9 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph: its `length` (a single symbol) and the `dependent_symbols`,
-    including this symbol. `min_lengths` are lower bounds of symbols. The generated input has
-    `chunk_size` positions per unit of `length`.
+    """The time axis of a graph: its size `length` (a single symbolic dimension), and the symbolic
+    dimensions that depend on it, including itself (`dependent_symbols`). `min_lengths` are lower
+    bounds of symbolic dimensions. The generated input has `chunk_size` positions per chunk.
     """
 
     length: Dim
@@ -80,23 +82,27 @@ class TimeAxis:
 
     @property
     def symbol(self) -> str:
-        """The symbol of the time axis."""
+        """The symbolic dimension of the time axis."""
         name = self.length.name
         assert name is not None, "the time axis has a named length"
         return name
 
     def get_prefix_length(self, length: Dim) -> Dim | None:
-        """Return the prefix length of an axis of this length, or None if it is not a time axis."""
+        """Return the number of prefix positions of an axis of this size, or None if it is not a
+        time axis.
+        """
         track = self.get_layout(length)
         return None if track is None else track.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return the number of positions per chunk of an axis of this length, or 0."""
+        """Return the number of positions per chunk of an axis of this size, or 0 if it is not a
+        time axis.
+        """
         track = self.get_layout(length)
         return 0 if track is None else track.rate
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
-        """Return the layout of an axis of this length, or None if it is not a time axis."""
+        """Return the layout of an axis of this size, or None if it is not a time axis."""
         return (
             TimeAxisLayout(Dim.from_value(0))
             if length == self.length
@@ -104,12 +110,12 @@ class TimeAxis:
         )
 
     def has_prefix(self, length: Dim) -> bool:
-        """Return True if an axis of this length always has a prefix position."""
+        """Return True if an axis of this size always has a prefix position."""
         prefix_length = self.get_prefix_length(length)
         return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
     def is_non_negative(self, length: Dim) -> bool:
-        """Return True if a length is never negative."""
+        """Return True if an axis size is never negative."""
         return is_never_negative(length, dict(self.min_lengths))
 
 
@@ -117,7 +123,7 @@ class TimeAxis:
 def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
         return None
-    # The symbol must occur once, without other time symbols.
+    # The symbolic dimension must occur once, without others that depend on it.
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
@@ -128,14 +134,18 @@ def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
 
 
 def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
-    """Return the time axis of `symbol` in a graph, with `chunk_size` positions per unit."""
+    """Return the time axis with the symbolic dimension `symbol`, with `chunk_size` positions per
+    chunk.
+    """
     related = collect_related_symbols(graph.length_equations, symbol)
     least = frozenset((n, m) for n, m in graph.min_lengths.items() if n not in related)
     return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)
 
 
 def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
-    """Return the symbol and all symbols that length equations define in terms of it."""
+    """Return `symbol` and all symbolic dimensions that are computed from it by
+    `length_equations`.
+    """
     found = {symbol}
     while more := {n for n, dim in length_equations.items() if dim.symbols() & found} - found:
         found |= more
@@ -146,15 +156,15 @@ TimeRead: TypeAlias = tuple[int | None, Interval]
 """The result axis along which time positions are read, and the interval that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""No position of the operand moves in time."""
+"""The read positions do not move along the time axis, e.g. prefix positions."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """Only the first position is read, which is never a later position."""
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
-    """Return the positions of the time axis that an op reads if it concatenates positions or
-    selects them by index. Return None for other ops, or if the result has no time axis.
+    """Return the positions of the time axis that an op reads if it is a concatenation or a
+    selection by constant indices. Return None for other ops, or if the result has no time axis.
     """
     length = get_read_length(node, dependence)
     prefix_length = time_axis.get_prefix_length(length)
@@ -177,8 +187,8 @@ def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
 def _resolve_slice(
     node: Node, length: Dim, prefix_length: Dim, time_axis: TimeAxis
 ) -> TimeRead | None:
-    """Return the positions that a selection by index reads from an axis of `length` with
-    a prefix.
+    """Return the positions that a slice or index reads from a time axis of size `length` with a
+    prefix.
     """
     if is_prefix_slice(node, time_axis):
         return PREFIX_READ
@@ -193,7 +203,7 @@ def _resolve_slice(
 
 
 def is_first_position_slice(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if a node selects time 0 of a value with a single time axis."""
+    """Return True if a node selects the position at time 0 from a value with a single time axis."""
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
@@ -214,8 +224,8 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 
 
 def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
-    """Return the number of operand positions before the first position that result position 0
-    reads, or None if the positions do not form complete chunks.
+    """Return the number of operand positions that come before those read by result position 0, or
+    None if the positions do not form complete chunks.
     """
     if dependence.result_axis is None:
         return None
@@ -223,13 +233,14 @@ def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxi
     read = time_axis.get_layout(get_read_length(node, dependence))
     if made is None or read is None or read.rate != made.rate * dependence.stride:
         return None
-    # Positions that a window consumes before its first output are handled separately.
+    # The receptive field of a window includes the positions before its first output.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
 def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
     """Return the result axis, and the positions that position `t` of this axis reads, relative to
-    the last position of its chunk. Return the full interval if there are no chunks.
+    the last position of its chunk. Return the full interval if the op does not process complete
+    chunks.
     """
     prefix_length = count_positions_ahead(node, dependence, time_axis)
     if prefix_length is None:
@@ -242,8 +253,8 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """Return the number of positions of `symbol` that correspond to one position after all strides,
-    or 1 without strides.
+    """Return the number of input positions per output position after all strides (1 without
+    strides), on the axis with the symbolic dimension `symbol`.
     """
     time_axis = find_time_axis(graph, symbol)
     parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
@@ -268,7 +279,7 @@ def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tupl
 
 
 def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
-    """Return the result axis along which the operand's positions continue, or None."""
+    """Return the result axis that corresponds to the operand axis of a dependence, or None."""
     if dependence.kind in ("same", "window", "strided"):
         return dependence.result_axis
     spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis
@@ -276,14 +287,18 @@ def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
-    """Return the graph with `symbol` as the number of chunks."""
+    """Return the graph with `symbol` as the number of chunks: `symbol * chunk_size` is substituted
+    for it.
+    """
     if chunk_size == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
-    """Return the symbol that counts the chunks of an axis, or None for any other length."""
+    """Return the symbolic dimension `s` if the size of an axis is `s * chunk_size`, otherwise
+    None.
+    """
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:
@@ -293,8 +308,8 @@ def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each padding mask (the number of positions per position after all
-    strides) if it exceeds 1.
+    """Return the total stride of each padding mask (mask positions per position after all strides)
+    if it exceeds 1.
     """
     keeps = {
         n: graph.inputs[n]
@@ -306,8 +321,8 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
 
 
 def find_right_padded_masks(graph: Graph) -> frozenset[str]:
-    """Return the padding masks of recurrent layers and loops that declare the side `right`: ONNX
-    layers run over as many positions as such a mask contains.
+    """Return the padding masks of recurrent layers and loops that declare right padding; the number
+    of true positions of such a mask is the sequence length of an ONNX recurrent layer.
     """
     masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
     layers = ops.RecurrentLayer | ops.QuantizedLstm
@@ -320,7 +335,7 @@ def find_right_padded_masks(graph: Graph) -> frozenset[str]:
 
 
 def _find_largest_stride(graph: Graph, keep: Value) -> int:
-    """Return the largest total stride of lengths that are derived from the length of `keep`."""
+    """Return the largest total stride of axes whose size is derived from that of `keep`."""
     strides = {keep.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(

@@ -1,9 +1,9 @@
-"""Forward dataflow analysis of the time axis: traces it through a graph and finds ops that read
-later positions.
+"""Forward dataflow analysis that traces the time axis through a graph and finds ops that read later
+positions.
 
-The input is any valid graph, and the symbol of a time axis, such as the sequence length. The output
-is the lattice value (`TimeState`) of every value, and the ops that leak. `causality` decides which
-leaks are errors.
+The input is any valid graph, and the symbolic dimension of a time axis, such as the sequence
+length. The output is the lattice element (`TimeState`) of every value, and the *leaks*: ops that
+violate causality. `causality` decides which leaks are errors.
 
 Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant (it depends on no value with the time axis, or on prefix positions only), or it is
@@ -11,8 +11,8 @@ time-dependent. A time-dependent value has time axes, with or without a prefix, 
 accumulated receptive field: the interval of `t - u` for the positions `u` that its position `t`
 depends on. Without a time axis it holds the newest position, or a reduction over all positions.
 
-Each op is checked by itself, independent of later ops: an op leaks if position t of its result
-reads a position after t of its operand.
+Each op is checked by itself, independent of later ops: an op leaks if position `t` of its result
+depends on a position after `t` of an operand.
 
 A centered convolution reads the previous, the current and the next position; the next position is a
 leak. After the delay, each position depends on itself and the two positions before it. `last`
@@ -72,12 +72,12 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeDataflow:
-    """Trace the axis `symbol` through `graph`; `chunk_size` positions of the input are one time
-    step (`specc.analysis.time_axis`).
+    """Trace the axis with the symbolic dimension `symbol` through `graph`; `chunk_size` positions
+    of the input are one time step (`specc.analysis.time_axis`).
     """
     flow = TimeDataflow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # For an input of `n + 1` positions, no rule assigns positions to time steps.
+        # For an input of size `n + 1`, no rule assigns positions to time steps.
         shape = value.shape
         axes = {
             n: SAME_POSITION
@@ -108,16 +108,16 @@ class _TimeReads:
         return self.is_last_only and bool(self.intervals)
 
     def make_state(self) -> TimeState:
-        """Return the lattice value of the result."""
+        """Return the lattice element of the result."""
         newest = self.is_last_only and not self.is_mixed
-        # Every position reads a value that depends on the first position.
+        # Every position of the result depends on the first position.
         axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
         first = EMPTY_INTERVAL if axes else self.first_offsets
         return TimeState(axes, newest, self.is_all or self.is_mixed, first)
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
-    """Infer the lattice values of the results of a node, and record the most informative leak."""
+    """Infer the lattice elements of the results of a node, and record its most informative leak."""
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
     states, found = judge(node, results, flow)
     if found:
@@ -131,8 +131,8 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the lattice values of the results, computed from the dependences of the node, and its
-    leaks.
+    """Return the lattice elements of the results, computed from the dependences of the node, and
+    its leaks.
     """
     operand_states = flow.get_operand_states(node)
     newest, whole = (
@@ -180,7 +180,7 @@ def _follow_dependence(
     leaks.
     """
     if dependence.kind == "extent":
-        return []  # only a length is read, no positions
+        return []  # only the axis size is read, no positions
     if dependence.kind == "newest":
         time_reads.is_last_only = True
         return []
@@ -194,12 +194,11 @@ def _follow_dependence(
         return []
     unmasked = dependence.kind == "band" and not dependence.gates
     if to is None or to not in time_reads.intervals or unmasked:
-        # The axis is removed, or every position of the result depends on every position of the
-        # input.
+        # The axis is removed, or every result position depends on every operand position.
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
-    # Dependences are added along a path, and those of several paths are merged. They are measured
-    # in input positions; one position after a stride corresponds to several input positions.
+    # Intervals are summed along a path, and merged over several paths. They are measured in input
+    # positions; one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
     rows = reach.scale(time_axis.chunk_size // max(rate, 1))
     time_reads.intervals[to] = time_reads.intervals[to] | (
@@ -211,7 +210,7 @@ def _follow_dependence(
 VIOLATION_ORDER: tuple[ViolationReason, ...] = (
     *("captured", "length", "all", "ahead", "newest", "first", "shape"),
 )
-"""The reasons of leaks, from most to least informative."""
+"""The reasons of causality violations, from most to least informative."""
 
 
 def _find_mixing_violations(
@@ -221,12 +220,12 @@ def _find_mixing_violations(
     states: list[TimeState],
     flow: TimeDataflow,
 ) -> list[Leak]:
-    """Return the leaks of a node that result from several dependences."""
+    """Return the leaks of a node that only its dependences together cause."""
     found: list[Leak] = []
     if has_time_axis_length(node, flow.time_axis):
         found.append(Leak(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
-        # positions were merged with another axis
+        # the time axis was merged with another axis
         made_here = any(flow.has_composite_axis(r) for r in results)
         if made_here and not any(s.is_all for s in states):
             found.append(Leak(node, "shape"))
@@ -239,8 +238,8 @@ def _find_mixing_violations(
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the lattice values of the results of a loop, and its leaks. The body is analyzed op by
-    op.
+    """Return the lattice elements of the results of a loop, and its leaks. The body is analyzed op
+    by op.
     """
     op = node.op
     assert isinstance(op, ops.Scan)
@@ -251,7 +250,7 @@ def _visit_loop(
     if runs:
         states, found = _compute_node_states(node, results, flow)
     else:
-        # For a loop along a different axis, the body is analyzed for each iteration.
+        # The body of a loop along another axis is analyzed once per iteration, up to a fixpoint.
         states = _get_loop_results(op, body, body_flow)
         found = _find_mixing_violations(node, results, operand_states, states, flow)
         flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
@@ -267,7 +266,7 @@ def _visit_loop(
 
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:
-    """Return the lattice values in a loop body, for any number of iterations (a fixpoint)."""
+    """Return the lattice elements in a loop body, for any number of iterations (a fixpoint)."""
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     start = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
@@ -279,8 +278,8 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> Ti
         body_flow = TimeDataflow(flow.time_axis, states)
         for each, results in body.nodes:
             _visit_node(each, results, body_flow)
-        # The lattice value of a carry after an iteration is joined with its value before, up to a
-        # fixpoint. Lattice values only increase, so this terminates.
+        # The lattice element of a loop-carried value after an iteration is joined with the one
+        # before it, up to a fixpoint. Lattice elements only increase, so this terminates.
         grown = {
             before: _merge_carry_states(start[before], body_flow.get_state(next_state), iteration)
             for before, next_state in zip(inner.initial_carries, outputs, strict=False)
@@ -292,13 +291,15 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> Ti
 
 
 def _get_element_state(state: TimeState, axis: int) -> TimeState:
-    """Return the lattice value of one element along `axis`."""
+    """Return the lattice element of a slice at one index of `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
     return TimeState(axes, state.is_last_only, state.is_all, state.first_offsets)
 
 
 def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
-    """Return the lattice values of the results of a loop over a different axis."""
+    """Return the lattice elements of the results of a loop along an axis other than the time
+    axis.
+    """
     made = [body_flow.get_state(v) for v in body.outputs.values()]
     carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
     ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
@@ -315,8 +316,9 @@ unbounded."""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
-    """Return the lattice value of a carry before an iteration: the lattice value of its initial
-    value joined with that of a result.
+    """Return the lattice element of a loop-carried value before an iteration: that of its previous
+    value joined with that of its next value. A receptive field that still increases after the
+    analyzed iterations becomes unbounded.
     """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
@@ -338,9 +340,10 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
 def resolve_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis and the interval of a dependence, in time if `time_axis` is given. Of
-    several masks, the tightest is used. A reduction over all keys is elementwise if masked keys
-    have no effect. Return `PREFIX_READ` if no position on the time axis is read.
+    """Return the result axis along which a dependence reads, and the interval that it reads, in
+    time if `time_axis` is given. The tightest of several masks is used. A reduction over all keys
+    is elementwise if masked keys have no effect. Return `PREFIX_READ` if no position on the time
+    axis is read.
     """
     if (
         dependence.kind == "all"
@@ -363,7 +366,7 @@ def resolve_dependence(
 def _iterate_masked_reads(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
-    """Yield the result axis and interval that remain visible under each mask of a dependence."""
+    """Yield the result axis and the interval of visible keys for each mask of a dependence."""
     for gate in dependence.gates:
         mask = node.get_operand(gate.operand)
         yield (
@@ -371,7 +374,7 @@ def _iterate_masked_reads(
             find_nonzero_interval(mask, gate.query_axis, gate.key_axis, time_axis),
         )
         if isinstance(node.op, ops.MaskedSoftmax):
-            # A score of -inf acts as a mask.
+            # Scores of -inf act as a mask.
             query = node.get_operand().rank - 2
             low = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)

@@ -1,9 +1,9 @@
-"""Data types of the time dataflow analysis: lattice values, causality leaks, captures of loops, and
-loops over other axes for which no decode step can be derived.
+"""Data types of the time dataflow analysis: lattice elements, leaks (causality violations),
+captures of loops, and loops over other axes for which no decode step can be derived.
 
-In a loop body, a mask that is computed before the loop is an input without a definition. Captures
-are therefore replaced by the outer values, so that the analysis of the body sees the definition of
-the mask.
+In a loop body, a mask that is computed before the loop is an input without a definition.
+`inline_loop_captures` therefore replaces captures by the outer values, so that the analysis of the
+body finds the definition of the mask.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape
 
 @dataclass(frozen=True, slots=True)
 class TimeState:
-    """The lattice value of a value along the time axis. `axes` maps each time axis to its
+    """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
     A value without time axes may contain the last position (`is_last_only`), a reduction over all
@@ -43,7 +43,7 @@ class TimeState:
 
     @property
     def is_first_only(self) -> bool:
-        """True if the value depends only on the first position, so that it never changes after that
+        """True if the value depends only on the first position; it then stays constant after that
         position.
         """
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
@@ -51,13 +51,13 @@ class TimeState:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A node that reads positions after the position that it computes.
+    """A node that violates causality: it reads positions after the position that it computes.
 
     `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, it reads every
     position; `newest`, it combines the last position with earlier positions; `length`, it needs the
-    final length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read
-    the first position after them; `shape`, the result has an axis whose positions are not those of
-    the time axis. `body_violation`: the body of the loop `node` and the leak in it.
+    final size of the time axis; `captured`, a loop captures a time-dependent value; `first`, prefix
+    positions read the first position after them; `shape`, the result has an axis whose positions
+    are not those of the time axis. `body_violation`: for a loop, its body and the leak in it.
     """
 
     node: Node
@@ -69,9 +69,8 @@ class Leak:
 
 @dataclass(frozen=True)
 class TimeDataflow:
-    """The lattice values of all values along the time axis, and the ops that leak, in graph order.
-    `loop_body_dataflows` contains the body of every loop over a different axis; its values also
-    have lattice values.
+    """The lattice elements of all values along the time axis, and the leaks in graph order.
+    `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
     """
 
     time_axis: TimeAxis
@@ -81,20 +80,20 @@ class TimeDataflow:
 
     @property
     def symbol(self) -> str:
-        """The symbol of the time axis."""
+        """The symbolic dimension of the time axis."""
         return self.time_axis.symbol
 
     @property
     def dependent_symbols(self) -> frozenset[str]:
-        """The symbol of the time axis, and the symbols of lengths derived from it."""
+        """The symbolic dimension of the time axis, and those computed from it."""
         return self.time_axis.dependent_symbols
 
     def get_state(self, value: Value) -> TimeState:
-        """Return the lattice value of a value; parameters are constant."""
+        """Return the lattice element of a value; parameters are constant."""
         return self.states.get(value, TimeState())
 
     def get_operand_states(self, node: Node) -> list[TimeState]:
-        """Return the lattice values of the operands of a node."""
+        """Return the lattice elements of the operands of a node."""
         return [self.get_state(a) if a else TimeState() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:
@@ -103,7 +102,9 @@ class TimeDataflow:
         return [n for n, d in enumerate(shape) if self.time_axis.get_prefix_length(d) is not None]
 
     def has_composite_axis(self, value: Value) -> bool:
-        """Return True if an axis contains the symbol but is not a time axis."""
+        """Return True if an axis size contains the symbolic dimension of the time axis, but the
+        axis is not a time axis.
+        """
         shape = value.shape
         return any(
             d.symbols() & self.dependent_symbols and self.time_axis.get_prefix_length(d) is None
@@ -119,7 +120,8 @@ def iterate_capture_violations(
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
             yield from _iterate_loop_violations(node, node.op, operand_states)
         case ops.RecurrentLayer():
-            # The dependences of other time-dependent values report their own leaks.
+            # Time-dependent values that are read in other ways are checked through their
+            # dependences.
             for place in (s.index for s in node.op.initial_states):
                 if place < len(operand_states) and operand_states[place].is_first_only:
                     yield Leak(node, "captured", place)
@@ -130,9 +132,9 @@ def _iterate_loop_violations(
 ) -> Iterator[Leak]:
     starts = op.first_body_operand + op.scanned_count
     captured = starts + op.carry_count
-    # Initial carries and captures are the same for all iterations. If they depend on time, a
-    # position may depend on later positions. A value determined by the first position is available
-    # from that position on.
+    # Initial values and captures are the same in all iterations. If they depend on time, a position
+    # may depend on later positions. A value determined by the first position is available from that
+    # position on.
     for n, state in enumerate(operand_states[starts:], starts):
         if state.is_time_dependent and not (n >= captured and state.is_first_only):
             yield Leak(node, "captured", n)
@@ -141,7 +143,9 @@ def _iterate_loop_violations(
 def violates_prefix_causality(
     node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
-    """Return True if prefix positions may read the first position, which comes after them."""
+    """Return True if prefix positions of a result may depend on the position after them (time
+    0).
+    """
     if isinstance(node.op, ops.Extent) or not any(s.is_first_only for s in operand_states):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
@@ -157,7 +161,7 @@ def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
 
 def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
     """Return the body of a loop with captures replaced by the values of the outer graph. Its inputs
-    are scanned elements and carries.
+    are the scanned elements and the loop-carried values.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(node.args)
     now: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
@@ -186,13 +190,15 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
 def _copy_node(
     node: Node, results: NodeResults, new_values: Mapping[Value, Value | None]
 ) -> tuple[Node, NodeResults]:
-    """Return a copy of a node whose operands are replaced, and its results."""
+    """Return a copy of a node with replaced operands, and its results."""
     new = Node(node.op, tuple(a and new_values[a] for a in node.args))
     return new, tuple(Value(r.type, new, r.index) for r in results)
 
 
 def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
-    """Return the first node of a body, or of a nested loop, with the length in an attribute."""
+    """Return the first node of a body, or of a nested loop, with one of `dependent_symbols` in an
+    attribute.
+    """
     for node, _ in body.nodes:
         inner = isinstance(node.op, ops.Scan) and find_length_use(node.op.body, dependent_symbols)
         if inner or _has_symbol(node.op.iterate_lengths(), dependent_symbols):
@@ -201,8 +207,8 @@ def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | No
 
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if an op uses the length of the time axis other than to create an axis of this
-    length or to drop prefix positions.
+    """Return True if an op uses the size of the time axis for anything but creating an axis of this
+    size or dropping prefix positions.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
@@ -214,7 +220,7 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
             moved = _has_symbol((start, step), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
-            return False  # `Resize` reads every position, which implies a dependence on the length
+            return False  # `Resize` depends on the size through its dependences
         case _:
             rows = False
     return not rows and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
@@ -225,7 +231,7 @@ def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bo
 
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
-    """Return True if `stop` is the end of the axis."""
+    """Return True if `stop` is the size of the axis."""
     return node.first_operand is not None and stop == node.first_operand.shape[axis]
 
 
@@ -243,7 +249,9 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedLoop:
-    """The unsupported node, the graph or body that contains it, and the reason."""
+    """A node for which no decode step can be derived, the graph or body that contains it, and the
+    reason.
+    """
 
     graph: Graph
     node: Node
@@ -253,8 +261,8 @@ class UnsupportedLoop:
 def iterate_unsupported_loops(
     graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Yield each unsupported node of `live_nodes`; for a loop, yield the first unsupported node in
-    its body.
+    """Yield each node of `live_nodes` for which no decode step can be derived; for a loop, yield
+    the first such node in its body.
     """
     for node, _ in graph.nodes:
         if node not in live_nodes:
@@ -278,7 +286,7 @@ def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
     """Return True if a cumulative sum has a single time axis, or runs over keys and all later keys
-    are masked out. It is then recomputed in each step.
+    are masked out. A step then recomputes it.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())

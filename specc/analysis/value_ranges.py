@@ -4,8 +4,8 @@ The result for a value is its minimum and maximum, which are infinite if unknown
 are between 0 and 1, position ids are at least 0, and a position id plus one is at least 1. NaN and
 integer overflow are not considered.
 
-The constant added by a mask may reach the scores through Cast, Expand and Unsqueeze; the analysis
-looks through these ops.
+Constants are followed through casts and views, because a mask fill value may reach the scores
+through `Cast`, `Expand` and `Unsqueeze`.
 """
 
 import operator
@@ -21,7 +21,7 @@ from specc.ir.op import Op
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 
 ValueRange: TypeAlias = tuple[float, float]
-"""Minimum and maximum."""
+"""The minimum and maximum of all elements of a value."""
 
 UNBOUNDED_RANGE: ValueRange = (-inf, inf)
 UNIT_RANGE: ValueRange = (0.0, 1.0)
@@ -42,7 +42,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
     "sqrt": NONNEGATIVE_RANGE,
     "tanh": (-1.0, 1.0),
 }
-"""The range of `Pointwise` functions over all arguments."""
+"""The interval of results of a `Pointwise` function over all arguments."""
 
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
     f.__name__: f
@@ -68,15 +68,15 @@ COMPUTED_RANGE_OPS = (
 """Ops whose range is computed from the ranges of their operands."""
 
 MAX_RANGE_VALUES = 5_000
-"""Maximum number of values that are analyzed; beyond it, the range is unknown."""
+"""Maximum number of values that one search visits; beyond it, the range is unknown."""
 
 
 def find_value_range(value: Value | None) -> ValueRange:
     """Return the minimum and maximum of all elements for all inputs."""
     if value is None:
         return UNBOUNDED_RANGE
-    # Each value is visited once, on an explicit stack, because each layer doubles the number of
-    # paths through the residual connections.
+    # Each value is visited once, on an explicit stack: residual connections double the number of
+    # paths in each layer.
     known_ranges: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
@@ -93,12 +93,12 @@ def find_value_range(value: Value | None) -> ValueRange:
 
 
 def _list_range_operands(value: Value) -> list[Value]:
-    """Return the operands that bound a value."""
+    """Return the operands whose ranges determine the range of a value."""
     node = value.node
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
-        # the second result is indices, which do not depend on the values
+        # the second result contains indices, which do not depend on the values
         return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
@@ -153,7 +153,7 @@ def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
 
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
-    """Return the bounds of an op over several elements."""
+    """Return the range of a reduction, given the range of its operand."""
     match node.op:
         case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first_operand, axis):
             return 1.0, inf
@@ -177,7 +177,7 @@ def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
 
 
 def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange:
-    """Return bounds of an elementwise function."""
+    """Return the range of an elementwise function, given the range of its argument."""
     if function_name == "neg":
         return -operand_range[1], -operand_range[0]
     if function_name in INCREASING_FUNCTIONS:
@@ -188,8 +188,8 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Bound a branch of a `where` whose condition compares it with a constant. The branch may add a
-    constant to the compared value: `where(x > 0, x + 1, …)`.
+    """Return the range of a `where` branch, narrowed by a condition that compares it with a
+    constant. The branch may add a constant to the compared value: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
@@ -206,7 +206,9 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
 def _refine_shifted_range(
     node: Node | None, compared: Value | None, bound: float, operand_range: ValueRange
 ) -> ValueRange:
-    """Bound a branch that adds a constant to the value that the condition compares."""
+    """Return the range of a branch that adds a constant to the value that the condition
+    compares.
+    """
     match node:
         case Node(ops.Arith("add"), (a, b)) if a is compared:
             added = find_constant_value(b)
@@ -219,7 +221,7 @@ def _refine_shifted_range(
 
 
 def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
-    """Return bounds of an increasing function. Below -80 the exponential underflows to 0 in
+    """Return the range of an increasing function. Below -80 the exponential underflows to 0 in
     float32.
     """
     if function_name == "sqrt":
@@ -294,13 +296,13 @@ def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -
 
 
 def _make_range(low: float, high: float) -> ValueRange:
-    """Return a range, in which a NaN end (from inf - inf) is replaced by infinity."""
+    """Return a range; a NaN end (from inf - inf) is replaced by infinity."""
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
 def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
-    """Return the value before views and before the unary ops `skipped_ops`. An `extent` computes
-    new position ids and is not skipped.
+    """Return the value before all views and before the unary ops `skipped_ops`. An `extent`
+    computes new position ids and is not skipped.
     """
     while value and value.node and value.node.args:
         op = value.node.op
@@ -311,7 +313,7 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
 
 
 def get_viewed_op(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
-    """Return the op that computes the value before views (`skip_views`)."""
+    """Return the op that computes the value before all views (`skip_views`)."""
     inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 
@@ -324,7 +326,7 @@ def find_constant_fraction(value: Value | None) -> Fraction | None:
 
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant to which a value is equal everywhere, including infinity, or None."""
-    # in Python, True is a number
+    # `bool` is a subclass of `int` in Python
     return None if value is None or value.dtype == "bool" else find_uniform_value(value)
 
 
@@ -354,7 +356,7 @@ def is_zero_everywhere(value: Value | None) -> bool:
 
 
 def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
-    """Return True if a value is `exp(x - max(x))` along an axis. Its maximum is 1, so its sum is
+    """Return True if a value is `exp(x - max(x))` along `axis`. Its maximum is 1, so its sum is
     never zero.
     """
     match value:
