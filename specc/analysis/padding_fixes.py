@@ -66,9 +66,7 @@ class PaddingLeak:
         )
 
     def is_padded(self, value: Value) -> bool:
-        """Return True if the shape of a value contains the symbolic dimension of the padded
-        axis.
-        """
+        """Return True if a value's shape contains the symbolic dimension of the padded axis."""
         symbols = self.graph.inputs[self.mask_name].shape[-1].symbols()
         return any(symbols & d.symbols() for d in value.shape)
 
@@ -84,9 +82,7 @@ class PaddingLeak:
         return node
 
     def find_joining_op(self) -> Node | None:
-        """Return the op that added always-valid positions next to the positions that are read, or
-        None.
-        """
+        """Return the op that added always-valid positions next to those that are read, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
@@ -131,9 +127,7 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value as an expression of the spec, with inserted axes for
-        its other axes.
-        """
+        """Format the padding mask of a value, with inserted axes, as an expression of the spec."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
