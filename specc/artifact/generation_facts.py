@@ -150,15 +150,17 @@ def parse_generation_metadata(
     """
     data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
-        _fail_invalid_package(path, "its generation settings are missing")
+        _raise_invalid_package(path, "its generation settings are missing")
     fields = JsonFields(
         data,
-        report_error=lambda place, what: _fail_invalid_package(path, f"`{'.'.join(place)}` {what}"),
+        report_error=lambda place, what: _raise_invalid_package(
+            path, f"`{'.'.join(place)}` {what}"
+        ),
     )
     generation = parse_generate_section(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
-        _fail_invalid_package(path, "`generation` is invalid")
+        _raise_invalid_package(path, "`generation` is invalid")
     graphs = parse_ir(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
@@ -192,7 +194,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
     both = told if isinstance(told, dict) else {}
     rows, output_lengths = as_exact_integer(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(output_lengths, dict):
-        _fail_invalid_package(path, "`chunks` is invalid")
+        _raise_invalid_package(path, "`chunks` is invalid")
     lengths = _read_chunk_lengths(output_lengths, step, path)
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
@@ -205,9 +207,9 @@ def _read_chunk_lengths(
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
-        _fail_invalid_package(path, "`chunks` has an invalid length")
+        _raise_invalid_package(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
-        _fail_invalid_package(path, "`chunks` names an unknown output of the step")
+        _raise_invalid_package(path, "`chunks` names an unknown output of the step")
     return lengths
 
 
@@ -225,7 +227,7 @@ def _read_signature(
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
     growing = generation.sequence_input
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
-        _fail_invalid_package(path, "the generated input is missing")
+        _raise_invalid_package(path, "the generated input is missing")
     rank = signature.inputs[growing].type.rank
     _check_generated_output(generation, step, rank, path, tokens=tokens)
     return signature
@@ -238,7 +240,7 @@ def _check_generated_output(
     drawn_from = generation.logits_output in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are sampled from" if tokens else "is streamed"
-        _fail_invalid_package(path, f"the result that {what} is missing")
+        _raise_invalid_package(path, f"the result that {what} is missing")
 
 
 def check_encoder_outputs(
@@ -261,7 +263,7 @@ def check_encoder_outputs(
         *sorted(set(encoder_inputs) - inputs),
     ]
     if missing:
-        _fail_invalid_package(
+        _raise_invalid_package(
             path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`"
         )
 
@@ -274,12 +276,12 @@ def _read_states(
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
-        _fail_invalid_package(path, "duplicate state")
+        _raise_invalid_package(path, "duplicate state")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # the size of a state that `encode` returns is known only at run time
         if not state.initial_output and not _collect_fixed_symbols(state) <= told:
-            _fail_invalid_package(
+            _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
@@ -294,7 +296,7 @@ def _collect_fixed_symbols(state: DecodeState) -> set[str]:
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
     """Parse one state, and check it against the inputs, outputs and types of the step."""
     if not isinstance(data, dict):
-        _fail_invalid_package(path, "a state is invalid")
+        _raise_invalid_package(path, "a state is invalid")
     name, after = data.get("name"), data.get("next")
     if (
         not isinstance(name, str)
@@ -302,9 +304,9 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or name not in step.inputs
         or after not in step.outputs
     ):
-        _fail_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
+        _raise_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
     broken = f"the state `{escape_text(name)[:200]}` is invalid"
-    fields = JsonFields(data, report_error=lambda *_: _fail_invalid_package(path, broken))
+    fields = JsonFields(data, report_error=lambda *_: _raise_invalid_package(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,
@@ -331,11 +333,11 @@ def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
-            _fail_invalid_package(path, f"the step has no input `{escape_text(name)[:200]}`")
+            _raise_invalid_package(path, f"the step has no input `{escape_text(name)[:200]}`")
     return tuple(map(str, names))
 
 
-def _fail_invalid_package(path: str, reason: str) -> NoReturn:
+def _raise_invalid_package(path: str, reason: str) -> NoReturn:
     raise_error(
         "E0831",
         f"the package `{path}` cannot generate",

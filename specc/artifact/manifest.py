@@ -254,7 +254,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = parse_versioned_record(
-        text, FORMAT_VERSION, "model", partial(_fail_invalid_manifest, path)
+        text, FORMAT_VERSION, "model", partial(_raise_invalid_manifest, path)
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
@@ -262,7 +262,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     # graph, whatever its name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
-        _fail_invalid_manifest(path, "the graph is missing")
+        _raise_invalid_manifest(path, "the graph is missing")
     decoded = parse_ir(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
     stored = data.read_string_map("stored")
@@ -293,7 +293,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
 def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) -> None:
     """Raise E0917 if a weight has no location."""
     if missing := [n for n in graph.parameters if n not in stored]:
-        _fail_invalid_manifest(
+        _raise_invalid_manifest(
             path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
         )
 
@@ -323,7 +323,7 @@ def _read_quantized_weights(
         value = graph.parameters.get(name)
         # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
-            _fail_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
+            _raise_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
     return {name: _parse_quantized_weight(each.read_object(name)) for name in each.names()}
 
 
@@ -332,10 +332,10 @@ def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     found = []
     for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
-            _fail_invalid_manifest(path, "the list of attentions is invalid")
+            _raise_invalid_manifest(path, "the list of attentions is invalid")
         found.append(one)
     return tuple(found)
 
 
-def _fail_invalid_manifest(path: str, reason: str) -> NoReturn:
+def _raise_invalid_manifest(path: str, reason: str) -> NoReturn:
     raise_error("E0917", f"the specc metadata in `{path}` is invalid: {reason}")

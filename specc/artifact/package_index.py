@@ -262,7 +262,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
         )
     index = parse_package_index(data, escape_text(where))
     if verifies_contents and not is_index_unmodified(data):
-        _fail_invalid_index(
+        _raise_invalid_index(
             escape_text(where), "its content has changed since the package was written"
         )
     return index
@@ -271,7 +271,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 def parse_package_index(data: bytes, where: str) -> PackageIndex:
     """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
     found = parse_versioned_record(
-        data, FORMAT_VERSION, "package", partial(_fail_invalid_index, where)
+        data, FORMAT_VERSION, "package", partial(_raise_invalid_index, where)
     )
     files = _read_files(found, where)
     index = PackageIndex(
@@ -302,11 +302,11 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
             ) and is_sha256(digest):
                 found[name] = FileDigest(size, digest)
             case _:
-                _fail_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
+                _raise_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
     # Names are joined to the directory later, so no name may point outside the directory.
     for name in found:
         if not is_plain_file_name(name):
-            _fail_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
+            _raise_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
     return found
 
 
@@ -315,7 +315,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _fail_invalid_index(where, "`kept` is not a list of files of the package")
+        _raise_invalid_index(where, "`kept` is not a list of files of the package")
     return names
 
 
@@ -325,16 +325,16 @@ def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFi
     """
     found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
-        _fail_invalid_index(where, "`linked` contains a file without size or hashes")
+        _raise_invalid_index(where, "`linked` contains a file without size or hashes")
     for path in found:
         if not is_path_inside_directory(path):
-            _fail_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
+            _raise_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
 
 def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
     if len(listed) > MAX_FILES:
-        _fail_invalid_index(where, f"more than {MAX_FILES} files")
+        _raise_invalid_index(where, f"more than {MAX_FILES} files")
     return listed
 
 
@@ -342,13 +342,13 @@ def _check_roles(index: PackageIndex, where: str) -> None:
     """Raise E0831 if two roles have the same file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
-            _fail_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
+            _raise_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _fail_invalid_index(where, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
+        _raise_invalid_index(where, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
     if not index.graphs:
-        _fail_invalid_index(where, "the list of graphs is empty")
+        _raise_invalid_index(where, "the list of graphs is empty")
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
@@ -378,7 +378,7 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     return found
 
 
-def _fail_invalid_index(where: str, reason: str) -> NoReturn:
+def _raise_invalid_index(where: str, reason: str) -> NoReturn:
     title = f"the package cannot be opened: `{where}` cannot be used"
     raise_error(
         "E0831",

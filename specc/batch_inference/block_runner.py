@@ -228,7 +228,7 @@ class BlockRunner:
         file = self.plan.files[block.file_index]
         path = Path(file.path)
         if not path.exists() or record_file_state(path) != file:
-            _fail_changed(file, "changed since", "restore the file, or start")
+            _raise_changed(file, "changed since", "restore the file, or start")
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
         copied = [c.name for c in self.plan.copied_columns]
@@ -236,7 +236,7 @@ class BlockRunner:
         column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
-            _fail_changed(file, "different rows than when", "start")
+            _raise_changed(file, "different rows than when", "start")
         return table
 
 
@@ -379,7 +379,7 @@ class BlockComputation:
         self.statistics.errors.append((row_number, error.code, text))
 
 
-def _fail_changed(file: InputFileState, change: str, fix: str) -> NoReturn:
+def _raise_changed(file: InputFileState, change: str, fix: str) -> NoReturn:
     raise_error(
         "E0881",
         f"`{escape_text(file.path)}` has {change} the job was planned",

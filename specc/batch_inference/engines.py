@@ -250,7 +250,7 @@ class LocalEngine:
         )
         self.consecutive_crashes = 0 if has_started_row else self.consecutive_crashes + 1
         if self.consecutive_crashes >= MAX_CRASHES:
-            _fail_repeated_crashes(worker, status)
+            _raise_repeated_crashes(worker, status)
         self._start_worker()
 
     def _stop_workers(self) -> None:
@@ -261,7 +261,7 @@ class LocalEngine:
         self.live_workers.clear()
 
 
-def _fail_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
+def _raise_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     """Raise E0883 because workers keep crashing without completing a row."""
     work, see = "exit before they are ready", "to run one row: specc run MODEL …"
     if worker.is_ready:
@@ -355,7 +355,7 @@ class RayEngine:
         try:
             ray.init(address=self.address or "local", **options)
         except (ConnectionError, RuntimeError, ValueError) as fault:
-            self._fail_unreachable(str(fault).strip().splitlines()[0])
+            self._raise_unreachable(str(fault).strip().splitlines()[0])
         return ray
 
     def import_ray(self) -> Any:
@@ -385,9 +385,9 @@ class RayEngine:
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:
-            self._fail_unreachable(str(fault))
+            self._raise_unreachable(str(fault))
 
-    def _fail_unreachable(self, reason: str) -> NoReturn:
+    def _raise_unreachable(self, reason: str) -> NoReturn:
         raise_error(
             "E0888",
             f"the Ray cluster `{escape_text(self.address) or 'local'}` cannot be reached",

@@ -123,17 +123,17 @@ def read_plan(out: Path) -> JobPlan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
-        _fail_damaged(path)
+        _raise_damaged(path)
     except OSError as error:
         fix = "make the directory readable, or write to another one"
         raise_unreadable(path, describe_os_error(error), fix)
     try:
         return _parse_plan(parse_strict_json(text))
     except (InvalidJsonError, ValueError, KeyError, TypeError, AttributeError):
-        _fail_damaged(path)
+        _raise_damaged(path)
 
 
-def _fail_damaged(path: Path) -> NoReturn:
+def _raise_damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
         f"the plan `{escape_text(path)}` is invalid",

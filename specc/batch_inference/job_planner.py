@@ -73,7 +73,7 @@ def plan_job(request: JobRequest) -> JobPlan:
     chosen = dict(request.input_columns) or _infer_columns(request, columns)
     for name, column in chosen.items():
         if column not in columns:
-            _fail_missing_column(column, columns, f"the input `{name}`")
+            _raise_missing_column(column, columns, f"the input `{name}`")
     model = BatchInferenceModel.open(
         request.model,
         chosen,
@@ -232,10 +232,10 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
     open_inputs = find_text_inputs(opened) or required
     if default and len(open_inputs) == 1:
         return {open_inputs[0]: default}
-    _fail_unmapped(columns, required)
+    _raise_unmapped(columns, required)
 
 
-def _fail_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
+def _raise_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
     """Raise E0880 with a `--map` option for each input that has no column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
@@ -248,7 +248,7 @@ def _fail_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) 
     )
 
 
-def _fail_missing_column(name: str, columns: Mapping[str, TableColumn], use: str) -> None:
+def _raise_missing_column(name: str, columns: Mapping[str, TableColumn], use: str) -> None:
     raise_error(
         "E0885",
         f"the data has no column `{escape_text(name)}` for {use}",
@@ -280,7 +280,7 @@ def _select_copied_columns(
         return tuple(column for n, column in columns.items() if n not in images | outputs)
     for name in request.copied_columns:
         if name not in columns:
-            _fail_missing_column(name, columns, "the output rows")
+            _raise_missing_column(name, columns, "the output rows")
     if twice := [n for n in request.copied_columns if n in outputs]:
         raise_error(
             "E0886",

@@ -65,9 +65,9 @@ class ParquetFile(DataFile):
             raise  # not necessarily a corrupted file
         except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
             note = escape_text(str(fault).splitlines()[0])[:200]
-            self._fail_damaged("is not a readable Parquet file", note)
+            self._raise_damaged("is not a readable Parquet file", note)
 
-    def _fail_damaged(
+    def _raise_damaged(
         self, what: str, note: str, fix: str = "check that the file is complete"
     ) -> NoReturn:
         raise_error("E0870", f"`{escape_text(self.path)}` {what}", notes=[note], helps=[fix])
@@ -78,7 +78,7 @@ class ParquetFile(DataFile):
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
             note = f"duplicate column `{escape_text(twice[0])}`"
-            self._fail_damaged("is not a readable Parquet file", note, "rename one of them")
+            self._raise_damaged("is not a readable Parquet file", note, "rename one of them")
         return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
@@ -109,7 +109,7 @@ class ParquetFile(DataFile):
                 table = self.arrow_file.read_row_group(block.row_group, list(columns))
             except (OSError, ValueError) as fault:
                 note = escape_text(str(fault).splitlines()[0])[:200]
-                self._fail_damaged(f"is corrupted in row group {block.row_group}", note)
+                self._raise_damaged(f"is corrupted in row group {block.row_group}", note)
             self.cached_row_group = (*key, table)
         part = self.cached_row_group[2].slice(block.offset, block.row_count)
         return {name: _convert_values(name, part.column(name)) for name in columns}

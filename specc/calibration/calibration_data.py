@@ -36,7 +36,7 @@ def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterato
             count += 1
             yield sample
     if not count:
-        _fail_misfit(path, "it is empty", input_signature)
+        _raise_misfit(path, "it is empty", input_signature)
 
 
 def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -87,16 +87,16 @@ def _prepare_sequences(
     }
     for name, value in record.items():
         if isinstance(value, list) and not value:
-            _fail_misfit(place, f"`{escape_text(name)}` is empty", input_signature)
+            _raise_misfit(place, f"`{escape_text(name)}` is empty", input_signature)
     try:
         made = input_signature.prepare(given)
     except Failed as failed:
-        _fail_misfit(place, failed.diagnostics[0].title, input_signature)
+        _raise_misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
         if reason := _explain_useless(
             name, array, input_signature.graph.input_facts[name].padding_side
         ):
-            _fail_misfit(place, reason, input_signature)
+            _raise_misfit(place, reason, input_signature)
     return made
 
 
@@ -145,7 +145,7 @@ def _collect_first_axes(graph: Graph) -> set[str | None]:
     return {shape[0].name if shape else None for shape in shapes}
 
 
-def _fail_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoReturn:
+def _raise_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0854 with the reason why an input does not match the model."""
     wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
@@ -170,14 +170,14 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
     """
     writer = open_compiled_model(str(package)).generator
     if writer is None:
-        fail_no_generated_text()
+        raise_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
         rows = min(GENERATED_BATCH_SIZE, count - start)
         for text in _generate_sequences(writer, rows, start):
             yield input_signature.prepare(text)
 
 
-def fail_no_generated_text() -> NoReturn:
+def raise_no_generated_text() -> NoReturn:
     """Raise E0859 for a model that cannot generate calibration data."""
     raise_error(
         "E0859",

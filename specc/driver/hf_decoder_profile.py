@@ -35,7 +35,7 @@ PROFILE_READERS = {
 """The programs that read each profile, for messages."""
 
 
-def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
+def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
     """Raise E0752 because the profile cannot represent the model."""
     raise_error(
         "E0752",
@@ -189,13 +189,13 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
     for states in found.values():
         if missing := {*CACHE_PARTS} - states.keys():
             (other,) = states.values()
-            fail_unsupported_profile(
+            raise_unsupported_profile(
                 profile,
                 f"`{_format_state_name(other)}` caches only {other.role}s, "
                 f"without {missing.pop()}s",
             )
     if not found:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile, "the step graph has no state, so there are no keys and values to name"
         )
     layers = (states for _, states in sorted(found.items()))
@@ -205,20 +205,20 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
 def _check_state(profile: str, state: DecodeState) -> None:
     reader = PROFILE_READERS[profile]
     if state.role not in CACHE_PARTS:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile,
             f"the step graph has the state `{_format_state_name(state)}`, "
             f"{STATE_DESCRIPTIONS[state.role]}",
             [f"{reader} passes only keys and values between steps"],
         )
     if state.initial_output:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile,
             f"`{_format_state_name(state)}` starts with prefix positions",
             [f"{reader} starts with empty caches"],
         )
     if state.max_positions != inf:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile,
             f"`{_format_state_name(state)}` keeps only the newest {state.max_positions:.0f} "
             f"position{'s' * (state.max_positions > 1)}",
@@ -228,7 +228,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
             ],
         )
     if (state.type.rank, state.time_axis, state.batch_axis) not in CACHE_LAYOUTS:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile,
             f"`{_format_state_name(state)}` has the type {state.type}",
             [f"{reader} expects caches of shape [batch, heads, positions, features]"],
@@ -286,7 +286,7 @@ def build_decoder(
     layers = list_cache_layers(profile, derived)
     if derived.encode is not None or derived.static_inputs:
         static_names = (*derived.static_inputs, *(derived.encode.outputs if derived.encode else ()))
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             profile,
             f"`{static_names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} does not run an encoder"],
@@ -338,7 +338,7 @@ def _declare_other_input(
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in replay.builder.inputs:
-            fail_unsupported_profile(
+            raise_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
                 [f"{PROFILE_READERS[profile]} passes only one mask, `{MASK}`"],
@@ -350,7 +350,7 @@ def _declare_other_input(
         return replay.builder.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
     if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
         return replay.builder.add_input(POSITIONS, facts)
-    fail_unsupported_profile(
+    raise_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
         [f"{PROFILE_READERS[profile]} passes only `{IDS}`, `{MASK}` and `{POSITIONS}`"],

@@ -16,9 +16,9 @@ from specc.driver.hf_decoder_profile import (
     build_cache_outputs,
     copy_other_outputs,
     declare_input_ids,
-    fail_unsupported_profile,
     list_cache_layers,
     map_profile_lengths,
+    raise_unsupported_profile,
     rename_lengths,
     rename_states,
 )
@@ -123,7 +123,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.static_inputs)
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
     cache_layers = list_cache_layers("hf", derived)
@@ -132,7 +132,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
         encode, encode.inputs[encoder_input], encode.outputs.values()
     )
     if encoder_output is None:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             "hf",
             "the decoder does not attend to a single encoder output of shape "
             "[batch, positions, features]",
@@ -162,10 +162,10 @@ def _check_layers(parts: EncoderDecoderLayout) -> None:
         # a shared projection of keys and values would result in one cache with two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
-            fail_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
+            raise_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
     if len(parts.cross_attentions) != len(parts.cache_layers):
         self_count, cross_count = len(parts.cache_layers), len(parts.cross_attentions)
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             "hf",
             f"the decoder has {self_count} self-attentions and {cross_count} cross-attentions",
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
@@ -175,7 +175,7 @@ def _check_layers(parts: EncoderDecoderLayout) -> None:
     for name in static_inputs:
         # values that `encode` computes from the mask alone are recomputed from the mask
         if name not in named and depends_on_encoder_input(parts, name):
-            fail_unsupported_profile(
+            raise_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
             )
 
@@ -200,7 +200,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
     encoder_input = _find_encoder_input(encode, derived, mask)
     for name in derived.static_inputs:
         if name not in encode.outputs and name != mask:
-            fail_unsupported_profile(
+            raise_unsupported_profile(
                 "hf",
                 f"every step reads the input `{name}`",
                 ["only a mask may be passed to the decoder unchanged"],
@@ -216,7 +216,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     static_inputs = [n for n in derived.static_inputs if n in derived.step.inputs]
     masks += [n for n in static_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             "hf",
             f"the encoder has two masks, `{masks[0]}` and `{masks[1]}`",
             ["the profile allows one mask"],
@@ -231,7 +231,7 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
     types = [encode.inputs[n].type for n in read]
     if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(read, types, strict=True))
-        fail_unsupported_profile(
+        raise_unsupported_profile(
             "hf",
             f"the encoder reads {names or 'nothing'}",
             ["the profile allows one input: tokens, an image or audio features"],
@@ -375,7 +375,7 @@ def _fill_decoder_masks(parts: EncoderDecoderLayout, replay: GraphCopy, step: Gr
         if step.input_facts[name].padding_side and name not in derived.static_inputs:
             replay.copied_values[value] = replay.make_constant(value.type, True)
         elif name not in known:
-            fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
+            raise_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
 def _add_past_caches(

@@ -20,8 +20,8 @@ from specc.calibration.activation_taps import (
 from specc.calibration.calibration_data import (
     ModelInputs,
     build_model_inputs,
-    fail_no_generated_text,
     generate_samples,
+    raise_no_generated_text,
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
@@ -29,7 +29,7 @@ from specc.calibration.kv_cache_scales import measure_kv_cache_scales
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package
-from specc.driver.quantize_option_errors import fail_no_int8_cache
+from specc.driver.quantize_option_errors import raise_no_int8_cache
 from specc.driver.quantize_section import UNQUANTIZED, CalibrationSource, QuantizeOptions
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
@@ -65,7 +65,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     cache_option = job.quantize.kv_cache
     obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
-        fail_no_int8_cache(obstacle, cache_option.span)
+        raise_no_int8_cache(obstacle, cache_option.span)
     has_int8_cache = bool(cache_option.dtype) and not obstacle
     is_calibrated = bool(readers.tap_points) or has_int8_cache
     remarks = () if is_calibrated else _explain_unused_calibration(calibration)
@@ -111,7 +111,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     scales = measure_kv_cache_scales(path, samples)
     if not scales:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
-        fail_no_int8_cache(reason, job.quantize.kv_cache.span)
+        raise_no_int8_cache(reason, job.quantize.kv_cache.span)
     line = f"KV cache in int8, scales calibrated on {remark}"
     named = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
     return replace(job, kv_cache_scales=named, remarks=(*job.remarks, line))
@@ -216,7 +216,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
     generative.
     """
     if job.model.generation is None:
-        fail_no_generated_text()
+        raise_no_generated_text()
     path = directory / "generator"
     if path.exists():
         return path

@@ -21,7 +21,7 @@ from specc.driver.generation_graphs import (
     require_generation,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
-from specc.driver.quantize_option_errors import fail_no_int8_cache
+from specc.driver.quantize_option_errors import raise_no_int8_cache
 from specc.driver.weight_sources import count_parameters, describe_memory_shortage
 from specc.huggingface.repository_files import (
     describe_missing_companions,
@@ -235,7 +235,7 @@ def _build_buffered_step(
         # calibration used a package with default options, which has buffers
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
-            fail_no_int8_cache(reason, job.quantize.kv_cache.span)
+            raise_no_int8_cache(reason, job.quantize.kv_cache.span)
         return _build_derived_graph(job, "step", step), ()
     if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)

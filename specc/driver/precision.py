@@ -112,7 +112,7 @@ def plan_quantization(
         decision.unmatched_patterns, decision.weight_names, request.pattern_spans, other_graphs
     )
     if not decision.plan:
-        _fail_nothing_to_quantize(graph, decision)
+        _raise_nothing_to_quantize(graph, decision)
     if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(decision.plan):
         raise_error(
             "E0963",
@@ -216,7 +216,7 @@ def _check_target(weight_request: QuantizationOptions, target: Target, opset: in
         )
 
 
-def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
+def _raise_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
     """Raise E0852 because no weight of the graph can be quantized."""
     reasons = [
         f"`{escape_text(n)}`: {escape_text(reason)}"

@@ -35,7 +35,7 @@ def parse_quantize_option(
         return ""
     known = tuple(known)
     if len(entry.values) != 1 or entry.values[0].value not in known:
-        fail_wrong_value(entry, f"`{name}` must be one of {', '.join(known)}", known)
+        raise_wrong_value(entry, f"`{name}` must be one of {', '.join(known)}", known)
     return entry.values[0].value
 
 
@@ -47,7 +47,7 @@ def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
     return int(text) if fits else None
 
 
-def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
+def raise_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
     """Raise E0858 because the entry has an invalid value."""
     given = entry.values[0].value if len(entry.values) == 1 else ""
     example = f"{entry.name} = {known[0] if known else DEFAULT_GROUP_SIZE}"
@@ -179,7 +179,7 @@ def find_ineffective_options(
             yield f"{label} has no effect: {NO_EFFECT_REASONS[word]}"
 
 
-def fail_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
+def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
     """Raise E0951 with the reason. `span` is the `kv_cache` entry of the spec, or None if an option
     requested the int8 KV cache.
     """

@@ -12,9 +12,9 @@ from specc.driver.quantize_option_errors import (
     check_known_options,
     check_patterns_match,
     describe_requested_options,
-    fail_wrong_value,
     parse_quantize_integer,
     parse_quantize_option,
+    raise_wrong_value,
 )
 from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.elaboration_context import SpecModule
@@ -302,7 +302,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
-        fail_wrong_value(entry, title, ("64",))
+        raise_wrong_value(entry, title, ("64",))
     return CalibrationSource(samples=count, span=entry.span)
 
 
@@ -310,7 +310,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> Cali
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"
-        fail_wrong_value(entry, title, ('"texts.jsonl"',))
+        raise_wrong_value(entry, title, ('"texts.jsonl"',))
     path = resolve_spec_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
@@ -324,7 +324,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
         return DEFAULT_GROUP_SIZE
     number = parse_quantize_integer(entry)
     if number is None:
-        fail_wrong_value(entry, f"`group_size` must be {GROUP_SIZES}", ())
+        raise_wrong_value(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 

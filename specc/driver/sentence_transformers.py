@@ -114,7 +114,7 @@ def wrap_encoder(
     modules = _read_modules(root)
     kinds = [_get_module_class(root, str(m.get("type", ""))) for m in modules]
     if not kinds or kinds[0] != "Transformer":
-        _fail_unsupported(root / MODULES_FILE, "the first module is not a Transformer")
+        _raise_unsupported(root / MODULES_FILE, "the first module is not a Transformer")
     encoder = _resolve_module_directory(root, modules[0])
     if _is_cross_encoder(encoder, kinds):
         return None
@@ -125,12 +125,12 @@ def wrap_encoder(
         add = MODULE_BUILDERS.get(kind)
         if add is None:
             known = ", ".join(["Transformer", *MODULE_BUILDERS])
-            _fail_unsupported(
+            _raise_unsupported(
                 root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {known}"]
             )
         add(body, _resolve_module_directory(root, module) / CONFIG_FILE, number)
     if not body.vector_size:
-        _fail_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
+        _raise_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
     config_path = find_first_file([encoder], SENTENCE_CONFIGS)
     text = _format_spec(base, block, body)
     module_names = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
@@ -150,7 +150,7 @@ def _get_module_class(root: Path, type: str) -> str:
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         reason = "is a class of the repository, whose code specc does not run"
-        _fail_unsupported(root / MODULES_FILE, f"`{escape_text(type)[:60]}` {reason}")
+        _raise_unsupported(root / MODULES_FILE, f"`{escape_text(type)[:60]}` {reason}")
     return kind
 
 
@@ -170,11 +170,11 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
     if task == "sequence-classification" and len(kinds) == 1:
         return True
     if task != "feature-extraction":
-        _fail_unsupported(path, f"the transformer_task `{task}` is not supported")
+        _raise_unsupported(path, f"the transformer_task `{task}` is not supported")
     modes = config.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
     if isinstance(text, dict) and text.get("method_output_name") != HIDDEN_OUTPUT:
-        _fail_unsupported(path, f"`method_output_name` is not `{HIDDEN_OUTPUT}`")
+        _raise_unsupported(path, f"`method_output_name` is not `{HIDDEN_OUTPUT}`")
     return False
 
 
@@ -197,7 +197,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
         found.sort(key=lambda block: not any(name in classes for name in block.architectures))
         return found[0]
     reason = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
-    _fail_unsupported(encoder / CONFIG_FILE, reason)
+    _raise_unsupported(encoder / CONFIG_FILE, reason)
 
 
 def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
@@ -257,14 +257,14 @@ def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
         modes = [mode for key, mode in LEGACY_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     listed = [modes] if isinstance(modes, str) else modes
     if not isinstance(listed, list) or not listed:
-        _fail_unsupported(file, "`pooling_mode` has no mode")
+        _raise_unsupported(file, "`pooling_mode` has no mode")
     unknown = [str(mode) for mode in listed if mode not in POOLING_EQUATIONS]
     if unknown:
         reason = f"the pooling mode `{unknown[0]}` is not supported"
-        _fail_unsupported(file, reason, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
+        _raise_unsupported(file, reason, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
-        _fail_unsupported(file, "`embedding_dimension` is not an integer")
+        _raise_unsupported(file, "`embedding_dimension` is not an integer")
     _check_keys(config, file, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
     body.excludes_prompt = config.get("include_prompt") is False
@@ -283,10 +283,10 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
     form = ACTIVATION_EQUATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
     if form is None:
         reason = f"the activation_function `{named}` is not supported"
-        _fail_unsupported(file, reason, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
+        _raise_unsupported(file, reason, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
     width = config.get("out_features")
     if not isinstance(width, int):
-        _fail_unsupported(file, "`out_features` is not an integer")
+        _raise_unsupported(file, "`out_features` is not an integer")
     bias = "true" if config.get("bias", True) else "false"
     path = _record_weights(body, file, number)
 
@@ -352,10 +352,10 @@ def _check_keys(config: Mapping[str, object], file: Path, known: set[str]) -> No
     """
     for key in config:
         if key not in known:
-            _fail_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
+            _raise_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, SENTENCE_OUTPUT):
-            _fail_unsupported(file, f"`{key}` is not `{SENTENCE_OUTPUT}`")
+            _raise_unsupported(file, f"`{key}` is not `{SENTENCE_OUTPUT}`")
 
 
 def _read_modules(root: Path) -> list[dict[str, Json]]:
@@ -366,12 +366,12 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
             decode_spec(read_required_file(path, MAX_FEATURES), str(path)).text, NO_LIMITS
         )
     except ValueError as error:
-        _fail_unsupported(path, escape_text(error)[:200])
+        _raise_unsupported(path, escape_text(error)[:200])
     if not isinstance(value, list):
-        _fail_unsupported(path, "not a list of modules")
+        _raise_unsupported(path, "not a list of modules")
     found = [item for item in value if isinstance(item, dict)]
     if len(found) < len(value):
-        _fail_unsupported(path, "a module is not an object")
+        _raise_unsupported(path, "a module is not an object")
     return found
 
 
@@ -380,13 +380,13 @@ def _resolve_module_directory(root: Path, module: Mapping[str, Json]) -> Path:
     name = str(module.get("path", ""))
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):
-        _fail_unsupported(
+        _raise_unsupported(
             root / MODULES_FILE, f"the path `{escape_text(name)[:60]}` is outside the directory"
         )
     return path
 
 
-def _fail_unsupported(path: Path, reason: str, notes: Sequence[str] = ()) -> NoReturn:
+def _raise_unsupported(path: Path, reason: str, notes: Sequence[str] = ()) -> NoReturn:
     raise_error(
         "E0427",
         f"`{escape_text(path)}`: {reason}",

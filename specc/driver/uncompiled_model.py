@@ -30,7 +30,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
     if not os.path.lexists(path):
         # a model file takes precedence over the built-in spec with the same name
         if not os.path.lexists(f"{name}.onnx") and name in find_builtin_specs():
-            _fail_uncompiled(
+            _raise_uncompiled(
                 "E0802",
                 f"`{name}` is a built-in spec, not a compiled model",
                 _format_compile_arguments(name, get_specs_directory() / "models"),
@@ -39,11 +39,11 @@ def reject_uncompiled_model(model: str | Path) -> None:
     out = f"{escape_text(path.resolve().stem)}.onnx"
     if path.suffix in SPEC_SUFFIXES and path.is_file():
         given = f"{escape_text(name)} --weights DIR -o {out}"
-        _fail_uncompiled(
+        _raise_uncompiled(
             "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", given + _OR_SEED
         )
     if (path / "config.json").is_file():
-        _fail_uncompiled(
+        _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
             f"{escape_text(make_explicit_path(name))} -o {out}",
@@ -59,6 +59,6 @@ def _format_compile_arguments(spec: str, directory: Path) -> str:
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
 
 
-def _fail_uncompiled(code: str, title: str, command: str) -> NoReturn:
+def _raise_uncompiled(code: str, title: str, command: str) -> NoReturn:
     line, comma, more = command.partition(",")
     raise_error(code, title, helps=[f"compile it first: `specc compile {line}`{comma}{more}"])

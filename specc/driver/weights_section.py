@@ -233,7 +233,7 @@ class _TransformCall:
         """Read a number or string option. Raise E0522 if the option is required but absent."""
         value = self.find_option(name)
         if value is None and default is None:
-            self._fail_missing_option(name)
+            self._raise_missing_option(name)
         return default if value is None else value.number if isinstance(value, Dim) else value
 
     def read_int(self, name: str, default: int | None = None) -> int:
@@ -248,7 +248,7 @@ class _TransformCall:
         value = self.find_option(name)
         if value is None:
             if required:
-                self._fail_missing_option(name)
+                self._raise_missing_option(name)
             return None
         items = value if isinstance(value, tuple) else (None,)
         numbers = tuple(d.number if isinstance(d, Dim) else None for d in items)
@@ -265,7 +265,7 @@ class _TransformCall:
         value = self.read_value(name)
         return value.value if isinstance(value, ChoiceValue) else value
 
-    def _fail_missing_option(self, name: str) -> NoReturn:
+    def _raise_missing_option(self, name: str) -> NoReturn:
         raise_error("E0522", f"missing argument `{name}` of `{self.name}`", self.call.span)
 
 

@@ -94,18 +94,18 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
     """Read the LoRA scaling of an adapter. Raise an error if the adapter cannot be merged."""
     kind = _read_plain_value(config, "peft_type")
     if kind != "LORA":
-        _fail_unsupported_setting(
+        _raise_unsupported_setting(
             config, "peft_type", f"unsupported `peft_type` {escape_text(kind)}, expected LORA"
         )
     for key, member in config.members.items():
         if key not in _IGNORED_KEYS | _READ_KEYS and member.value.to_plain():
-            _fail_unsupported_setting(
+            _raise_unsupported_setting(
                 config,
                 key,
                 f'"{escape_text(key)}" changes the computation of the adapter and is not supported',
             )
     if _read_plain_value(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
-        _fail_unsupported_setting(
+        _raise_unsupported_setting(
             config,
             "init_lora_weights",
             "the adapter was trained from other initial weights than those of the checkpoint",
@@ -150,7 +150,9 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
     items = value if isinstance(value, list) else [value]
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
-        _fail_invalid_config(config, config.find(key), f'"{key}" contains values of the wrong type')
+        _raise_invalid_config(
+            config, config.find(key), f'"{key}" contains values of the wrong type'
+        )
     return found
 
 
@@ -165,13 +167,13 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     if member is None:
         return []
     if not isinstance(member.value, JsonObject):
-        _fail_invalid_config(config, member, f'"{key}" is not an object')
+        _raise_invalid_config(config, member, f'"{key}" is not an object')
     members: Mapping[str, JsonMember] = member.value.members
     for pattern, entry in members.items():
         # PEFT interprets keys as regular expressions; only plain names are accepted here, because
         # the run time of matching is unbounded
         if not set(pattern) <= _PLAIN_CHARACTERS:
-            _fail_unsupported_member(
+            _raise_unsupported_member(
                 entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not a suffix of a module name'
             )
     return list(members.items())
@@ -180,7 +182,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
 def _read_rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
     value = default if member is None else get_finite_number(member.value)
     if not isinstance(value, int) or value < 1:
-        _fail_invalid_config(config, member, f'"{escape_text(key)}" must be an integer > 0')
+        _raise_invalid_config(config, member, f'"{escape_text(key)}" must be an integer > 0')
     return value
 
 
@@ -189,18 +191,18 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
         return default
     value = get_finite_number(member.value)
     if value is None:
-        _fail_invalid_config(config, member, f'"{escape_text(key)}" must be a number')
+        _raise_invalid_config(config, member, f'"{escape_text(key)}" must be a number')
     return float(value)
 
 
 def _read_flag(config: JsonObject, key: str) -> bool:
     value = _read_plain_value(config, key)
     if not isinstance(value, bool | None):
-        _fail_invalid_config(config, config.find(key), f'"{key}" must be true or false')
+        _raise_invalid_config(config, config.find(key), f'"{key}" must be true or false')
     return value is True
 
 
-def _fail_invalid_config(config: JsonObject, member: JsonMember | None, reason: str) -> NoReturn:
+def _raise_invalid_config(config: JsonObject, member: JsonMember | None, reason: str) -> NoReturn:
     raise_error(
         "E0530",
         "the adapter's config cannot be read",
@@ -210,16 +212,16 @@ def _fail_invalid_config(config: JsonObject, member: JsonMember | None, reason: 
     )
 
 
-def _fail_unsupported_setting(
+def _raise_unsupported_setting(
     config: JsonObject, key: str, reason: str, help: str = ""
 ) -> NoReturn:
     member = config.find(key)
     if member is None:
-        _fail_invalid_config(config, None, f'"{key}" is missing')
-    _fail_unsupported_member(member, reason, help)
+        _raise_invalid_config(config, None, f'"{key}" is missing')
+    _raise_unsupported_member(member, reason, help)
 
 
-def _fail_unsupported_member(member: JsonMember, reason: str, help: str = "") -> NoReturn:
+def _raise_unsupported_member(member: JsonMember, reason: str, help: str = "") -> NoReturn:
     raise_error(
         "E0529",
         "this adapter cannot be merged exactly",

@@ -30,7 +30,7 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
         return model, ()
     parsed = _MODEL_ID.fullmatch(model.removeprefix(HUB_PREFIX))
     if parsed is None:
-        _fail_download(model, "expected `hf:org/name` or `hf:org/name@revision`")
+        _raise_download(model, "expected `hf:org/name` or `hf:org/name@revision`")
     name, revision = parsed[1], parsed[2]
     try:
         from huggingface_hub import snapshot_download
@@ -54,7 +54,7 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]
-        _fail_download(model, first or type(error).__name__)
+        _raise_download(model, first or type(error).__name__)
     commit = Path(directory).name
     if revision == commit or len(commit) != _COMMIT_DIGITS:
         return directory, ()
@@ -62,7 +62,7 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     return directory, (f"`{escape_text(model)}` is commit {commit} now; to pin it: `{pinned}`",)
 
 
-def _fail_download(model: str, reason: str) -> NoReturn:
+def _raise_download(model: str, reason: str) -> NoReturn:
     raise_error(
         "E0806",
         f"`{escape_text(model)}` cannot be downloaded from the Hugging Face Hub",

@@ -200,10 +200,10 @@ def _read_sentence_task(
     prompts = settings.get("prompts")
     longest = _read_max_length(config, tokenizer_config, about)
     if longest is None:
-        _fail_setting(path, "max_seq_length", "an integer")
+        _raise_setting(path, "max_seq_length", "an integer")
     named = prompts if isinstance(prompts, dict) else {}
     if not all(isinstance(text, str | None) for text in named.values()):
-        _fail_setting(
+        _raise_setting(
             find_repository_file(directories, SENTENCE_TRANSFORMERS_FILE),
             "prompts",
             "an object of strings",
@@ -216,7 +216,7 @@ def _read_sentence_task(
     }
 
 
-def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
+def _raise_setting(path: Path | None, key: str, expected: str) -> NoReturn:
     """Raise E0427 if a setting has the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])

@@ -146,10 +146,10 @@ def _convert_options(
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
         reason = f"is for {escape_text(kind)}, but the model uses "
-        _fail_unsupported_settings(path, reason + extractor.name, span)
+        _raise_unsupported_settings(path, reason + extractor.name, span)
     for key, expected in {**REQUIRED_AUDIO_SETTINGS, **extractor.required_values}.items():
         if file.get(key, expected) != expected:
-            _fail_unsupported_settings(
+            _raise_unsupported_settings(
                 path, f"has `{key}` {file[key]}, which is not supported", span
             )
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
@@ -163,7 +163,7 @@ def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None)
     """Raise E0844 if an option is not a number."""
     for value in options.values():
         if not isinstance(value, bool | int | float):
-            _fail_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
+            _raise_unsupported_settings(path, f"has {str(value)[:40]!r}, expected a number", span)
 
 
 def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) -> int:
@@ -174,12 +174,12 @@ def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) 
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:
             return frames
-    _fail_unsupported_settings(
+    _raise_unsupported_settings(
         path, "has a `chunk_length` that is not an integer number of frames", span
     )
 
 
-def _fail_unsupported_settings(path: Path, reason: str, span: Span | None) -> NoReturn:
+def _raise_unsupported_settings(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0844",
         f"`{escape_text(path)}` {reason[:300]}",
@@ -230,7 +230,7 @@ def read_ctc_transcript_options(
         ids.setdefault(number, token)
     unknown = get_token_content(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_IDS:
-        _fail_vocabulary(path, "has no tokens, or ids that are too large", span)
+        _raise_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
     blank = get_token_content(config.get("pad_token"), "<pad>")
     told: dict[str, object] = {
@@ -254,10 +254,10 @@ def _select_language(
     if not isinstance(part, dict):
         if isinstance(language, str) and language in file:
             reason = f"has no token map for `{escape_text(language)[:40]}`"
-            _fail_vocabulary(path, reason, span)
+            _raise_vocabulary(path, reason, span)
         known = ", ".join(list(file)[:10])
         reason = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
-        _fail_vocabulary(path, reason, span)
+        _raise_vocabulary(path, reason, span)
     return part
 
 
@@ -266,7 +266,7 @@ def _iterate_ids(
 ) -> Iterator[tuple[int, str]]:
     for token, number in words.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            _fail_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
+            _raise_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
@@ -292,7 +292,7 @@ def get_token_content(value: object, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
-def _fail_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
+def _raise_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0845",
         f"the vocabulary `{escape_text(path)}` {reason[:300]}",
@@ -347,13 +347,13 @@ def read_json_object(path: Path) -> dict[str, object]:
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
     except ValueError as error:
-        _fail_not_object(path, escape_text(error)[:200])
+        _raise_not_object(path, escape_text(error)[:200])
     if not isinstance(value, dict):
-        _fail_not_object(path, "expected an object")
+        _raise_not_object(path, "expected an object")
     return dict(value)
 
 
-def _fail_not_object(path: Path, reason: str) -> NoReturn:
+def _raise_not_object(path: Path, reason: str) -> NoReturn:
     raise_error(
         "E0846",
         f"`{escape_text(path)}` is not a JSON object: {reason}",

@@ -70,14 +70,14 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     assert isinstance(fields, dict)
     method = _get_method(fields)
     if not isinstance(method, str) or method not in _METHOD_READERS:
-        _fail_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
+        _raise_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
         settings, activations = _METHOD_READERS[method](fields)
         return CheckpointQuantization(
             method=method, settings=settings, quantizes_activations=activations
         )
     except _UnsupportedSettingError as reason:
-        _fail_unsupported(member, f" by {method} with {escape_text(reason)}")
+        _raise_unsupported(member, f" by {method} with {escape_text(reason)}")
 
 
 def _get_method(fields: Mapping[str, Json]) -> Json:
@@ -98,7 +98,7 @@ def _find_section(data: JsonObject) -> JsonMember | None:
     return None
 
 
-def _fail_unsupported(member: JsonMember, shown: str) -> NoReturn:
+def _raise_unsupported(member: JsonMember, shown: str) -> NoReturn:
     raise_error(
         "E0421",
         f"the weights of this checkpoint are quantized{shown}, which is not supported",

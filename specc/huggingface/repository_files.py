@@ -98,7 +98,7 @@ def choose_chat_template(
     if setting is None:
         return None
     if not isinstance(setting, str) or not 0 < len(setting) <= MAX_TEMPLATE:
-        _fail_unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
+        _raise_unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
     return ChatTemplate(setting, _read_tokens(config, path, span))
 
 
@@ -119,12 +119,12 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
             case {"name": str(name), "template": template}:
                 named[name] = template
             case _:
-                _fail_unusable(path, "a chat template has no name", span)
+                _raise_unusable(path, "a chat template has no name", span)
     if DEFAULT_TEMPLATE in named or not named:
         return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:
         names = escape_text(", ".join(named))[:80]
-        _fail_unusable(
+        _raise_unusable(
             path, f"no chat template is named `{DEFAULT_TEMPLATE}`; found: {names}", span
         )
     return next(iter(named.values()))
@@ -137,7 +137,7 @@ def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) ->
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(found) > MAX_TOKENS:
-        _fail_unusable(path, f"more than {MAX_TOKENS} special tokens", span)
+        _raise_unusable(path, f"more than {MAX_TOKENS} special tokens", span)
     return found
 
 
@@ -145,9 +145,9 @@ def _read_object(path: Path, span: Span | None) -> dict[str, object]:
     try:
         value = parse_strict_json(_read_text(path, span), NO_LIMITS)
     except ValueError as error:
-        _fail_unusable(path, escape_text(error)[:200], span)
+        _raise_unusable(path, escape_text(error)[:200], span)
     if not isinstance(value, dict):
-        _fail_unusable(path, "expected an object", span)
+        _raise_unusable(path, "expected an object", span)
     return {**value}
 
 
@@ -155,10 +155,10 @@ def _read_text(path: Path, span: Span | None) -> str:
     try:
         return read_required_file(path, LARGEST_TEMPLATE, span=span).decode("utf-8-sig")
     except UnicodeDecodeError:
-        _fail_unusable(path, "it is not UTF-8", span)
+        _raise_unusable(path, "it is not UTF-8", span)
 
 
-def _fail_unusable(path: Path, reason: str, span: Span | None) -> NoReturn:
+def _raise_unusable(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0423",
         f"the chat template in `{escape_text(path)}` cannot be used: {reason}",

@@ -27,7 +27,7 @@ from specc.io.safe_read import (
     MAX_ARRAY_BYTES,
     MAX_TEXT_BYTES,
     escape_text,
-    fail_too_large,
+    raise_too_large,
     read_bytes,
 )
 from specc.ir.array import Array
@@ -50,7 +50,7 @@ def parse_npy(data: bytes, name: str) -> Array:
     """
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
     if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
-        fail_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
+        raise_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
     file = io.BytesIO(data)
     file.seek(8)
     try:
@@ -58,14 +58,14 @@ def parse_npy(data: bytes, name: str) -> Array:
             warnings.simplefilter("ignore")
             shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
     except Exception:  # NumPy may raise any exception if the header is corrupted
-        fail_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
+        raise_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
-        fail_bad_array(name, "its shape is invalid", SAVE_AGAIN_HELP)
+        raise_bad_array(name, "its shape is invalid", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
     expected, rest = count * dtype.itemsize, len(data) - start
     if rest != expected:
-        fail_bad_array(
+        raise_bad_array(
             name, f"its shape needs {expected} bytes of data, got {rest}", SAVE_AGAIN_HELP
         )
     flat = np.frombuffer(data, dtype, count, start)
@@ -74,13 +74,13 @@ def parse_npy(data: bytes, name: str) -> Array:
 
 def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
     if dtype.hasobject:
-        fail_bad_array(
+        raise_bad_array(
             name,
             "it contains Python objects, which would run code when loaded",
             "convert it first: array.astype(numpy.float32), or lists of equal length",
         )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        fail_bad_array(
+        raise_bad_array(
             name, "its elements are neither numbers nor booleans", "convert it to numbers first"
         )
 
@@ -94,7 +94,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
             return _read_members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
         words = escape_text(fault)[:160]
-        fail_bad_array(path, f"it is an invalid .npz file ({words})", SAVE_AGAIN_HELP)
+        raise_bad_array(path, f"it is an invalid .npz file ({words})", SAVE_AGAIN_HELP)
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
@@ -102,19 +102,19 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
-        fail_too_large(path, "its arrays exceed the size limit of specc")
+        raise_too_large(path, "its arrays exceed the size limit of specc")
     found: dict[str, Array] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
             duplicate = f"duplicate array `{escape_text(name)}`"
-            fail_bad_array(path, duplicate, "save it again with numpy.savez")
+            raise_bad_array(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
             # read one byte more than declared, to detect an incorrect size
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
             odd = f"`{escape_text(member.filename)}` in it is not an array"
-            fail_bad_array(path, odd, "save it with numpy.savez")
+            raise_bad_array(path, odd, "save it with numpy.savez")
         found[name] = parse_npy(content, f"{path}: {name}")
     return found
 
@@ -124,7 +124,7 @@ def to_native_order(array: Array) -> Array:
     return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
-def fail_bad_array(path: str, reason: str, fix: str) -> NoReturn:
+def raise_bad_array(path: str, reason: str, fix: str) -> NoReturn:
     """Raise E0905 because an array is invalid."""
     raise_error("E0905", f"cannot use the array in `{escape_text(path)}`: {reason}", helps=[fix])
 
@@ -151,7 +151,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
             return np.array(value, np.int64)
     shape = _infer_shape(value)
     if len(shape) > MAX_RANK:
-        _fail_invalid_json(
+        _raise_invalid_json(
             location,
             f"lists are nested more than {MAX_RANK} levels deep, the maximum rank of an array",
         )
@@ -174,7 +174,7 @@ def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np
     """
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
-        _fail_invalid_json(location, "true and false are mixed with numbers")
+        _raise_invalid_json(location, "true and false are mixed with numbers")
     if kinds == {bool}:
         return np.bool_
     return np.float64 if float in kinds else np.int64
@@ -205,18 +205,18 @@ def load_strict_json(data: bytes, name: str) -> Json:
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as fault:
-        _fail_invalid_json(location, f"it is not UTF-8 text (byte {fault.start})")
+        _raise_invalid_json(location, f"it is not UTF-8 text (byte {fault.start})")
     except NonFiniteNumberError as fault:
-        _fail_invalid_json(location, f"{fault} that a model can be given")
+        _raise_invalid_json(location, f"{fault} that a model can be given")
     except NestingTooDeepError:
-        _fail_invalid_json(location, "lists are nested too deeply")
+        _raise_invalid_json(location, "lists are nested too deeply")
     except InvalidJsonError as fault:
-        _fail_invalid_json(location, str(fault))
+        _raise_invalid_json(location, str(fault))
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"
-        _fail_invalid_json(location, f"{place}: {fault.msg.lower()}")
+        _raise_invalid_json(location, f"{place}: {fault.msg.lower()}")
     except ValueError:  # an integer with thousands of digits
-        _fail_invalid_json(location, "a number has too many digits")
+        _raise_invalid_json(location, "a number has too many digits")
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:
@@ -247,7 +247,7 @@ def _flatten_lists(
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
         expected = f"earlier ones are lists of {shape[0]}"
-        _fail_invalid_json(location, f"{_format_location(index)} is {is_} where {expected}")
+        _raise_invalid_json(location, f"{_format_location(index)} is {is_} where {expected}")
     for i, item in enumerate(value):
         _flatten_lists(item, shape[1:], (*index, i), out, location)
 
@@ -264,14 +264,14 @@ def _convert_number(value: object, index: tuple[int, ...], location: str) -> boo
         reason = "is an integer outside the 64-bit range"
     else:
         return value
-    _fail_invalid_json(location, f"{_format_location(index)} {reason}")
+    _raise_invalid_json(location, f"{_format_location(index)} {reason}")
 
 
 def _format_location(index: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in index) or "the value"
 
 
-def _fail_invalid_json(location: str, reason: str) -> NoReturn:
+def _raise_invalid_json(location: str, reason: str) -> NoReturn:
     raise_error(
         "E0906",
         f"cannot read numbers from {location}: {reason}",
@@ -301,7 +301,9 @@ def read_arrays(path: str) -> dict[str, Array]:
     if data.startswith(NPY_SIGNATURE):
         return {"": parse_npy(data, path)}
     if data.lstrip()[:1] not in (b"[", b"{"):
-        fail_bad_array(path, "expected a .npy, .npz or JSON file", "save the array with numpy.save")
+        raise_bad_array(
+            path, "expected a .npy, .npz or JSON file", "save the array with numpy.save"
+        )
     return parse_json_arrays(data, path)
 
 
@@ -312,7 +314,7 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
     lost = np.isinf(result) & np.isfinite(array)
     if lost.any():
         reason = f"the value at {format_index(lost)} is too large for {dtype}"
-        _fail_inexact(array, dtype, name, reason)
+        _raise_inexact(array, dtype, name, reason)
     return to_native_order(result)
 
 
@@ -326,28 +328,28 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         array = array.astype(np.float32)
     source = array.dtype.kind
     if source not in "fiub":
-        _fail_inexact(array, dtype, name, "expected an array of numbers or booleans")
+        _raise_inexact(array, dtype, name, "expected an array of numbers or booleans")
     if source == goal.kind == "f":
         return _narrow_array(array, dtype, name)
     if source == "f":
-        _fail_inexact(array, dtype, name, "floats are not converted to integers implicitly")
+        _raise_inexact(array, dtype, name, "floats are not converted to integers implicitly")
     if source == "b" and goal.kind != "b":
-        _fail_inexact(array, dtype, name, "booleans are not converted to numbers implicitly")
+        _raise_inexact(array, dtype, name, "booleans are not converted to numbers implicitly")
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(goal)
         changed = _find_difference(array, result)
     if changed.any():
-        _fail_changed_value(array, dtype, name, changed)
+        _raise_changed_value(array, dtype, name, changed)
     return to_native_order(result)
 
 
-def _fail_changed_value(
+def _raise_changed_value(
     array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
 ) -> NoReturn:
     """Raise E0907 with the first value that changes."""
     index = tuple(int(i) for i in np.argwhere(changed)[0])
     lost = f"{dtype} cannot represent the value {array[index]} at {format_index(changed)}"
-    _fail_inexact(array, dtype, name, f"{lost} exactly")
+    _raise_inexact(array, dtype, name, f"{lost} exactly")
 
 
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
@@ -368,7 +370,7 @@ def format_index(location: Array) -> str:
     return str([int(i) for i in np.argwhere(location)[0]])
 
 
-def _fail_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:
+def _raise_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0907",
         f"the input `{escape_text(name)}` must be {dtype}, got {array.dtype}",

@@ -56,7 +56,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
     file, and E0841 if it is corrupted or its encoding is not supported.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        _fail_not_wav(data, name)
+        _raise_not_wav(data, name)
     found, at = None, 12
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
@@ -65,32 +65,32 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
             found = _read_format(data[at : at + size], name)
         if kind == b"data":
             if found is None:
-                _fail_invalid_wav(name, "its data chunk comes before its format chunk")
+                _raise_invalid_wav(name, "its data chunk comes before its format chunk")
             return AudioRecording(_read_samples(data, at, size, found, name), found.sample_rate)
         at += size + size % 2  # chunks begin at even offsets
-    _fail_invalid_wav(name, "the data chunk is missing")
+    _raise_invalid_wav(name, "the data chunk is missing")
 
 
 def _read_format(part: bytes, name: str) -> _WavFormat:
     """Parse the `fmt ` chunk. The extensible format stores the encoding at its end."""
     if len(part) < 16:
-        _fail_invalid_wav(name, "its format chunk is truncated")
+        _raise_invalid_wav(name, "its format chunk is truncated")
     coding, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", part)
     if coding == EXTENSIBLE and len(part) >= 26:
         (coding,) = struct.unpack_from("<H", part, 24)
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known:
-        _fail_invalid_wav(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
+        _raise_invalid_wav(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
     if bits not in known[coding]:
-        _fail_invalid_wav(name, f"its samples have {bits} bits")
+        _raise_invalid_wav(name, f"its samples have {bits} bits")
     if not channels or not rate:
-        _fail_invalid_wav(name, f"unsupported format: {channels} channels at {rate} Hz")
+        _raise_invalid_wav(name, f"unsupported format: {channels} channels at {rate} Hz")
     found = _WavFormat(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be decoded as 32-bit samples
     if frame != found.frame_bytes:
         needed = f"{channels} channels of {bits} bits need {found.frame_bytes} bytes per frame"
         reason = f"{needed}, got {frame}"
-        _fail_invalid_wav(name, reason)
+        _raise_invalid_wav(name, reason)
     return found
 
 
@@ -100,13 +100,13 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
     if size == STREAMED_SIZE:
         size = there - there % wav_format.frame_bytes
     if size > there:
-        _fail_invalid_wav(name, f"it is truncated: {there} of {size} bytes of samples")
+        _raise_invalid_wav(name, f"it is truncated: {there} of {size} bytes of samples")
     if not size or size % wav_format.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
-        _fail_invalid_wav(name, f"the file contains {what}")
+        _raise_invalid_wav(name, f"the file contains {what}")
     numbers = _decode_samples(data[at : at + size], wav_format)
     if not np.isfinite(numbers).all():
-        _fail_invalid_wav(name, "samples are NaN or infinite")
+        _raise_invalid_wav(name, "samples are NaN or infinite")
     made: Floats = numbers.reshape(-1, wav_format.channel_count).mean(axis=1, dtype=np.float32)
     return made
 
@@ -130,7 +130,7 @@ def _decode_samples(part: bytes, wav_format: _WavFormat) -> Floats:
     return (whole / scale).astype(np.float32)
 
 
-def _fail_not_wav(data: bytes, name: str) -> NoReturn:
+def _raise_not_wav(data: bytes, name: str) -> NoReturn:
     """Raise E0840, with the format that the file seems to have."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
@@ -146,7 +146,7 @@ def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     )
 
 
-def _fail_invalid_wav(name: str, reason: str) -> NoReturn:
+def _raise_invalid_wav(name: str, reason: str) -> NoReturn:
     raise_error(
         "E0841",
         f"cannot read the WAV file `{escape_text(name)}`: {reason}",
@@ -204,7 +204,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             return np.asarray((whole - whole.mean()) / spread, np.float32)
         case LogMel():
             if len(samples) > record.sample_count and not record.do_truncate:
-                _fail_too_long(name, len(samples), record.sample_count, record.sample_rate)
+                _raise_too_long(name, len(samples), record.sample_count, record.sample_rate)
             padded = np.zeros(record.sample_count, np.float32)
             padded[: len(samples)] = samples[: record.sample_count]
             return compute_log_mel_spectrogram(padded, record)
@@ -213,7 +213,7 @@ def compute_audio_features(recording: AudioRecording, record: Sound, name: str) 
             # A remainder shorter than a frame is ignored.
             most = longest + KALDI_HOP - 1
             if len(samples) > most and not record.do_truncate:
-                _fail_too_long(name, len(samples), longest, record.sample_rate)
+                _raise_too_long(name, len(samples), longest, record.sample_rate)
             return compute_kaldi_filter_banks(samples[:most], record)
 
 
@@ -300,7 +300,7 @@ def _frame_samples(samples: Doubles, window: int, hop: int) -> Doubles:
     return np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
 
 
-def _fail_too_long(name: str, sample_count: int, max_samples: int, rate: int) -> NoReturn:
+def _raise_too_long(name: str, sample_count: int, max_samples: int, rate: int) -> NoReturn:
     seconds = f"{max_samples / rate:g}"
     raise_error(
         "E0843",

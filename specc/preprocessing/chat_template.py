@@ -58,7 +58,7 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
-        _fail_invalid_chat("expected a list of messages")
+        _raise_invalid_chat("expected a list of messages")
     found: list[dict[str, Json]] = []
     for number, message in enumerate(value):
         found.append(_parse_message(number, message))
@@ -69,9 +69,9 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
 def _parse_message(number: int, message: object) -> dict[str, Json]:
     """Parse one message of a chat."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        _fail_invalid_chat(f"message {number} has no `role`")
+        _raise_invalid_chat(f"message {number} has no `role`")
     if "content" not in message:
-        _fail_invalid_chat(f"message {number} has no `content`")
+        _raise_invalid_chat(f"message {number} has no `content`")
     return dict(message)
 
 
@@ -80,9 +80,9 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
     try:
         size = len(json.dumps(messages))
     except (TypeError, ValueError, RecursionError):
-        _fail_invalid_chat("not serializable as JSON")
+        _raise_invalid_chat("not serializable as JSON")
     if size > MAX_TEXT:
-        _fail_invalid_chat(f"more than {MAX_TEXT} characters")
+        _raise_invalid_chat(f"more than {MAX_TEXT} characters")
 
 
 IMAGE_KEYS = ("path", "image", "url")
@@ -149,7 +149,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             check=False,
         )
     except subprocess.TimeoutExpired:
-        _fail_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
+        _raise_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
     try:
         told = json.loads(done.stdout)
     except ValueError:
@@ -158,12 +158,12 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         case {"text": str(text)} if done.returncode == 0:
             return text
         case {"fault": str(fault)}:
-            _fail_unusable(" ".join(escape_text(fault).split())[:300])
+            _raise_unusable(" ".join(escape_text(fault).split())[:300])
     # the operating system killed the process before it could report an error
-    _fail_unusable("it takes too much time or memory")
+    _raise_unusable("it takes too much time or memory")
 
 
-def _fail_unusable(reason: str) -> NoReturn:
+def _raise_unusable(reason: str) -> NoReturn:
     raise_error(
         "E0423",
         "the model's chat template cannot format this chat",
@@ -175,7 +175,7 @@ def _fail_unusable(reason: str) -> NoReturn:
     )
 
 
-def _fail_invalid_chat(reason: str) -> NoReturn:
+def _raise_invalid_chat(reason: str) -> NoReturn:
     raise_error(
         "E0425",
         f"invalid chat: {reason}",

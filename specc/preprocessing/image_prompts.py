@@ -78,7 +78,7 @@ def _group_images(
         return []
     texts = _count_texts(graph, inputs, name)
     if texts not in (None, 1, len(items)):
-        _fail_ungrouped(name, len(items), texts)
+        _raise_ungrouped(name, len(items), texts)
     return [items] if texts == 1 else [[item] for item in items]
 
 
@@ -159,7 +159,7 @@ def split_images(
         if array.ndim == BATCHED_RANK - 1:
             texts = _count_texts(graph, inputs, name)
             if texts not in (None, 1, len(array)):
-                _fail_ungrouped(name, len(array), texts)
+                _raise_ungrouped(name, len(array), texts)
             grouped[name] = array[None] if texts == 1 else array[:, None]
     return grouped
 
@@ -178,7 +178,7 @@ def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int |
     return None
 
 
-def _fail_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
+def _raise_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
     raise_error(
         "E0912",
         f"`{name}` has {images} images, but there are {texts} texts",
@@ -203,7 +203,7 @@ def _replace_placeholders(
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
             continue
         if len(texts) != len(groups):
-            _fail_ungrouped(name, sum(map(len, groups)), len(texts))
+            _raise_ungrouped(name, sum(map(len, groups)), len(texts))
         found = [
             replace_placeholders(text, record, [image.grid for image in group])
             for text, group in zip(texts, groups, strict=True)

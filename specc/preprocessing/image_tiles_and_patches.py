@@ -116,7 +116,7 @@ def _resize_to_area(pixels: Array, record: ImageConfig) -> Sized:
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
     if max(sides) > MAX_ASPECT_RATIO * min(sides):
-        _fail_aspect_ratio(sides, f"the aspect ratio is at most {MAX_ASPECT_RATIO}")
+        _raise_aspect_ratio(sides, f"the aspect ratio is at most {MAX_ASPECT_RATIO}")
     size = [round(n / step) * step for n in sides]
     if math.prod(size) > high:
         factor = math.sqrt(math.prod(sides) / high)
@@ -137,7 +137,7 @@ def _resize_within(pixels: Array, record: ImageConfig) -> Sized:
         sides = tuple(math.floor(n / ratio) for n in sides)
     rows, columns = ((n - 1) // step + 1 for n in sides)
     if not rows * columns:
-        _fail_aspect_ratio(pixels.shape[:2], "its shorter side would have no pixels")
+        _raise_aspect_ratio(pixels.shape[:2], "its shorter side would have no pixels")
     size = rows * step, columns * step
     return [resize_pixels(pixels, size, record)], size, (rows, columns)
 
@@ -306,7 +306,7 @@ SIZINGS: Mapping[str, Callable[[Array, ImageConfig], Sized]] = {
 """The functions that resize an image, by the name of the rule in `image(sizing=…)`."""
 
 
-def _fail_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:
+def _raise_aspect_ratio(sides: tuple[int, ...], reason: str) -> NoReturn:
     raise_error(
         "E0990",
         f"an image of {sides[0]} × {sides[1]} pixels cannot be resized for this model",

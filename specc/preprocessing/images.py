@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text, fail_too_large
+from specc.io.safe_read import escape_text, raise_too_large
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import ImageConfig, Resize
 
@@ -44,11 +44,11 @@ def decode_image(data: bytes, name: str) -> Array:
                 _check_size(image.size, name)
                 return _decode_pixels(image)
     except pillow.DecompressionBombError:
-        fail_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
+        raise_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
-        _fail_not_image(name, data, "it is neither a PNG nor a JPEG file")
+        _raise_not_image(name, data, "it is neither a PNG nor a JPEG file")
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, data, f"corrupted image ({escape_text(fault)[:200]})")
+        _raise_not_image(name, data, f"corrupted image ({escape_text(fault)[:200]})")
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
@@ -57,7 +57,7 @@ def decode_pil_image(image: Any, name: str) -> Array:
         _check_size(image.size, name)
         return _decode_pixels(image)
     except DECODER_ERRORS as fault:
-        _fail_not_image(name, b" ", f"corrupted image ({escape_text(fault)[:200]})")
+        _raise_not_image(name, b" ", f"corrupted image ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
@@ -200,7 +200,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
     if other * edge > MAX_PIXELS:
-        fail_too_large("the image", f"it would be resized to {edge} × {other}")
+        raise_too_large("the image", f"it would be resized to {edge} × {other}")
     return (edge, other) if rows <= columns else (other, edge)
 
 
@@ -302,7 +302,7 @@ def _crop_center(pixels: Array, size: ImageSize) -> Array:
 def _check_size(size: ImageSize, name: str) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
-        fail_too_large(
+        raise_too_large(
             name,
             f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read",
         )
@@ -314,7 +314,7 @@ def _check_size(size: ImageSize, name: str) -> None:
         )
 
 
-def _fail_not_image(name: str, data: bytes, reason: str) -> NoReturn:
+def _raise_not_image(name: str, data: bytes, reason: str) -> NoReturn:
     helps = ["save the image again as PNG or JPEG"]
     if not data:
         reason = "the file is empty"

@@ -54,7 +54,7 @@ class TaskResults:
         """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
-            _fail_unexpected_scores(name, value, rank)
+            _raise_unexpected_scores(name, value, rank)
         return np.asarray(value, np.float64)
 
 
@@ -256,7 +256,7 @@ def compute_cosine_similarities(vectors: Array) -> Floats:
     return np.asarray(unit @ unit.T)
 
 
-def _fail_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
+def _raise_unexpected_scores(name: str, value: Array, rank: int) -> NoReturn:
     raise_error(
         "E0916",
         f"the output `{escape_text(name)}` does not have the shape of scores for the task",

@@ -183,11 +183,11 @@ def format_percent(fraction: float) -> str:
 
 def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
-        _fail_unexpected_output(name, value, "scores of classes along its last axis")
+        _raise_unexpected_output(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
-        _fail_unexpected_output(name, value, f"{len(labels)} scores, one per label")
+        _raise_unexpected_output(name, value, f"{len(labels)} scores, one per label")
     return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top_k)
 
 
@@ -209,11 +209,11 @@ def _format_boxes(
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
-        _fail_unexpected_output(
+        _raise_unexpected_output(
             name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes_output}`"
         )
     if len(record.labels) not in (0, expected):
-        _fail_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
+        _raise_unexpected_output(name, logits, f"logits of {len(record.labels)} classes")
     lines = _format_detected_objects(record, logits, boxes, sizes)
     return FormattedResults((*lines, *_format_omitted_rows(len(logits))))
 
@@ -254,7 +254,7 @@ def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
         expected = "scores" if rows is None else f"{rows} scores"
-        _fail_unexpected_output(name, value, f"ids, or {expected} along its last axis")
+        _raise_unexpected_output(name, value, f"ids, or {expected} along its last axis")
     return np.asarray(value.argmax(axis=-1))
 
 
@@ -262,7 +262,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
     if value.dtype.kind == "f":
         value = _select_best_ids(name, record.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
-        _fail_unexpected_output(name, value, "ids along its last axis")
+        _raise_unexpected_output(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
     lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
     return lines + _format_omitted_rows(len(rows))
@@ -275,7 +275,7 @@ def _format_transcripts(
     positions in `mask`.
     """
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
-        _fail_unexpected_output(name, value, "scores [batch, positions, tokens]")
+        _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
         mask = np.ones(value.shape[:2], np.bool_)
     best = value.argmax(axis=-1)
@@ -309,7 +309,7 @@ def _format_number(item: object, digits: int) -> str:
 def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
     batch = value[None] if value.ndim == 3 else value
     if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
-        _fail_unexpected_output(
+        _raise_unexpected_output(
             name, value, f"pixels [batch, {record.image.channels}, rows, columns]"
         )
     found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
@@ -344,17 +344,17 @@ def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[A
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
-        _fail_unexpected_output(name, value, "class ids [batch, rows, columns]")
+        _raise_unexpected_output(name, value, "class ids [batch, rows, columns]")
     known = named or min(classes, MAX_COLORS)
     if classes != known or maps.min() < 0 or maps.max() >= known:
-        _fail_unexpected_output(name, value, f"{known} classes")
+        _raise_unexpected_output(name, value, f"{known} classes")
     return maps, known
 
 
 def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
     """Return the number of scored classes, and the ids with the highest scores."""
     if value.ndim not in (3, 4) or not value.size:
-        _fail_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
+        _raise_unexpected_output(name, value, "scores [batch, classes, rows, columns]")
     return value.shape[-3], value.argmax(axis=-3)
 
 
@@ -385,7 +385,7 @@ def _format_omitted_rows(rows: int) -> list[str]:
     return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
-def _fail_unexpected_output(name: str, value: Array, expected: str) -> NoReturn:
+def _raise_unexpected_output(name: str, value: Array, expected: str) -> NoReturn:
     raise_error(
         "E0916",
         f"the output `{escape_text(name)}` cannot be decoded as the spec declares",

@@ -78,7 +78,7 @@ def _encode_utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as fault:
-        _fail_unknown(text, fault.start, "is an unpaired surrogate and has no UTF-8 encoding")
+        _raise_unknown(text, fault.start, "is an unpaired surrogate and has no UTF-8 encoding")
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
@@ -174,12 +174,12 @@ def _encode_characters(text: str, record: CharTokenizer) -> list[int]:
         if number is None:
             other = character.swapcase()
             hint = f"; `{other}` is in the vocabulary" if other in ids_of else ""
-            _fail_unknown(text, position, f"is not in the vocabulary of the model{hint}")
+            _raise_unknown(text, position, f"is not in the vocabulary of the model{hint}")
         ids.append(number)
     return ids
 
 
-def _fail_unknown(text: str, position: int, reason: str) -> NoReturn:
+def _raise_unknown(text: str, position: int, reason: str) -> NoReturn:
     character = text[position]
     number = f"U+{ord(character):04X}"
     source = Source("<text>", text)

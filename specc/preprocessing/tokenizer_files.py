@@ -78,18 +78,18 @@ class TokenizerFile:
         try:
             data = read_regular_file(directory / self.name, MAX_BYTES)
         except UnreadableFileError as error:
-            _fail_foreign(f"cannot read the tokenizer `{where}` of the model: {error.reason}")
+            _raise_foreign(f"cannot read the tokenizer `{where}` of the model: {error.reason}")
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
-            _fail_foreign(
+            _raise_foreign(
                 f"the tokenizer `{where}` differs from the one with which the model was compiled"
             )
         try:
             return replace(self, json_text=data.decode("utf-8"))
         except UnicodeDecodeError:
-            _fail_foreign(f"the tokenizer `{where}` of the model is not UTF-8 text")
+            _raise_foreign(f"the tokenizer `{where}` of the model is not UTF-8 text")
 
 
-def _fail_foreign(title: str) -> NoReturn:
+def _raise_foreign(title: str) -> NoReturn:
     raise_error(
         "E0942",
         title,

@@ -263,7 +263,7 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
 
 def encode_with_offsets(text: str, pair: str | None, record: JsonTokenizer) -> Tokenizer:
     """Tokenize a text or a pair to a `tokenizers.Encoding`, with token types, offsets and words."""
-    return _encode(text, pair, record, _fail_unusable)
+    return _encode(text, pair, record, _raise_unusable)
 
 
 def _encode(
@@ -273,13 +273,13 @@ def _encode(
     tokenizer, growth = _open_tokenizer(record.file)
     size, special = len(text) + len(pair or ""), record.adds_special_tokens
     if size * growth > MAX_NORMALIZED:
-        _fail_too_costly(f"it may expand {size} characters by a factor of {growth}")
+        _raise_too_costly(f"it may expand {size} characters by a factor of {growth}")
     with _convert_errors(report_error):
         if size <= UNWATCHED_LENGTH:
             return tokenizer.encode(text, pair, add_special_tokens=special)
         given = text if pair is None else (text, pair)
         encode = partial(tokenizer.encode_batch, [given], add_special_tokens=special)
-        return call_with_time_limit(encode, size, _fail_too_costly)[0]
+        return call_with_time_limit(encode, size, _raise_too_costly)[0]
 
 
 def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
@@ -293,18 +293,18 @@ def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
     decoder = load_tokenizer(record.file).decoder
     if decoder is None:
         return " ".join(names)
-    with _convert_errors(_fail_unusable):
+    with _convert_errors(_raise_unusable):
         return str(decoder.decode(list(names)))
 
 
 def decode_token_ids(ids: Sequence[int], record: JsonTokenizer, *, special: bool = False) -> str:
     """Decode known ids, including special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
-    with _convert_errors(_fail_unusable):
+    with _convert_errors(_raise_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
             return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
         decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=not special)
-        return str(call_with_time_limit(decode, len(ids), _fail_too_costly)[0])
+        return str(call_with_time_limit(decode, len(ids), _raise_too_costly)[0])
 
 
 def has_subword_prefix(record: JsonTokenizer) -> bool:
@@ -340,7 +340,7 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
                 "or pass ids in Python: specc.load(…).run(…=[[1, 2, 3]])",
             ],
         )
-    with _convert_errors(_fail_unusable):
+    with _convert_errors(_raise_unusable):
         return _open_foreign(file.json_text)
 
 
@@ -348,15 +348,15 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
 def _open_foreign(text: str) -> tuple[Tokenizer, int]:
     """Check and load the tokenizer of a downloaded model, which may contain any file."""
     content = json.loads(text)
-    check_tokenizer_limits(content, _fail_unusable)
+    check_tokenizer_limits(content, _raise_unusable)
     return _load_tokenizer(text), compute_max_text_growth(content)
 
 
-def _fail_unusable(reason: str) -> NoReturn:
+def _raise_unusable(reason: str) -> NoReturn:
     raise_error("E0941", f"cannot use the tokenizer of the model: {reason}", helps=TOKENIZER_HELPS)
 
 
-def _fail_too_costly(reason: str) -> NoReturn:
+def _raise_too_costly(reason: str) -> NoReturn:
     raise_error(
         "E0941",
         f"cannot use the tokenizer of the model for this text: {reason}",

@@ -28,7 +28,7 @@ def encode_words(text: str, record: WordTokenizer) -> list[int]:
         word = text[start:end]
         number = numbers.get(_normalize_word(word, record), record.unknown_token_id)
         if number is None:
-            _fail_unknown_word(Span(Source("<text>", text), start, end), record)
+            _raise_unknown_word(Span(Source("<text>", text), start, end), record)
         ids.append(number)
     return ids
 
@@ -74,7 +74,7 @@ def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
-def _fail_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
+def _raise_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
     known, word = _map_words_to_ids(record.vocab), span.text
     helps = []
     if _normalize_word(word, record).lower() in known:

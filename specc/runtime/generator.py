@@ -216,7 +216,7 @@ def _make_standalone_generator(
         reading=manifest.reading,
         max_context=as_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
-        create_decoder_session=_fail_no_step_graph,
+        create_decoder_session=_raise_no_step_graph,
         standalone_session=session,
         compiled_settings=decode_settings,
         logits_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
@@ -239,7 +239,7 @@ def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int
     return graph.outputs[generation.logits_output].type.shape[-1].number
 
 
-def _fail_no_step_graph(prepared: Arrays) -> FullForwardSession:
+def _raise_no_step_graph(prepared: Arrays) -> FullForwardSession:
     raise AssertionError("a standalone generator has no step graph")
 
 

@@ -152,7 +152,7 @@ class InferenceModel(Closeable):
     ) -> GenerationStream:
         """Start generation from these inputs. Raise E0701 if the model is not generative."""
         if self.generator is None:
-            _fail_not_generative(self)
+            _raise_not_generative(self)
         return self.generator.generate(**inputs, **settings)
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ def is_single_forward_pass(
     if opened.uses_step_graph:
         return False
     if opened.generator is None and settings:
-        _fail_not_generative(opened)
+        _raise_not_generative(opened)
     has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
     # A standalone generator has no forward pass, so it always generates.
     is_forward_requested = (
@@ -288,7 +288,7 @@ def open_compiled_model(
     Raise E0802 or E0830 to E0832 if a package cannot be opened or has no such graph.
     """
     if not os.path.lexists(path):
-        _fail_missing_model(Path(path))
+        _raise_missing_model(Path(path))
     directory = Path(path).is_dir()
     if graph and not directory and Path(path).exists():
         raise_error(
@@ -310,7 +310,7 @@ def open_compiled_model(
     )
 
 
-def _fail_missing_model(path: Path) -> NoReturn:
+def _raise_missing_model(path: Path) -> NoReturn:
     """Raise E0802, and suggest a model with a similar name in the same directory."""
     try:
         siblings = sorted(path.parent.iterdir())
@@ -327,7 +327,7 @@ def _fail_missing_model(path: Path) -> NoReturn:
     )
 
 
-def _fail_not_generative(opened: InferenceModel) -> NoReturn:
+def _raise_not_generative(opened: InferenceModel) -> NoReturn:
     """Raise E0701 because the model is not generative."""
     helps = ["remove the generation options"]
     if opened.package is None:

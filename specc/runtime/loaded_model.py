@@ -196,19 +196,19 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if reason := package_index.explain_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
-        _fail_changed(file.path, name, reason)
+        _raise_changed(file.path, name, reason)
     # with external weights, the file contains only the graph and the offsets of the weights
     is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
-        _fail_changed(file.path, name, "its content has changed since it was compiled")
+        _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
         if reason := package_index.explain_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
-            _fail_changed(file.path, location, reason)
+            _raise_changed(file.path, location, reason)
 
 
-def _fail_changed(path: Path, name: str, reason: str) -> NoReturn:
+def _raise_changed(path: Path, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0929",
         f"`{escape_text(name)[:200]}` has changed since `{escape_text(path)}` was compiled",
@@ -271,7 +271,7 @@ def run_batches(
     # an array is iterable, but its elements are not batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
     if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
-        _fail_not_batches()
+        _raise_not_batches()
     return _run_batches(model, batches)
 
 
@@ -280,7 +280,7 @@ def _run_batches(
 ) -> Iterator[dict[str, Array]]:
     for number, batch in enumerate(batches, start=1):
         if not isinstance(batch, Mapping):
-            _fail_not_batches()
+            _raise_not_batches()
         try:
             results = model.run(**batch)
         except Failed as failed:
@@ -290,7 +290,7 @@ def _run_batches(
         yield results
 
 
-def _fail_not_batches() -> NoReturn:
+def _raise_not_batches() -> NoReturn:
     raise_error(
         "E0910",
         "positional arguments must be batches (mappings of input names to arrays)",
@@ -319,7 +319,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
-        _fail_lengths(f"the lengths are invalid for this model: {error}", graph)
+        _raise_lengths(f"the lengths are invalid for this model: {error}", graph)
     session = model.file.open_fixed(model.provider, lengths, shapes)
     return replace(model, session=session)
 
@@ -329,14 +329,14 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
     known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:
-            _fail_lengths(f"unknown length `{escape_text(name)}`", graph)
+            _raise_lengths(f"unknown length `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            _fail_lengths(
+            _raise_lengths(
                 f"`{name}` must be a positive integer, got {escape_text(repr(length))[:40]}", graph
             )
     if absent := [name for name in known if name not in lengths]:
         listed = ", ".join(f"`{name}`" for name in absent)
-        _fail_lengths(f"missing length of {listed}", graph)
+        _raise_lengths(f"missing length of {listed}", graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
@@ -346,6 +346,6 @@ def _list_dynamic_lengths(graph: Graph) -> list[str]:
     return [symbol for symbol in found if symbol not in graph.length_equations]
 
 
-def _fail_lengths(title: str, graph: Graph) -> NoReturn:
+def _raise_lengths(title: str, graph: Graph) -> NoReturn:
     example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
     raise_error("E0981", title, helps=[f"set all of them: `model.fixed({example})`"])

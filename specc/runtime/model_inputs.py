@@ -222,7 +222,7 @@ class PerTokenInputs:
         facts = input_signature.graph.input_facts
         for name in (n for n in names if facts[n].padding_side == "right"):
             if not np.all(prepared[name]):
-                _fail_right_padding(name, growing)
+                _raise_right_padding(name, growing)
         given = {n: prepared[n] for n in names}
         once = {n: v for n, v in prepared.items() if n not in names and n != growing}
         return cls(
@@ -383,7 +383,7 @@ def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
     return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
 
 
-def _fail_right_padding(name: str, sequence_input: str) -> NoReturn:
+def _raise_right_padding(name: str, sequence_input: str) -> NoReturn:
     raise_error(
         "E0912",
         f"`{name}` is padded on the right, so no position can be generated after it",

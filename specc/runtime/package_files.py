@@ -81,14 +81,14 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
             and name not in graphs
             and compute_file_sha256(directory / name) != facts.sha256
         ):
-            _fail_inconsistent(
+            _raise_inconsistent(
                 directory, name, "its content has changed since the package was written"
             )
     for name, linked in index.linked_files.items():
         if reason := explain_file_mismatch(
             directory, name, linked, verifies_contents=verify_contents
         ):
-            _fail_inconsistent(directory, name, reason)
+            _raise_inconsistent(directory, name, reason)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
     for role, name in index.graphs.items():
@@ -102,9 +102,9 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
 def _check_size(directory: Path, name: str, digest: FileDigest) -> None:
     size = get_regular_file_size(directory / name)
     if size is None:
-        _fail_inconsistent(directory, name, "it is missing, or it is not a regular file")
+        _raise_inconsistent(directory, name, "it is missing, or it is not a regular file")
     if size != digest.bytes:
-        _fail_inconsistent(
+        _raise_inconsistent(
             directory,
             name,
             f"it has {size} bytes, but had {digest.bytes} when the package was written",
@@ -117,9 +117,11 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
     try:
         data = read_regular_file(directory / name, digest.bytes)
     except UnreadableFileError as error:
-        _fail_inconsistent(directory, name, f"it cannot be read: {error.reason}")
+        _raise_inconsistent(directory, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != digest.sha256:
-        _fail_inconsistent(directory, name, "its content has changed since the package was written")
+        _raise_inconsistent(
+            directory, name, "its content has changed since the package was written"
+        )
     return data
 
 
@@ -130,15 +132,15 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()
     if reason := explain_misplaced_tensors(external_files, sizes):
-        _fail_inconsistent(directory, name, reason)
+        _raise_inconsistent(directory, name, reason)
     for location, _ in external_files:
         if (found := index.files.get(location)) is not None:
             facts = WeightFileMetadata(found.bytes, found.sha256)
             if reason := explain_file_mismatch(directory, location, facts):
-                _fail_inconsistent(directory, location, reason)
+                _raise_inconsistent(directory, location, reason)
 
 
-def _fail_inconsistent(directory: Path, name: str, reason: str) -> NoReturn:
+def _raise_inconsistent(directory: Path, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",

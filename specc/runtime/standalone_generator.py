@@ -85,7 +85,7 @@ def _make_scalars(
                 raise_error("E0732", title, helps=["use a smaller seed"])
             scalars[input_name] = np.array(value, session.inputs[input_name].dtype)
         elif name == "repetition_penalty" and values[name] != 1:
-            _fail_fixed(name, "1", values[name])
+            _raise_fixed(name, "1", values[name])
     return scalars
 
 
@@ -149,10 +149,10 @@ def _check_computed(
     )
     for name in computed_names:
         if not np.array_equal(computed[name], prepared[name]):
-            _fail_computed(name, input_signature)
+            _raise_computed(name, input_signature)
 
 
-def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
+def _raise_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 because the caller's input differs from the input that the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].padding_side:
@@ -186,10 +186,10 @@ def check_compiled_settings(
         if value != compiled_value and not (
             strategies == ("beam",) and settings.strategy != "beam"
         ):
-            _fail_fixed(name, compiled_value, value)
+            _raise_fixed(name, compiled_value, value)
 
 
-def _fail_fixed(name: str, compiled_value: object, value: object) -> NoReturn:
+def _raise_fixed(name: str, compiled_value: object, value: object) -> NoReturn:
     raise_error(
         "E0733",
         f"`{name}` must be {compiled_value}, as compiled into this model, got {value}",

@@ -56,7 +56,7 @@ class StreamingModel(StepGraphs):
         size, time_axes = self.chunks.step_length, self.time_axes
         if chunk_length % size:
             next_multiple = (chunk_length // size + 1) * size
-            _fail_partial_chunk(
+            _raise_partial_chunk(
                 self, chunk_length, f"pass a multiple of {size}, as {next_multiple}"
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
@@ -187,7 +187,7 @@ class InputStream:
                 lengths,
             )
         elif not count or count % size:
-            _fail_partial_chunk(self.model, count)
+            _raise_partial_chunk(self.model, count)
         _check_context(self.model, self.position_count + chunked_count, lengths)
         # A rejected piece does not change the stream.
         self.lengths = lengths
@@ -334,7 +334,7 @@ def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
     return np.take(value, range(min(start, end), min(stop, end)), axis)
 
 
-def _fail_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoReturn:
+def _raise_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoReturn:
     size, sequence_input = model.chunks.step_length, model.input_signature.sequence_input
     raise_error(
         "E0976",

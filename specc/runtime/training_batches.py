@@ -145,7 +145,7 @@ def _encode_target(
         return _read_array(name, value).astype(np.int64)
     record = find_text_tokenizer(reading, generation)
     if record is None:
-        _fail_no_tokenizer(name)
+        _raise_no_tokenizer(name)
     return encode_text_ids(value, record)
 
 
@@ -155,7 +155,7 @@ def _make_targets(name: str, value: object, record: OutputFormat | None) -> Arra
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
         if not isinstance(record, LabelsOutput):
-            _fail_no_tokenizer(name)
+            _raise_no_tokenizer(name)
         if value not in record.labels:
             known_labels = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
             raise_error(
@@ -168,7 +168,7 @@ def _make_targets(name: str, value: object, record: OutputFormat | None) -> Arra
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
-def _fail_no_tokenizer(name: str) -> NoReturn:
+def _raise_no_tokenizer(name: str) -> NoReturn:
     raise_error(
         "E0947",
         f"`{name}` expects numbers, got a string",

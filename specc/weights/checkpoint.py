@@ -61,7 +61,7 @@ class Checkpoint(Closeable):
         for file in self.files:
             for name in file.tensors:
                 if name in self._file_by_tensor:
-                    _fail_bad_index(
+                    _raise_bad_index(
                         path,
                         f"the tensor `{escape_text(name)}` is in "
                         f"{escape_text(self._file_by_tensor[name].path.name)} "
@@ -163,7 +163,7 @@ def _find_weights_file(directory: Path) -> Path:
         return directory / only[0]
     if not only:
         _reject_pickles(directory, names)
-    _fail_ambiguous_directory(directory, names, [*indexes, *single])
+    _raise_ambiguous_directory(directory, names, [*indexes, *single])
 
 
 def _reject_pickles(directory: Path, names: list[str]) -> None:
@@ -190,7 +190,7 @@ def _list_directory(directory: Path) -> list[str]:
         )
 
 
-def _fail_ambiguous_directory(
+def _raise_ambiguous_directory(
     directory: Path, names: list[str], weight_files: list[str]
 ) -> NoReturn:
     """Raise an error because a directory contains several sets of weights, or none."""
@@ -281,13 +281,13 @@ def _check_shard(index: Path, shard: str) -> None:
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):
-        _fail_bad_index(
+        _raise_bad_index(
             index,
             f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
             "a file next to it",
         )
     if not (index.parent / shard).exists():
-        _fail_bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
+        _raise_bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
 
 
 def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:
@@ -295,7 +295,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
     for name, shard in shard_by_tensor.items():
         there = name in checkpoint.tensors
         if not there or checkpoint.get_file(name).path.name != shard:
-            _fail_bad_index(
+            _raise_bad_index(
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` is missing in {escape_text(shard)}",
             )
@@ -303,7 +303,7 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
     for name in checkpoint.tensors:
         if name not in shard_by_tensor:
             place = escape_text(checkpoint.get_file(name).path.name)
-            _fail_bad_index(
+            _raise_bad_index(
                 checkpoint.path, f"the tensor `{escape_text(name)}` in {place} is not listed"
             )
 
@@ -321,9 +321,9 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
-        _fail_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
+        _raise_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or nesting that is too deep
-        _fail_bad_index(path, escape_text(error))
+        _raise_bad_index(path, escape_text(error))
     return _select_files(path, fields)
 
 
@@ -333,11 +333,11 @@ def _select_files(path: Path, fields: object) -> dict[str, str]:
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}
     if not files or len(files) < len(listed):
-        _fail_bad_index(path, "missing `weight_map`, which maps tensor names to file names")
+        _raise_bad_index(path, "missing `weight_map`, which maps tensor names to file names")
     return files
 
 
-def _fail_bad_index(path: Path, reason: str) -> NoReturn:
+def _raise_bad_index(path: Path, reason: str) -> NoReturn:
     raise_error(
         "E0509",
         f"the index `{escape_text(path)}` and its files do not match",

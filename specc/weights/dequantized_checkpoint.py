@@ -150,7 +150,7 @@ def _match_weight(
     name = stem + format.weight_suffix
     lacking = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if lacking:
-        _fail_undecodable(base, name, f"`{escape_text(lacking[0])}` is missing")
+        _raise_undecodable(base, name, f"`{escape_text(lacking[0])}` is missing")
     patterns = {**format.parts, **format.optional_parts}
     tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
     lengths: Lengths = {}
@@ -160,7 +160,7 @@ def _match_weight(
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.infer_layout(parts, lengths, settings)
     except LayoutError as misfit:
-        _fail_undecodable(base, name, escape_text(misfit))
+        _raise_undecodable(base, name, escape_text(misfit))
     return QuantizedWeight(name, format, tensors, layout)
 
 
@@ -175,7 +175,7 @@ def _check_all_parts_present(
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
             marks = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
             missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
-            _fail_undecodable(base, name, f"it is {entry}, and {missing} is missing")
+            _raise_undecodable(base, name, f"it is {entry}, and {missing} is missing")
 
 
 def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
@@ -183,10 +183,10 @@ def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) ->
     for suffix in format.parts:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
             mark = name.removesuffix(suffix) + format.marker_suffix
-            _fail_undecodable(base, name, f"`{escape_text(mark)}` is missing")
+            _raise_undecodable(base, name, f"`{escape_text(mark)}` is missing")
 
 
-def _fail_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
+def _raise_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0532",
         f"the quantized weight `{escape_text(name)}` in `{escape_text(base.path)}` "

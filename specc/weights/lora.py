@@ -70,7 +70,7 @@ class LoraAdapter:
         self.targets = targets
         self.replaces_tensors = replaces_tensors
         if not file.tensors:
-            self._fail_broken("the file has no tensors")
+            self._raise_broken("the file has no tensors")
         self.changes = (
             {name: AdapterDelta(replacement=name) for name in file.tensors}
             if replaces_tensors
@@ -95,7 +95,7 @@ class LoraAdapter:
             # the tensor belongs to another LoRA variant such as DoRA, and ignoring it would produce
             # wrong weights
             if rest == name or (".lora_" in rest and not part):
-                self._fail_broken(f"`{name}` is not a LoRA tensor")
+                self._raise_broken(f"`{name}` is not a LoRA tensor")
             if part:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
@@ -138,9 +138,9 @@ class LoraAdapter:
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
-            self._fail_broken(f"missing `lora_{half}` of `{module}`")
+            self._raise_broken(f"missing `lora_{half}` of `{module}`")
         if self.targets is not None and not self.targets.has_module(module):
-            self._fail_broken(f"it changes `{module}`, which is not in the modules of its config")
+            self._raise_broken(f"it changes `{module}`, which is not in the modules of its config")
         a, b = (parts[end] for end in ends)
         self._check_rank(module, a)
         return a, b
@@ -151,12 +151,12 @@ class LoraAdapter:
         # would be wrong by a constant factor.
         rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
-            self._fail_broken(
+            self._raise_broken(
                 f"`{name}` has the rank {rank[0] if rank else 'of a number'}, the config "
                 f"says {self.scaling.get_rank(module)}"
             )
 
-    def _fail_broken(self, reason: str) -> NoReturn:
+    def _raise_broken(self, reason: str) -> NoReturn:
         raise_error(
             "E0530",
             f"the adapter `{escape_text(self.file.path)}` cannot be read",
@@ -275,7 +275,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         left := find_missing_language_weights(base.tensors, changes_by_tensor)
     ):
         reason = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
-        _fail_incompatible(
+        _raise_incompatible(
             base, adapter, reason, "check that it is the complete adapter of this model"
         )
     lost = (
@@ -284,7 +284,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         - base.tensors.keys()
     )
     if lost:
-        _fail_incompatible(
+        _raise_incompatible(
             base,
             adapter,
             f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
@@ -310,7 +310,7 @@ def _check_fully_trained(
         # otherwise, the tensors of the checkpoint would be used silently
         names = escape_text(format_names(sorted(absent)))
         reason = f"it lacks {names}, which its config says was trained"
-        _fail_incompatible(
+        _raise_incompatible(
             base, adapter, reason, "check that the adapter is complete, or save it again"
         )
 
@@ -345,12 +345,12 @@ def _make_entry(
             reason = (
                 f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
             )
-            _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
+            _raise_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
         found = ", ".join(sorted(set(dtypes)))
         reason = f"`{escape_text(name)}` is computed from {found}, expected floats"
-        _fail_incompatible(base, adapter, reason, "check that it is the adapter of this model")
+        _raise_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)
@@ -390,7 +390,7 @@ def _get_product_shape(
     return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])
 
 
-def _fail_incompatible(base: Checkpoint, adapter: LoraAdapter, reason: str, help: str) -> NoReturn:
+def _raise_incompatible(base: Checkpoint, adapter: LoraAdapter, reason: str, help: str) -> NoReturn:
     raise_error(
         "E0531",
         f"the adapter `{escape_text(adapter.file.path)}` does not fit `{escape_text(base.path)}`",

@@ -186,7 +186,7 @@ def _expand_tie(
         return [rule]
     for source in pairs.values():
         if source not in all_parameters and not rule.is_from_used_spec:
-            _fail_unknown_weight(source, all_parameters, rule.span, "tie")
+            _raise_unknown_weight(source, all_parameters, rule.span, "tie")
     return [
         TieRule(name, source, rule.span)
         for name, source in pairs.items()
@@ -223,11 +223,11 @@ def _map_tie_rules(
         pairs = _map_tied_names(rule, parameters)
         fresh = [name for name in pairs if name not in direct]
         if not fresh and rule.name not in direct:
-            _fail_unknown_weight(rule.name, parameters, rule.span, "tie")
+            _raise_unknown_weight(rule.name, parameters, rule.span, "tie")
         direct |= {name: TieRule(name, pairs[name], rule.span) for name in fresh}
     for tie in direct.values():
         if tie.source not in parameters:
-            _fail_unknown_weight(tie.source, parameters, tie.span, "tie")
+            _raise_unknown_weight(tie.source, parameters, tie.span, "tie")
     return direct
 
 
@@ -256,10 +256,10 @@ def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> lis
 def check_loads_used(parameters: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
     """Raise an error if a `load` rule matches no parameter."""
     for rule in find_unused_loads(parameters, rules):
-        _fail_unknown_weight(rule.name, parameters, rule.span, "load")
+        _raise_unknown_weight(rule.name, parameters, rule.span, "load")
 
 
-def _fail_unknown_weight(
+def _raise_unknown_weight(
     name: str, parameters: Mapping[str, RequiredParameter], span: Span | None, rule_kind: str
 ) -> None:
     close = find_nearest_name(name, parameters)

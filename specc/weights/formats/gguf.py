@@ -20,7 +20,7 @@ from specc.weights.formats.gguf_header import (
     GGUFHeader,
     Metadata,
     StoredTensor,
-    fail_invalid_gguf,
+    raise_invalid_gguf,
     read_gguf_header,
 )
 from specc.weights.formats.safetensors import (
@@ -196,7 +196,7 @@ class GGUFFile(TensorFile):
         heads = self._heads[change]
         if len(stored) % (2 * heads):
             reason = f"has {len(stored)} rows, which are not those of {heads} heads"
-            fail_invalid_gguf(self.path, f"`{escape_text(name)}` {reason}")
+            raise_invalid_gguf(self.path, f"`{escape_text(name)}` {reason}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)
 
@@ -252,7 +252,7 @@ def open_gguf(path: str | Path) -> GGUFFile:
     try:
         if read_at_offset(fd, len(MAGIC), 0) != MAGIC:
             reject_foreign_file(path, read_at_offset(fd, 64, 0), "a GGUF file")
-            fail_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
+            raise_invalid_gguf(path, f"it does not begin with {MAGIC.decode()}")
         return GGUFFile(path, fd, _read_header(path, get_file_identity(os.fstat(fd))))
     except BaseException:
         os.close(fd)

@@ -164,11 +164,11 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
         _check_ranges(tensors, alignment, len(data))
     except _InvalidHeaderError as error:
-        fail_invalid_gguf(path, str(error))
+        raise_invalid_gguf(path, str(error))
     return GGUFHeader(metadata, tuple(tensors), data[: reader.offset])
 
 
-def fail_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
+def raise_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
     """Raise E0506 because a GGUF file is invalid."""
     raise_error(
         "E0506",
@@ -208,7 +208,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     shape = reader.unpack(f"{axes}Q")[::-1]
     number, offset = reader.unpack("IQ")
     if number not in BLOCK_TYPES:
-        _fail_unread_type(path, name, number)
+        _raise_unread_type(path, name, number)
     kind = BLOCK_TYPES[number]
     if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
         raise _InvalidHeaderError(f"{what} is larger than any file")
@@ -219,7 +219,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
     return name, kind, shape, offset
 
 
-def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
+def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
     kind = OTHER_TYPES.get(type_code, f"number {type_code}")
     raise_error(
         "E0508",

@@ -61,9 +61,9 @@ def read_glove(path: str | Path) -> WordVectors:
                 words[word] = number
                 rows.append(row)
     except _InvalidLineError as error:
-        _fail_invalid_file(path, f"line {number}: {error}")
+        _raise_invalid_file(path, f"line {number}: {error}")
     if not rows:
-        _fail_invalid_file(path, "it is empty")
+        _raise_invalid_file(path, "it is empty")
     return WordVectors(tuple(words), np.stack(rows))
 
 
@@ -132,7 +132,7 @@ def _parse_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _fail_invalid_file(path: str | Path, reason: str) -> NoReturn:
+def _raise_invalid_file(path: str | Path, reason: str) -> NoReturn:
     raise_error(
         "E0524",
         f"`{escape_text(path)}` is not a file of word vectors",

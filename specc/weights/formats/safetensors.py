@@ -141,13 +141,13 @@ class TensorFile(Closeable):
     def check_unchanged(self) -> None:
         """Raise E0512 if the file has changed since its header was read."""
         if get_file_identity(os.fstat(self._fd)) != self._identity:
-            self._fail_changed("it was modified")
+            self._raise_changed("it was modified")
         try:
             there = get_file_identity(os.stat(self.path))
         except OSError:
-            self._fail_changed("it no longer exists")
+            self._raise_changed("it no longer exists")
         if there != self._identity:
-            self._fail_changed("it was replaced")
+            self._raise_changed("it was replaced")
 
     def close(self) -> None:
         """Close the file. Views returned by `get_array` remain valid."""
@@ -160,7 +160,7 @@ class TensorFile(Closeable):
         while view:
             got = read_into_buffer(self._fd, view, offset)
             if got == 0:
-                self._fail_changed("it became shorter")
+                self._raise_changed("it became shorter")
             view, offset = view[got:], offset + got
 
     @cached_property
@@ -177,7 +177,7 @@ class TensorFile(Closeable):
             )
         return NUMPY_DTYPES[entry.dtype]
 
-    def _fail_changed(self, reason: str) -> NoReturn:
+    def _raise_changed(self, reason: str) -> NoReturn:
         raise_error(
             "E0512",
             f"`{escape_text(self.path)}` changed while it was read",
