@@ -139,7 +139,7 @@ def _list_bodies(node: NodeProto) -> list[GraphProto]:
 
 
 def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
-    """Return True if each initializer and input of a graph is a constant or a scalar."""
+    """Map each initializer and graph input to True if it is a constant or a scalar."""
     constants = [t.name for t in graph.initializer]
     constants += (t.values.name for t in graph.sparse_initializer)
     return {**dict.fromkeys(constants, True), **{i.name: _is_scalar_input(i) for i in graph.input}}

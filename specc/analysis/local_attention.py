@@ -94,7 +94,7 @@ def decompose_mask(
     question = _DecompositionKey(make_query_key_tensor(value, query, key), False)
     return solve_memoized(
         question,
-        _MaskDecomposer(padding_masks).solve_decomposition,
+        _MaskDecomposer(padding_masks).decompose,
         {},
         TraversalBudget(),
         MaskDecomposition(FULL_INTERVAL),
@@ -112,7 +112,7 @@ class _DecompositionKey(NamedTuple):
 class _MaskDecomposer:
     padding_masks: Collection[Value]
 
-    def solve_decomposition(
+    def decompose(
         self, question: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
         """Return the decomposition of a mask, computed from those of its operands."""

@@ -35,9 +35,9 @@ class PaddingFacts:
     At padded positions along these axes the value is zero or false (`zero_pad_axes`), a mask fill
     value of at most -1e30 (`mask_constant_axes`), or lower (`minimum_pad_axes`) or higher
     (`maximum_pad_axes`) than at every valid position. Along `finite_pad_axes` at least one valid
-    position has a finite score. If `has_extremes` is False, no valid position holds a mask fill
-    value; if `has_extreme_padding` is False, no padded position does. At padded positions the value
-    may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
+    position has a finite score. If `has_mask_value` is False, no valid position holds a mask fill
+    value; if `has_mask_value_at_padding` is False, no padded position does. At padded positions the
+    value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
     `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
     rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
@@ -56,8 +56,8 @@ class PaddingFacts:
     minimum_pad_axes: frozenset[int] = frozenset()
     maximum_pad_axes: frozenset[int] = frozenset()
     finite_pad_axes: frozenset[int] = frozenset()
-    has_extremes: bool = False
-    has_extreme_padding: bool = False
+    has_mask_value: bool = False
+    has_mask_value_at_padding: bool = False
     infinity_signs: frozenset[int] = frozenset()
     can_be_nan: bool = False
     padding_count: PaddingCount = None
@@ -105,8 +105,8 @@ AxisFact: TypeAlias = Literal[
 
 GUARANTEES = (*get_args(AxisFact), "is_valid_index")
 HAZARDS = (
-    "has_extremes",
-    "has_extreme_padding",
+    "has_mask_value",
+    "has_mask_value_at_padding",
     "infinity_signs",
     "can_be_nan",
     "sorted_axes",

@@ -92,9 +92,9 @@ def _get_fill_number(node: Node) -> float | None:
 def _has_no_mask_constants(padded_result: PaddedResult, n: int, axis: int) -> bool:
     """Return True if an operand holds no mask fill values, including where `axis` is padded."""
     rows = padded_result.operand_facts[n]
-    if rows.has_extremes or rows.can_be_nan:
+    if rows.has_mask_value or rows.can_be_nan:
         return False
-    return not (rows.has_extreme_padding and padded_result.list_operands_with_axis(axis)[n])
+    return not (rows.has_mask_value_at_padding and padded_result.list_operands_with_axis(axis)[n])
 
 
 def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
@@ -129,7 +129,7 @@ def _is_filled_with_extreme(padded_result: PaddedResult, axis: int, *, lowest: b
     other values.
     """
     node, filled = padded_result.node, _get_fill_number(padded_result.node)
-    if filled is None or padded_result.operand_facts[1].has_extremes:
+    if filled is None or padded_result.operand_facts[1].has_mask_value:
         return False
     # -1 is below all values of `arange(n)`, whose minimum is 0
     least, most = find_value_range(ops.Where.yes(node))
@@ -152,11 +152,11 @@ def is_fill_underflowing(scores: Value | None) -> bool:
 def iterate_finite_score_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a finite score."""
     match padded_result.op:
-        case ops.Where() if not padded_result.operand_facts[1].has_extremes:
+        case ops.Where() if not padded_result.operand_facts[1].has_mask_value:
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
             yield from (a for a in axes if _has_finite_sum(padded_result, a))
-        case ops.CumSum() if not padded_result.operand_facts[0].has_extremes:
+        case ops.CumSum() if not padded_result.operand_facts[0].has_mask_value:
             yield from (a for a in axes if a in padded_result.operand_facts[0].finite_pad_axes)
         case op if op.is_view or isinstance(op, ops.Cast) or _keeps_finite_scores(padded_result):
             yield from (
@@ -168,12 +168,12 @@ def _has_finite_sum(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a sum has a finite score along `axis`."""
     # If only one operand may hold mask fill values, the sum has a finite score wherever this
     # operand has one. If both may, their finite scores may be at different positions.
-    has_extremes = [r.has_extremes for r in padded_result.operand_facts]
+    has_mask_value = [r.has_mask_value for r in padded_result.operand_facts]
     finite_pad_axes = padded_result.list_operands_with_fact("finite_pad_axes", axis)
     return (
         any(finite_pad_axes)
-        if not any(has_extremes)
-        else not all(has_extremes) and finite_pad_axes[has_extremes.index(True)]
+        if not any(has_mask_value)
+        else not all(has_mask_value) and finite_pad_axes[has_mask_value.index(True)]
     )
 
 
@@ -183,7 +183,7 @@ def _keeps_finite_scores(padded_result: PaddedResult) -> bool:
     """
     match padded_result.op:
         case ops.Reduce("max"):
-            return not padded_result.operand_facts[0].has_extremes
+            return not padded_result.operand_facts[0].has_mask_value
     return _is_scaled(padded_result)
 
 
@@ -280,16 +280,16 @@ def can_hold_mask_constants(padded_result: PaddedResult) -> bool:
     match padded_result.op:
         case ops.Where():
             # At valid positions, `keep` never selects the mask fill value, but `causal` may.
-            return given[1].has_extremes or (
-                given[2].has_extremes and not is_condition_always_true(padded_result)
+            return given[1].has_mask_value or (
+                given[2].has_mask_value and not is_condition_always_true(padded_result)
             )
         case ops.Reduce("max", axis):
             # a finite score is the maximum, so mask fill values have no effect
-            return given[0].has_extremes and axis not in given[0].finite_pad_axes
+            return given[0].has_mask_value and axis not in given[0].finite_pad_axes
     if _is_mask_constant(padded_result.node):
         return True
     return not _never_holds_mask_constants(padded_result.node) and any(
-        r.has_extremes for r in given
+        r.has_mask_value for r in given
     )
 
 
@@ -298,7 +298,7 @@ def can_padding_hold_mask_constants(padded_result: PaddedResult) -> bool:
     if _is_mask_constant(padded_result.node):
         return True
     return not _never_holds_mask_constants(padded_result.node) and any(
-        r.has_extreme_padding for r in padded_result.operand_facts
+        r.has_mask_value_at_padding for r in padded_result.operand_facts
     )
 
 

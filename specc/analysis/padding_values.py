@@ -22,8 +22,8 @@ returns zeros there, and values at padded positions have no effect:
     end
     gives
     %1 zero_pad_axes 1, finite_pad_axes 1
-    %2 has_extremes, has_extreme_padding
-    %3 mask_constant_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_extreme_padding
+    %2 has_mask_value, has_mask_value_at_padding
+    %3 mask_constant_axes 1, minimum_pad_axes 1, finite_pad_axes 1, has_mask_value_at_padding
     %4 zero_pad_axes 1
     %5 zero_pad_axes 1
 """
@@ -98,8 +98,8 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         repeated_axes=find_repeated_axes(padded_result),
         infinity_mask=find_infinity_mask(padded_result),
         finite_pad_axes=frozenset(iterate_finite_score_axes(padded_result, axes)),
-        has_extremes=can_hold_mask_constants(padded_result),
-        has_extreme_padding=can_padding_hold_mask_constants(padded_result),
+        has_mask_value=can_hold_mask_constants(padded_result),
+        has_mask_value_at_padding=can_padding_hold_mask_constants(padded_result),
         infinity_signs=find_infinity_signs(padded_result),
         can_be_nan=can_be_nan_at_padding(padded_result),
         padding_count=NO_PADDING_COUNT,

@@ -37,8 +37,8 @@ from specc.drawing.drawing_marks import (
 PANEL_GAP = 6
 COLORBAR_WIDTH = 12
 MAX_CELLS = 1024  # maximum number of cells per side; larger maps are max-pooled
-MIN_LEGIBLE = 9.0  # row height in points at which a label is readable
-MAX_LEGIBLE = 48  # maximum number of rows that are as high as their labels
+MIN_LABEL_HEIGHT = 9.0  # row height in points at which a label is readable
+MAX_LABELED_ROWS = 48  # maximum number of rows that are as high as their labels
 LABEL_SIZE = 10.5
 
 
@@ -151,12 +151,12 @@ def _get_ordinal_suffix(number: int) -> str:
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGroup:
     cells, step = max_pool_attention(attention.get_masked_weights(), MAX_CELLS)
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
-    query_side = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
+    query_layout = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
     key_side = _AxisLayout(axis=attention.key_axis, cell=cell, step=step)
     # key labels are horizontal only if the widest label fits above its cells
     is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
     top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
-    left_room = 16 + query_side.measure_widest_label() + PANEL_GAP
+    left_room = 16 + query_layout.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
     # a single head gets a title if it was selected from several
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
@@ -175,7 +175,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
         title_height=16 if has_head_titles else 0,
         title=attention.scope,
     )
-    _draw_query_axis(block, query_side, height)
+    _draw_query_axis(block, query_layout, height)
     head_title_height = 18 if has_head_titles else 0
     for x, y in block.first_row:
         block.marks += _draw_key_labels(key_side, x, y - head_title_height, is_rotated=is_rotated)
@@ -193,17 +193,17 @@ def _draw_head_title(head: int) -> list[Mark]:
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
-def _draw_query_axis(block: PanelGroup, query_side: _AxisLayout, height: float) -> None:
+def _draw_query_axis(block: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
     """Draw the query labels next to each row of panels, and the caption of the query axis next to
     the first row.
     """
     for x, y in block.first_column:
-        block.marks += _draw_query_labels(query_side, x, y, height)
+        block.marks += _draw_query_labels(query_layout, x, y, height)
     x, y = block.first_column[0]
-    caption = query_side.format_caption("query")
+    caption = query_layout.format_caption("query")
     # a caption that is longer than the map continues below it
     foot = y + max(height, estimate_text_width(caption, 9.5))
-    left = x - PANEL_GAP - query_side.measure_widest_label() - 8
+    left = x - PANEL_GAP - query_layout.measure_widest_label() - 8
     block.marks.append(
         TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, is_rotated=True)
     )
@@ -244,7 +244,7 @@ def _get_cell_size(cells: int, heads: int) -> float:
     # panel width in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
-    return max(preferred, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
+    return max(preferred, MIN_LABEL_HEIGHT if cells <= MAX_LABELED_ROWS else 0.5)
 
 
 def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:

@@ -150,7 +150,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     Raise E0201, E0858, E0950 or a file error if the section is invalid, and E0753 if an option has
     no effect.
     """
-    entries = _map_entries(program)
+    entries = _collect_quantize_entries(program)
     weight_request, pattern_spans = _read_section(entries)
     calibration = _choose_calibration(program, options)
     cache = _choose_cache(entries, options)
@@ -193,7 +193,7 @@ def check_quantize_options(
     check_patterns_match(missing, names, request.pattern_spans, iterate_other_graphs)
 
 
-def _map_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
+def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     """Return the entries of `quantize` by name; entries of a derived spec take precedence. Raise
     E0201 for invalid entries.
     """

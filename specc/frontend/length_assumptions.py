@@ -201,13 +201,13 @@ def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | Non
         return
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
-        for length in _list_needed_lengths(node, results):
+        for length in _list_required_dims(node, results):
             missing = sorted(length.symbols() & unknown)
             if missing and length not in axes:
                 _raise_unknown_length(graph, node, length, missing[0], span)
 
 
-def _list_needed_lengths(node: Node, results: Iterable[Value]) -> list[Dim]:
+def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
 

@@ -48,9 +48,9 @@ UNLIMITED_LENGTH = 2**31
 """Lengths of at least this value mean that there is no limit."""
 SIGLIP_LENGTH = 64
 """The length to which SigLIP pads text: the default of `max_position_embeddings`."""
-SEGMENT_IDS = ("Bert", "Electra", "Deberta")
+TOKENIZERS_WITH_TOKEN_TYPE_IDS = ("Bert", "Electra", "Deberta")
 """Tokenizer classes that return `token_type_ids` by default."""
-SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
+MODEL_TYPES_WITH_TOKEN_TYPE_IDS = ("bert", "electra", "deberta-v2")
 """Model types whose default tokenizer class returns `token_type_ids`."""
 
 
@@ -240,8 +240,8 @@ def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
     if isinstance(names, list):
         return TOKEN_TYPES in names
     if isinstance(kind, str):
-        return kind.startswith(SEGMENT_IDS)
-    return config.get("model_type") in SEGMENT_TYPES
+        return kind.startswith(TOKENIZERS_WITH_TOKEN_TYPE_IDS)
+    return config.get("model_type") in MODEL_TYPES_WITH_TOKEN_TYPE_IDS
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:

@@ -16,7 +16,7 @@ SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 """Pattern of special tokens such as `<end>` and `[UNK]`, which tokenizing text never produces."""
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
-MAX_SUGGESTION_VOCABULARY = 100_000
+MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
 """Maximum vocabulary size for suggestions of similar words; the search in larger vocabularies takes
 seconds."""
 
@@ -81,7 +81,7 @@ def _raise_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
         helps = [
             f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
         ]
-    elif len(known) <= MAX_SUGGESTION_VOCABULARY and (
+    elif len(known) <= MAX_VOCAB_SIZE_FOR_SUGGESTIONS and (
         near := find_similar_name(_normalize_word(word, record), known)
     ):
         helps = [f"did you mean `{escape_text(near)}`?"]

@@ -212,7 +212,7 @@ class _WeightUseCollector:
         if view.is_stacked:
             uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
-        if (shown := apply_to_weight_view(node, view)) is not None:
+        if (shown := transform_weight_view(node, view)) is not None:
             return shown
         product = find_matrix_product(node)
         match node.op:
@@ -279,7 +279,7 @@ def _map_body_views(
     }
 
 
-def apply_to_weight_view(node: Node, view: WeightView) -> WeightView | None:
+def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
     """Return the view of a weight after a transpose or slice; return None for other ops."""
     match node.op:
         case ops.Transpose((1, 0)):

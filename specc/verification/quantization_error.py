@@ -88,7 +88,7 @@ ERROR_MEASURES = {
     "top1_changed": "fraction of positions with a different most likely token",
 }
 """The available error measures and their descriptions."""
-FREE_AXIS_LENGTH = 24
+DYNAMIC_AXIS_LENGTH = 24
 """Length of each dynamic axis."""
 
 
@@ -239,13 +239,13 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
 
 
 def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
-    """Return lengths of about `FREE_AXIS_LENGTH`, within the graph's limits."""
+    """Return lengths of about `DYNAMIC_AXIS_LENGTH`, within the graph's limits."""
     max_lengths = find_max_lengths(graph)
     min_lengths = find_min_lengths(graph)
     typical_sizes = choose_lengths(graph, 1)
     preferred_lengths = {
         symbol: max(
-            min(FREE_AXIS_LENGTH, max_lengths.get(symbol, FREE_AXIS_LENGTH)),
+            min(DYNAMIC_AXIS_LENGTH, max_lengths.get(symbol, DYNAMIC_AXIS_LENGTH)),
             min_lengths.get(symbol, 1),
         )
         for symbol in typical_sizes

@@ -340,7 +340,7 @@ def _make_entry(
         if adapter.replaces_tensors or base_entry is None
         else [result_entry, base_entry]
     )
-    for (what, shape), entry in product(_list_change_shapes(change, adapter_tensors), entries):
+    for (what, shape), entry in product(_list_delta_shapes(change, adapter_tensors), entries):
         if shape != entry.shape:
             reason = (
                 f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
@@ -366,7 +366,7 @@ def _list_change_dtypes(
     return [adapter_tensors[n].dtype for n in read]
 
 
-def _list_change_shapes(
+def _list_delta_shapes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the description and the shape of each tensor of a change."""

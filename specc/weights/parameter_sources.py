@@ -103,7 +103,7 @@ class ParameterSource(Protocol):
         """
         ...
 
-    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Check the values of parameters that remain in files; return the SHA-256 of each file."""
         ...
 
@@ -198,7 +198,7 @@ class CheckpointBinding:
                 check_finite(block, place)
                 yield to_little_endian(convert_dtype(block, dtype, place))
 
-    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of every file of these parameters. Raise E0507 or E0512 on failure."""
         runs: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
@@ -307,7 +307,7 @@ class RandomInitWeights:
         """Return None, because no file stores the values."""
         return None
 
-    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return {}, because there are no files to check."""
         return {}
 
@@ -392,6 +392,6 @@ class ParameterOverrides:
         """Yield the values that replace the values of `base`."""
         return self.base.iterate_chunks(name, dtype)
 
-    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of the files in which linked weights remain."""
-        return self.base.hash_checked_files(names)
+        return self.base.validate_and_hash_files(names)

@@ -17,7 +17,7 @@ from support.attention_maps import (
     make_image_attention,
 )
 
-from specc.drawing.attention_map_drawing import MAX_LEGIBLE, draw_attention_maps
+from specc.drawing.attention_map_drawing import MAX_LABELED_ROWS, draw_attention_maps
 from specc.drawing.attention_maps import max_pool_attention
 from specc.drawing.drawing_marks import (
     MASKED_COLOR,
@@ -102,7 +102,7 @@ def test_hostile_labels_are_escaped():
     assert render_png(drawing).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 30, MAX_LEGIBLE])
+@pytest.mark.parametrize("count", [1, 2, 7, 30, MAX_LABELED_ROWS])
 @pytest.mark.parametrize("heads", [1, 12])
 def test_all_labels_of_short_sequences(count, heads):
     names = [f"token {n}" for n in range(count)]
@@ -113,7 +113,7 @@ def test_all_labels_of_short_sequences(count, heads):
     assert not any("is labeled" in text for text in list_texts(drawing))
 
 
-@pytest.mark.parametrize("count", [MAX_LEGIBLE + 50, 400, 3000])
+@pytest.mark.parametrize("count", [MAX_LABELED_ROWS + 50, 400, 3000])
 def test_labels_of_long_sequences_are_thinned(count):
     names = [f"t{n}" for n in range(count)]
     drawing = draw_attention_maps(

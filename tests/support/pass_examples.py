@@ -238,8 +238,8 @@ def _rows(rows: PaddingFacts) -> Iterator[str]:
         if axes := getattr(rows, word):
             yield f"{word} {', '.join(map(str, sorted(axes)))}"
     for word in (
-        "has_extremes",
-        "has_extreme_padding",
+        "has_mask_value",
+        "has_mask_value_at_padding",
         "infinity_signs",
         "can_be_nan",
         "is_valid_index",

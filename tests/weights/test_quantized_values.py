@@ -44,7 +44,7 @@ class StoredWeight:
     def find_byte_range(self, name: str) -> ByteRange | None:
         return None
 
-    def hash_checked_files(self, names: object) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: object) -> dict[Path, str]:
         return {}
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:

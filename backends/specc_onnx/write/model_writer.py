@@ -124,7 +124,7 @@ def _record_linked_checkpoints(
     """Return the metadata of linked checkpoints. Raise E0507 if their values contain NaN."""
     facts = {}
     hashes = (
-        values.hash_checked_files(placement.plan.linked_tensors)
+        values.validate_and_hash_files(placement.plan.linked_tensors)
         if placement.plan.linked_tensors
         else {}
     )

@@ -252,7 +252,7 @@ def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     return YamlItem(YamlMap([pair]), has_blank_line_above=has_blank_line_above)
 
 
-CODE_PIECE = re.compile(r"`([^`\n]+)`")
+CODE_SPAN_PATTERN = re.compile(r"`([^`\n]+)`")
 PLACEHOLDER = "placeholder_for_ellipsis"
 """The name that replaces `…` while an example is parsed."""
 EMPTY_BODY = f"{{ {PLACEHOLDER} = {PLACEHOLDER} }}"
@@ -269,7 +269,9 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
     in_map = YAML_PIECE.match(text) is not None
 
     def rewrite_code(advice: str) -> str:
-        return CODE_PIECE.sub(lambda piece: f"`{rewrite_as_yaml(piece[1], in_map=in_map)}`", advice)
+        return CODE_SPAN_PATTERN.sub(
+            lambda piece: f"`{rewrite_as_yaml(piece[1], in_map=in_map)}`", advice
+        )
 
     return replace(
         diagnostic,

@@ -62,7 +62,7 @@ class Arrays:
         for start in range(0, len(data), 100):
             yield memoryview(data)[start : start + 100]
 
-    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
+    def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         self.read += names
         paths = {self.runs[name].path for name in names}
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
