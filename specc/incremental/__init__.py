@@ -1,5 +1,5 @@
 """Incremental decoding: derive the encoder and the decode step from a full graph.
 
-The input is a graph that has been proved causal along its time axis. The output is the derived
-graphs, and the states that each step passes to the next.
+The input is a graph that has been proved causal along its time axis. The output is the encoder
+graph, the decode step, and the states that each step passes to the next.
 """

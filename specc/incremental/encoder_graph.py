@@ -10,16 +10,16 @@ With fewer than k keys, the operand of `topk` is padded with masked keys. In the
 position 0 also has one visible key and selects the first two masked keys, which are -inf and have
 the same indices.
 
-If only the last position of a value is requested, it is computed from the last positions of the
-operands, unless the whole value is needed anyway. The last MLP and the output projection then
-process only one position of a long prefix such as image embeddings.
+If only the last position of a value is needed, it is computed from the last positions of the
+operands, unless other positions of the value are needed, too. The last MLP and the output
+projection then process only one position of a long prefix such as image embeddings.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
 
-If there are positions before the first token, states start with their values at these positions:
-the encoder runs the same ops with a time axis of length 0. Empty operands of a concatenation are
-removed, so the encoder does not read the generated input.
+If there are positions before the first token, the initial states contain the values at these
+positions: the encoder graph runs the same ops with a time axis of size 0. Empty operands of a
+concatenation are removed, so the encoder does not read the generated input.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ from specc.ir.types import Type
 
 
 def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
-    """Append masked keys so that there are at least k keys."""
+    """Append masked keys to the operand of a top-k so that there are at least k keys."""
     hidden = -inf if op.largest else inf
     return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=hidden), keys)
 
@@ -71,16 +71,16 @@ def _add_node_with_enough_keys(
 
 
 LastPosition: TypeAlias = tuple[Value, int]
-"""The last position of a value along an axis."""
+"""A value and an axis; denotes the last position of the value along this axis."""
 
 
 def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a last position even if the time axis is empty."""
+    """Return True if an output has a last position even if the generated sequence is empty."""
     value, clock = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
-    # in addition, each position that is read as the last position must precede the first token
+    # each position that is sliced as the last position must precede the first token, too
     newest = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
@@ -88,7 +88,7 @@ def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the operands of which a live node reads the last position, each with its axis."""
+    """Yield the values of which a live node reads only the last position, each with its axis."""
     for node, results in graph.nodes:
         if node in live:
             for link in find_dependences(node, results):
@@ -98,10 +98,10 @@ def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterat
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` for `symbol` = 0. If the value's node is in
-    `computed_nodes` (nodes that are computed anyway), the position is sliced from the value;
-    otherwise, it is computed from positions of the operands. `full_values` are the values of which
-    all positions are needed.
+    """Builds the last position of a value along `axis` for a time axis (`symbol`) of size 0. If the
+    value's node is in `computed_nodes` (nodes that are computed anyway), the position is sliced
+    from the value; otherwise, it is computed from positions of the operands. `full_values` are the
+    values of which all positions are needed.
     """
 
     value: Value
@@ -130,8 +130,8 @@ class LastPositionBuilder:
         self, position: LastPosition
     ) -> tuple[dict[int, LastPosition], list[Value]]:
         """Return the operand positions from which a position is computed, by operand, and the
-        values that are read completely. Return no positions if the position is sliced from its
-        value.
+        values of which all positions are read. Return no positions if the position is sliced from
+        its value.
         """
         value, axis = position
         node = value.node
@@ -148,7 +148,7 @@ class LastPositionBuilder:
         self, node: Node, position: LastPosition
     ) -> dict[int, LastPosition]:
         """Return the operands that are read only at the position of the result. Return {} if other
-        positions are read (except through a mask) or if the op depends on the length.
+        positions are read (except through a mask) or if the op depends on the axis size.
         """
         value, axis = position
         every = find_dependences(node)
@@ -208,7 +208,7 @@ class LastPositionBuilder:
 def _map_equal_positions(
     node: Node, dependences: Iterable[Dependence], length: Dim
 ) -> dict[int, LastPosition]:
-    """Return the operands of length `length` that are read only at the same position."""
+    """Return the operands of size `length` that are read only at the position of the result."""
     operand_positions = dict[int, LastPosition]()
     for link in dependences:
         x, operand_axis = node.args[link.operand], link.operand_axis
@@ -219,10 +219,10 @@ def _map_equal_positions(
 
 @dataclass(frozen=True)
 class InitialValue:
-    """The initial value of a state: a value of the full-forward graph for an empty time axis. The
-    state contains the last `max_positions` positions along `axis`, or their sum if `is_sum`. If
-    `is_last_position`, it contains only the last position, computed from as few positions as
-    possible.
+    """The initial value of a state: a value of the full-forward graph, computed with an empty time
+    axis. The state contains the last `max_positions` positions along `axis`, or their sum if
+    `is_sum`. If `is_last_position`, it contains only the last position, computed from as few
+    positions as possible.
     """
 
     value: Value
@@ -235,8 +235,8 @@ class InitialValue:
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
     """Build the graph that computes `targets`; return None if there are no targets.
 
-    If no input determines a length such as the batch size, add the input with the time axis; only
-    its shape is read.
+    If no other input determines a size such as the batch size, add the input with the time axis;
+    only its shape is read.
     """
     if not targets:
         return None
@@ -258,7 +258,7 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
 
 
 class EncoderBuilder:
-    """Builds the encoder graph: a copy of a graph whose time axis has length 0."""
+    """Builds the encoder graph: a copy of the full-forward graph with a time axis of size 0."""
 
     def __init__(self, plan: StepPlan) -> None:
         self.plan = plan
@@ -268,7 +268,7 @@ class EncoderBuilder:
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
         """Copy every node that the targets need, except nodes of which only the last position is
-        requested. Loops with additional scan outputs are copied last.
+        needed. Loops with additional scan outputs are copied last.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
@@ -283,8 +283,8 @@ class EncoderBuilder:
         self._compute_missing_values(values)
 
     def _declare_inputs(self, read_values: Collection[Value]) -> None:
-        """Declare inputs and parameters, and constants for the positions before the first token of
-        generated inputs in `read_values`.
+        """Declare inputs and parameters. Generated inputs in `read_values` are replaced by
+        constants for the positions before the first token.
         """
         b, graph, now = self.b, self.plan.graph, self.new_values
         for name, value in graph.inputs.items():
@@ -314,14 +314,14 @@ class EncoderBuilder:
         return values
 
     def _compute_missing_values(self, values: Iterable[Value]) -> None:
-        """Compute the values that are not results of copied nodes."""
+        """Compute the values that are not results of copied nodes, i.e. last positions."""
         for value in values:
             if value not in self.new_values and value.node:
                 made = self._copy_node(value.node, (value,))
                 self.new_values[value] = made[value.index]
 
     def build_output(self, target: InitialValue) -> Value:
-        """Build an output with only the requested positions."""
+        """Build an output that contains only the requested positions."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build_position(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
@@ -335,7 +335,7 @@ class EncoderBuilder:
         return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
-        """Return the minimum of `length` and `max_length`, simplified if one is always smaller."""
+        """Return `min(length, max_length)`, simplified if one is always smaller."""
         clock = self.plan.flow.time_axis
         if clock.is_non_negative(length - max_length):
             return Dim.from_value(max_length)
@@ -344,7 +344,7 @@ class EncoderBuilder:
         )
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
-        """Return the operands that are read while the time axis is empty. An `extent` reads no
+        """Return the operands that a node reads if the time axis is empty. An `extent` reads no
         operand; a concatenation or `pad` reads only non-empty operands.
         """
         if isinstance(node.op, ops.Extent) or self._is_all_padding(node):
@@ -356,13 +356,13 @@ class EncoderBuilder:
         return [*node.args]
 
     def _remove_time_axis(self, length: Dim) -> Dim:
-        """Return a dimension with a time axis of length 0."""
+        """Return a dimension with 0 substituted for the time axis."""
         return length.substitute({self.plan.time_symbol: 0})
 
     def _copy_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Copy a node so that it computes only the positions before the first token."""
         op = substitute_op(node.op, {self.plan.time_symbol: Dim.from_value(0)})
-        # `extent` needs only the length of its operand, which is known here
+        # `extent` needs only the size of its operand, which is known here
         if isinstance(op, ops.Extent):
             return self.b.add_node(ops.Range(self._remove_time_axis(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._is_all_padding(node):
@@ -373,7 +373,7 @@ class EncoderBuilder:
         return _add_node_with_enough_keys(self.b, replace(node, op=op), args, self.plan.time_symbol)
 
     def _is_all_padding(self, node: Node) -> bool:
-        """Return True if a `pad` pads an empty axis."""
+        """Return True if a `pad` pads an empty axis, so that the result consists of padding."""
         x = node.first_operand
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False

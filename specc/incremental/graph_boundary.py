@@ -1,12 +1,12 @@
 """Inputs and outputs of derived graphs: inputs of which only the shape is used, and axes in which
-heads or windows are merged with the batch.
+heads or windows are merged with the batch axis.
 
-Symbols are determined by axes of inputs: if an axis has length `past + m` and `past` is known, it
-determines `m`.
+The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
+`past` is known.
 
-If heads or windows are merged with the batch, an axis has length `batch * k`, and index `r` belongs
-to batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because beam
-search reorders batch elements and needs a separate batch axis.
+If heads or windows are merged with the batch axis, an axis has size `batch * k`, and index `r`
+belongs to batch element `r // k`. States and encoder outputs are passed as `[batch, k]`, because
+beam search reorders batch elements and needs a separate batch axis.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,17 @@ from specc.ir.types import Type
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols in the shapes of values."""
+    """Return the symbolic dimensions in the shapes of values."""
     return {s for v in values for d in v.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbols that the shapes of values determine."""
+    """Return the symbolic dimensions that the shapes of values determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
-    # A known symbol may determine another one: `m` and `past + m` determine `past`.
+    # A known symbolic dimension may determine another one: `m` and `past + m` determine `past`.
     while True:
         more = _find_next_symbols(dims, length_equations or {}, found)
         if more <= found:
@@ -40,7 +40,9 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbols that dimensions or equations determine, given `known_symbols`."""
+    """Return the symbolic dimensions that axis sizes or equations determine, given
+    `known_symbols`.
+    """
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -48,12 +50,14 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbol that a dimension determines, given `known_symbols`, or None."""
+    """Return the symbolic dimension that an axis size determines, given `known_symbols`, or
+    None.
+    """
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
     (name,) = unknown
-    # Only a symbol that is a term of a sum can be solved for, not a factor of a product or an
+    # An equation can be solved for a term of a sum, but not for a factor of a product or an
     # argument of a minimum.
     rest = [m for m, _ in length.terms if m != ((name, 1),)]
     inside = Dim(dict.fromkeys(rest, 1)).symbols()
@@ -61,7 +65,7 @@ def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
 
 
 def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
-    """Remove inputs that no node reads and whose shape determines no symbol in use."""
+    """Remove inputs that no node reads and whose shape determines no symbolic dimension in use."""
     read = {a for node, _ in graph.nodes for a in node.operands}
     read |= set(graph.outputs.values())
     kept = {n for n, v in graph.inputs.items() if v in read or n in kept_inputs}
@@ -81,8 +85,8 @@ def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add the inputs in `input_names` whose shapes are needed to determine a length in a
-    computation, as in `x / float(length(memory))`, or a term of such a length, as in `past + m`.
+    """Add the inputs in `input_names` whose shapes determine an axis size that the graph computes
+    with, as in `x / float(length(memory))`, or a term of such a size, as in `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}
@@ -98,14 +102,14 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidate inputs that determine symbols which are needed and which
-    `present_inputs` do not determine.
+    """Return the candidate inputs that determine needed symbolic dimensions which `present_inputs`
+    do not determine.
     """
     found: list[str] = []
     known = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
         more = find_determined_symbols([*present_inputs, value], length_equations)
-        # inputs that determine no additional symbol are not added
+        # inputs that determine no further symbolic dimension are not added
         if (more - known) & needed_symbols:
             present_inputs, known = [*present_inputs, value], more
             found.append(name)
@@ -113,7 +117,9 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """Return the symbols in the shapes of node results and in attributes, including loop bodies."""
+    """Return the symbolic dimensions in the shapes of node results and in attributes, including
+    loop bodies.
+    """
     found = set[str]()
     for node, results in graph.nodes:
         found |= collect_value_symbols(results)
@@ -124,7 +130,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
-    """Add an input of which only the shape is used."""
+    """Add an input of which no element is read, only the shape."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(input_facts.type)},
@@ -134,9 +140,7 @@ def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBatchAxis:
-    """An axis of length `batch * elements_per_sequence`, in which elements are folded into the
-    batch.
-    """
+    """An axis of size `batch * elements_per_sequence`, into which the batch axis is folded."""
 
     axis: int
     batch: Dim
@@ -152,12 +156,12 @@ class FoldedBatchAxis:
         return axis + (axis > self.axis)
 
     def merge_batch_axes(self, b: GraphBuilder, value: Value) -> Value:
-        """Fold the batch axes of a graph input into one axis."""
+        """Fold the batch axis and the element axis of a graph input into one axis."""
         return b.add_op(ops.Merge(self.axis, 2), value)
 
 
 def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxis | None:
-    """Return the axis of a type in which several elements per batch element are folded, or None."""
+    """Return the axis of a type into which the batch axis is folded, or None."""
     if batch_size is None or batch_size.name is None:
         return None
     for axis, length in enumerate(type.shape):

@@ -41,7 +41,7 @@ def stack_initial_values(
         value, axis = body.get_closed_value(first.value), first.axis
         # A folded batch axis is split, because beam search reorders batch elements.
         if blocks := find_folded_batch_axis(value.type, batch):
-            # Like the state, the values have one position per iteration.
+            # Like the state, the initial values have one position per iteration.
             sizes = (blocks.batch, blocks.elements_per_sequence)
             value = body.add_node(ops.Split(blocks.axis, sizes), value)
             axis = None if axis is None else blocks.shift_axis(axis)
@@ -59,7 +59,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop that contains only the nodes of its body that `values` need."""
+    """Build a loop whose body contains only the nodes that `values` need."""
     op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     needs = _BodyDependencies.from_values(op, values.values())
     starts = _select_outer_values(
@@ -84,14 +84,14 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the outer values that correspond to the given inputs of a body, in order."""
+    """Return the outer values that correspond to the `selected` inputs of a body, in order."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
 @dataclass(frozen=True)
 class _BodyDependencies:
-    """The dependences of values of a body: carries, live nodes, and all values that these nodes
-    read. `next_values` maps each carry to its next value.
+    """The dependences of values of a loop body: loop-carried values, live nodes, and all values
+    that these nodes read. `next_values` maps each loop-carried value to its next value.
     """
 
     carries: frozenset[Value]
@@ -101,13 +101,14 @@ class _BodyDependencies:
 
     @classmethod
     def from_values(cls, op: ops.Scan, requested_values: Iterable[Value]) -> "_BodyDependencies":
-        """Collect the dependences of the given values of the body of `op`, including the updates of
-        carries.
+        """Collect the dependences of the given values of the body of `op`, including the next
+        loop-carried values.
         """
         starts, values = op.split_body_inputs().initial_carries, list(requested_values)
         after = dict(zip(starts, op.get_next_carries(), strict=True))
         carried: frozenset[Value] = frozenset()
-        # The next value of a carry may depend on other carries, so iterate to a fixpoint.
+        # The next loop-carried value may depend on other loop-carried values, so iterate to a
+        # fixpoint.
         while True:
             ends = [*values, *(after[c] for c in carried)]
             live = collect_required_nodes(ends)
@@ -120,8 +121,8 @@ class _BodyDependencies:
 
 @dataclass
 class _ClosedBody:
-    """The body of a loop with captures as inputs. `closed_values` maps values of the open body to
-    values of the closed body; `added_nodes` are nodes to add to the closed body.
+    """The body of a loop with captures as inputs. `closed_values` maps values of the original
+    (open) body to values of the closed body; `added_nodes` are nodes to add to the closed body.
     """
 
     closed_values: dict[Value, Value]
@@ -181,8 +182,7 @@ def build_loop_step(
         inner, loop, loop.get_output_positions(results, outer.plan.needs), len(given.scanned)
     )
     declared = inner.states.states
-    # All iterations' states of a body value are one tensor in the outer graph, with one position
-    # per iteration.
+    # The states of a body value in all iterations are stacked in one tensor of the outer graph.
     past = [
         outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, given.scanned[0]))
         for s in declared
@@ -191,7 +191,7 @@ def build_loop_step(
         op,
         body=body,
         scanned_count=op.scanned_count + len(declared),
-        # A finished iteration still produces values that later iterations may read.
+        # A finished iteration still computes values that later positions may read.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
@@ -228,7 +228,9 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 def _add_body_inputs(
     builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
-    """Add the inputs of the body: one slice of each scanned operand, carries, captures."""
+    """Add the inputs of the body: one slice of each scanned operand, loop-carried values,
+    captures.
+    """
     b, now, kept = builder.draft.builder, builder.draft.new_values, builder.plan.cached_values
     element_types = [remove_axis(x.type, loop.scan_axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
@@ -248,7 +250,7 @@ def _finish_body(
     scanned_count: int,
 ) -> Graph:
     """Return the finished body, with inputs in the order of `Scan`: scanned slices (including
-    states), carries, captures.
+    states), loop-carried values, captures.
     """
     draft, outputs = builder.draft, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), demands, strict=True):
@@ -261,7 +263,7 @@ def _finish_body(
     body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
     states = [s.name for s in builder.states.states]
     others = [n for n in body.inputs if n not in states]
-    # The scanned operands of a loop, which include these states, come first.
+    # The scanned inputs of a loop body, which include these states, come first.
     order = [*others[:scanned_count], *states, *others[scanned_count:]]
     return replace(
         body,

@@ -1,12 +1,12 @@
-"""Compute the number of earlier positions of each value that the next step needs.
+"""Compute how many earlier positions of each value a decode step needs.
 
-The input is a graph that is causal along a symbol, and its `TimeDataflow`, which determines the
-time axes of each value (axes indexed by that symbol). This module does not build graphs.
+The input is a graph that is causal along its time axis, and its `TimeDataflow`, which lists the
+time axes of each value. This module does not build graphs.
 
-A need is a number of earlier positions: 0 means only the new positions, `inf` means all positions
-so far, and `NEWEST_ONLY` means only the last position. Needs are propagated backward from the
-requested outputs to the inputs; an op with a look-back of `hi` positions adds `hi`. The need of a
-value is the maximum of the needs of its consumers.
+A need (position demand) is a number of earlier positions: 0 means only the new positions, `inf`
+means all earlier positions, and `NEWEST_ONLY` means only the last position. Needs are propagated
+backward from the requested outputs to the inputs; an op with a look-back of `hi` positions adds
+`hi`. The need of a value is the maximum of the needs of its consumers.
 
 In the example, only the last position of the output is requested. The convolution has kernel size 3
 and reads 2 earlier positions, so its operand is needed at 2 more positions; `tanh` reads no earlier
@@ -64,9 +64,11 @@ def compute_position_demand(
     context: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
     """Compute the demand of every live value along each of its time axes from the demand of the
-    outputs. A second time axis of an output (the keys of an attention map) is demanded completely.
+    outputs. A second time axis of an output (the keys of an attention map) is demanded at all
+    positions.
     """
-    # Nodes are visited in reverse order, so the demand of all users of a node's results is known.
+    # Nodes are visited in reverse order, so that the demand of all users of a node's results is
+    # known.
     needs: dict[Value, dict[int, float]] = {}
     for value, rows in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
@@ -98,8 +100,8 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of a loop body on its values and captures into `needs`, for a loop over
-    another axis than the time axis.
+    """Merge the demands of a loop body on its values and captures into `needs`. The loop runs along
+    an axis other than the time axis.
     """
     loop = NonTimeAxisLoop.from_node(context, node)
     live = collect_step_nodes(loop.body_outputs, context.flow)
@@ -109,8 +111,8 @@ def _propagate_into_body(
         for value, axes in zip(loop.body_outputs, rows, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
-        # The previous iteration must provide what an iteration demands of a carry, so iterate to a
-        # fixpoint.
+        # Each iteration must compute the positions of a loop-carried value that the next one
+        # demands, so iterate to a fixpoint.
         if rows == before:
             return
         before = rows
@@ -142,12 +144,12 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the positions that a node processes, by axis name, given the needs of its results."""
+    """Return the positions that a node computes, by axis name, given the needs of its results."""
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
-        # reading only a length demands no positions
+        # reading only the size of an axis demands no positions
         names = [{}], names[1]
     operands = _select_time_axes(context, node.args, names[0])
     made = _select_time_axes(context, results, names[1])
@@ -180,7 +182,7 @@ def compute_node_demand(
 def _demands_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a step also caches positions outside a window."""
+    """Return True if a step also caches positions outside the attention window."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")
@@ -217,7 +219,9 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand of the results. Of a cached value, only the new positions are computed."""
+    """Return the demand on the results of a node. Of a cached value, only the new positions are
+    computed.
+    """
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -240,7 +244,7 @@ def _get_operand_demand(
         return 0.0  # the op resumes from a state
     to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
-        return inf  # the prefix is included only if all positions are
+        return inf  # the prefix is computed only if all positions are
     # if the result has no time axis, as for `last`, the dependence demands the last position
     name = result_axes[dependence.result].get(to) if to is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
@@ -261,7 +265,7 @@ def _count_windows(
     layout: TimeAxisLayout,
 ) -> dict[AxisName, float]:
     """Return the number of strided windows over `positions` positions, without the earliest windows
-    that are not needed. Return {} if the op preserves the length.
+    that are not needed, by axis name. Return {} if the op preserves the axis size.
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
@@ -275,8 +279,8 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
 ) -> float:
-    """Return the number of positions that the windows need: `stride` for each needed window, plus
-    the overlap with earlier positions.
+    """Return the number of operand positions that the needed windows read: `stride` for each needed
+    window, plus the overlap with earlier positions.
     """
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"

@@ -5,8 +5,8 @@ axis other than the time axis.
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
     }
 
-A carry has the same positions before and after an iteration, and no earlier positions: the body
-caches the earlier positions that it reads.
+A loop-carried value has the same positions before and after an iteration, and no earlier ones: the
+body caches the earlier positions that it reads.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -26,15 +26,14 @@ NEWEST_ONLY = -1.0
 """The demand for the last position only."""
 
 STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
-"""Ops that depend on all earlier positions through a carried state, or that read the first
-position."""
+"""Ops that depend on all earlier positions through a state, or that read the first position."""
 
 SEQUENCE_AXIS = 1
 """The time axis of recurrent layers, [batch, time, features]."""
 
 AxisName: TypeAlias = Hashable
 AxisNames: TypeAlias = dict[int, AxisName]
-"""The name of each axis of a value. Axes with equal names have equal lengths."""
+"""The name of each axis of a value. Axes with equal names have equal sizes."""
 PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 
@@ -51,8 +50,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class DemandContext:
-    """The context of a demand analysis: the graph, its time flow, cached values (`cached_values`),
-    and values that are free to recompute.
+    """The context of a demand analysis: the graph, its time dataflow, the cached values
+    (`cached_values`), and values that are free to recompute.
 
     Unless `evicts_positions`, sliding-window attention caches all positions, for runtimes that
     expect a full KV cache.
@@ -75,7 +74,7 @@ class DemandContext:
         return found
 
     def get_prefix_length(self, value: Value, axis: int) -> Dim:
-        """Return the prefix length of a time axis of a value."""
+        """Return the number of prefix positions of a time axis of a value."""
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
@@ -103,13 +102,13 @@ def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
     """Round a demand up to complete chunks of a streaming model with strides. A demand within one
     chunk is not rounded.
 
-    The number of positions is then a multiple of the chunk length, so that strided windows are
+    The number of positions is then a multiple of the chunk size, so that strided windows are
     aligned as in the full forward pass.
     """
     if layout.rate == 1 or need <= 0 or need == inf:
         return need
     if layout.prefix_length.number is None:
-        return inf  # for other values, they may or may not include positions before the first token
+        return inf  # complete chunks may include positions before the first token
     lacking = need - layout.prefix_length.number
     if lacking <= layout.rate:
         return need
@@ -144,7 +143,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
     """Return a name for every axis of operands and results. Axes with equal names have equal
-    lengths.
+    sizes.
     """
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
@@ -167,7 +166,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
 
 
 def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
-    """Derive axis names from the shape rule. Equal names are numbered from the right."""
+    """Derive axis names from the signature of an op. Equal names are numbered from the right."""
     is_stateful = isinstance(op, STATEFUL_OPS)
     return {
         axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
@@ -180,7 +179,7 @@ def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
     """Return axis names of operands and results: `rows` for the scan axis of the loop, and the
-    dimensions of other axes.
+    symbolic sizes of other axes.
     """
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
@@ -197,8 +196,9 @@ def _assign_scan_names(
 @dataclass(frozen=True, kw_only=True)
 class NonTimeAxisLoop:
     """A loop over an axis other than the time axis, with the properties of its body. `scan_axis` is
-    the scan axis of the scanned values, `body_carries` the carries of the body, `body_inputs` all
-    inputs of the body; `body_outputs` are the next carries, then the scan outputs.
+    the axis along which the loop runs, `body_carries` are the loop-carried inputs of the body,
+    `body_inputs` all of its inputs; `body_outputs` are the next loop-carried values, then the scan
+    outputs.
     """
 
     context: DemandContext
@@ -211,7 +211,7 @@ class NonTimeAxisLoop:
 
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
-        """Create the loop of `node`."""
+        """Create the description of the loop that `node` computes."""
         body, op = context.flow.loop_body_dataflows[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -297,7 +297,7 @@ class NonTimeAxisLoop:
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Add the positions of a carry that the body reads to the demand on the carry, which has as
+    """Add the positions of a loop-carried value that the body reads to the demand on it; it has as
     many positions before as after an iteration. If possible, the body caches the earlier positions
     that it reads.
     """

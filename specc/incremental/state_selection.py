@@ -1,10 +1,10 @@
 """Select the values to cache between steps and to precompute, by a minimum cut.
 
-The `sinks` are values that later steps need. A needed value is either cached, at the cost of its
-bytes, or recomputed, at the cost of its multiply-adds; then its operands are needed, too. The
-cheapest choice is a minimum cut in a network with two nodes per value: "available" and
-"recomputed". Of several minimum cuts, the one nearest to the sinks is chosen. The algorithm is
-independent of the graph IR.
+The `sinks` are values that a step needs. A needed value is either cached, at the cost of its bytes,
+or recomputed, at the cost of its multiply-adds; then its operands are needed, too. The cheapest
+choice is a minimum cut in a network with two nodes per value: "available" and "recomputed". Of
+several minimum cuts, the one nearest to the sinks is chosen. The algorithm is independent of the
+graph IR.
 
 The input is the result of `compute_position_demand`. Earlier positions of a value are available
 only if they were cached, or if they can be recomputed from cached values.
@@ -93,7 +93,7 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass
 class _FlowNetwork(Generic[N]):
-    """A flow network, as residual capacities by node and neighbor."""
+    """A flow network, stored as residual capacities by node and neighbor."""
 
     residual_capacities: dict[N, dict[N, float]] = field(default_factory=dict)
 
@@ -150,13 +150,15 @@ BYTES_BY_DTYPE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "
 
 
 def estimate_value_bytes(value: Value) -> float:
-    """Estimate the size of a value in bytes; dynamic lengths are estimated as 64."""
+    """Estimate the size of a value in bytes, with 64 for every dynamic dimension."""
     lengths = [d.evaluate(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.shape]
     return float(prod(lengths) * BYTES_BY_DTYPE[value.dtype])
 
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:
-    """Estimate the cost of recomputing a node."""
+    """Estimate the cost of recomputing a node: its bytes, 0 for views, or infinity for heavy
+    ops.
+    """
     if node.op.is_heavy or isinstance(node.op, STATEFUL_OPS):
         return inf
     return 0.0 if node.op.is_view else estimate_value_bytes(value)
@@ -210,7 +212,7 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
     choices: dict[Value, CacheCandidate[Value]] = {}
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
-        # Graph inputs and carries of a loop cannot be recomputed; slices of scanned operands are
+        # Graph inputs and loop-carried values cannot be recomputed; slices of scanned operands are
         # free, because the whole operand is available.
         again = estimate_recompute_cost(value.node, value) if value.node else inf
         again = 0.0 if value in sources.rows else again
@@ -257,7 +259,7 @@ def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[V
 
 
 class _RecomputeSources:
-    """Finds the nearest values that can be cached and from which a value can be recomputed."""
+    """Finds, upstream of a value, the nearest cacheable values from which it can be recomputed."""
 
     def __init__(self, context: DemandContext, cacheable_values: frozenset[Value]) -> None:
         self.setting, self.known = context, cacheable_values
@@ -292,7 +294,7 @@ def select_encoder_values(
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
-    # at equal cost, the input itself is passed
+    # of several values with equal cost, the input itself is passed
     choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
     live = collect_step_nodes(sinks, flow)

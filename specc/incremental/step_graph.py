@@ -1,19 +1,19 @@
 """Derive the encoder graph, the decode step and its states from the full-forward graph
 (docs/derivation.md).
 
-`position_demand` computes how many positions of each value a step needs; `state_selection` selects
-the values that a step caches; this module builds the step.
+`position_demand` computes how many positions of each value a step needs, and `state_selection`
+selects the values that it caches; this module builds the graph of the step.
 
 Position ids start at the first demanded position. A concatenation that adds positions before the
 first token returns only the new positions; the prefix is added again if earlier positions are
-demanded. Explicit lengths refer to the current step.
+demanded. Axis sizes in attributes refer to the current step.
 
-Only stateful ops (folds) have an incremental form. All other ops run unchanged on the new positions
-and on the earlier positions in their receptive field; unneeded results are dropped.
+Only stateful ops have an incremental form. All other ops run unchanged on the new positions and on
+the earlier positions in their receptive field; result positions that are not needed are dropped.
 
-The delay runs on the cached and the new positions; its first result, which belongs to the cached
-position, is dropped. The running sum is a fold: it sums the new positions and adds the state; its
-last position is the next state:
+In this example, the delay runs on the cached and the new positions; its first result, which belongs
+to the cached position, is dropped. The cumulative sum is stateful: it sums the new positions and
+adds the state; its last position is the next state:
 
     $ step x y=new
     graph "g"
@@ -85,7 +85,7 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 
 
 def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
-    """Build position ids. They start at 0 only if all positions are present."""
+    """Build the demanded position ids. They start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
     need, track = demand.positions[name], plan.get_axis_layout(result, 0)
@@ -120,8 +120,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 
 class StepGraphBuilder:
-    """Builds a step graph. `static_inputs` maps inputs of the step to values that `encode` or the
-    caller provides once.
+    """Builds the graph of a decode step. `static_inputs` maps inputs of the step to values that
+    `encode` or the caller computes once per sequence.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -132,7 +132,7 @@ class StepGraphBuilder:
         self.static_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
-        """Build inputs, live nodes in order, outputs, and next states."""
+        """Build the inputs, the live nodes in graph order, the outputs, and the next states."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
@@ -172,8 +172,8 @@ class StepGraphBuilder:
             draft.new_values[value] = given
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis. If earlier positions are read, the input contains all
-        positions; otherwise it contains its new positions, which are appended to cached positions.
+        """Add an input with a time axis. If its earlier positions are read, it contains all
+        positions; otherwise it contains the new positions, which are appended to the cached ones.
         """
         plan, draft = self.plan, self.draft
         times = plan.find_time_axes(value)
@@ -197,7 +197,7 @@ class StepGraphBuilder:
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in now for a in node.args):
-            if isinstance(node.op, ops.Extent):  # only the length is read
+            if isinstance(node.op, ops.Extent):  # only the axis size is read
                 (length,) = results[0].shape
                 now[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
@@ -211,8 +211,8 @@ class StepGraphBuilder:
         (self._build_time_axis_node if moves else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
-        """Build a node with a time axis for the demanded positions. Then slice each result to the
-        needed positions, or append it to the cached positions.
+        """Build a node with a time axis for the demanded positions. Slice each result to the needed
+        positions, or append it to the cached positions.
         """
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
@@ -229,7 +229,7 @@ class StepGraphBuilder:
             self.draft.new_values[old] = self.states.append_to_cache(old, new) if kept else new
 
     def _copy_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
-        """Apply the same op to the demanded positions."""
+        """Apply the op of the full graph to the demanded positions."""
         counted = _build_counted_op(self.states, node, results, demand)
         if counted is not None:
             return counted
@@ -242,7 +242,7 @@ class StepGraphBuilder:
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
-        """Resume a stateful op from its state; the demand consists of the new positions."""
+        """Resume a stateful op from its state; only the new positions are processed."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
@@ -253,7 +253,7 @@ class StepGraphBuilder:
             return self.states.build_running_sum(node, axis, results[0], sums)
         starts = _map_state_operands(self.plan, node, results)
         operands = draft.slice_operands(node, demand, excluded=starts)
-        # Initial states that the node lacks become additional operands.
+        # Initial states that the node has no operands for become additional operands.
         operands += [None] * (max(starts, default=-1) + 1 - len(operands))
         held = {}
         for operand, r in starts.items():
@@ -281,7 +281,7 @@ def _build_counted_op(
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
     """Yield the values without the time axis that a step uses, except initial values of stateful
-    ops (which resume from a state) and values of which `extent` reads only the length.
+    ops (which resume from a state) and values of which only the size is read.
     """
     for node, results in plan.graph.nodes:
         used = node in plan.live_nodes and plan.depends_on_time(results[0])
@@ -321,7 +321,7 @@ class DecodeGraph:
     """A decode step, without the encoder graph that computes its static inputs and initial states.
 
     `static_inputs` maps inputs of the step to values of the full graph that are the same in every
-    step; `initial_values` are the initial values of states. `first_token_logits` is the output from
+    step; `initial_values` maps states to initial values. `first_token_logits` is the output from
     which the first token can be sampled if the prompt is empty, or "".
     """
 
@@ -344,7 +344,7 @@ def derive_step_graph(
 ) -> DecodeGraph:
     """Derive the decode step of `graph` for these outputs. `time_axis_input` is generated.
 
-    A step returns all new positions of each output, or only the last position. Unless
+    A step returns all new positions of each output, or only its last position. Unless
     `evicts_positions`, sliding-window attention keeps positions outside the window. For the output
     named by `first_token_logits`, `encode` returns the last position before the first token, if
     there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been proved
@@ -391,7 +391,7 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
 
 
 def _make_first_result(step: DecodeGraph, taken_names: Collection[str]) -> dict[str, InitialValue]:
-    """Return the position from which the first token is sampled, by output name."""
+    """Return the value, by output name, from whose last position the first token is sampled."""
     if not step.first_token_logits:
         return {}
     name = make_unused_name(f"first.{step.first_token_logits}", taken_names)

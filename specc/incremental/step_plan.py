@@ -1,13 +1,13 @@
-"""Plan a decode step (cached values, positions per value, length symbols), and hold the step graph
-under construction.
+"""Plan a decode step (cached values, positions per value, symbolic dimensions). `StepDraft` is the
+step graph under construction.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
-every live value has a need along each of its time axes, and every need is satisfied by a cached
-value, by an input that is passed completely, or by recomputation.
+every live value has a need (a number of earlier positions) along each of its time axes, and every
+need is satisfied by a cached value, by an input that is passed completely, or by recomputation.
 
-A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The
-length of this cache is therefore not `past`, the number of all earlier positions, but a separate
-length `kept` of at most 2:
+A delay by 2 has a look-back of two positions, so at most two positions of `x` are cached. The size
+of this cache is therefore not `past`, the number of all earlier positions, but a separate symbolic
+dimension `kept` of at most 2:
 
     $ plan x y=new
     graph "g"
@@ -94,11 +94,11 @@ class StepPlan(DemandContext):
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
         first_positions = _count_cached_first_positions(context)
         is_insufficient = _find_max_chunks(context, needs, needs) > max_chunks
-        # The length of a cached first position indicates whether there are earlier positions.
+        # The size of a cached first position indicates whether there are earlier positions.
         if is_insufficient or not (
             first_positions >= max_chunks or _is_length_known(context, needs, max_chunks)
         ):
-            # No cached value is long enough for the required look-back or determines the past
+            # No cached value has enough positions for the required look-back or determines the past
             # length, so the time axis input itself is cached.
             token = graph.inputs[time_axis_input]
             context, needs, full_inputs = _count_needs(
@@ -128,13 +128,13 @@ class StepPlan(DemandContext):
         return replace(self, graph=body, outputs={}, live_nodes=live)
 
     def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of positions along an axis of a value with this demand."""
+        """Return the number of positions on an axis of a value with this need."""
         if need < 0:
             return Dim.from_value(1)
         return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of these positions that are earlier positions or prefix positions."""
+        """Return how many of these positions are earlier positions or prefix positions."""
         chunks = _count_chunks(self, need, layout)
         known = layout.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
@@ -178,7 +178,7 @@ class StepPlan(DemandContext):
         return self.flow.get_state(value).is_time_dependent
 
     def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
-        """Return the bounds and equations of symbols other than the time axis."""
+        """Return the bounds and the equations of symbolic dimensions other than the time axis."""
         least = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
         facts = {
             n: d
@@ -195,7 +195,7 @@ def _count_needs(
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
     """Compute the demand of every value if `cached_values` are cached. An input whose earlier
-    positions are demanded is passed completely.
+    positions are needed is passed with all positions.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -213,7 +213,7 @@ def _count_needs(
 
 
 def _count_missing_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
-    """Return the maximum number of needed positions without the prefix."""
+    """Return the number of needed earlier positions that are not prefix positions."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
     if prefix_length.number is not None:
@@ -222,7 +222,7 @@ def _count_missing_positions(context: DemandContext, need: float, prefix_length:
 
 
 def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
-    """Return the number of chunks that contain the needed positions without the prefix."""
+    """Return the number of chunks that contain the needed earlier positions, without the prefix."""
     lacking = _count_missing_positions(context, need, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
@@ -230,7 +230,7 @@ def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -
 def _find_max_chunks(
     context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that one of the values needs."""
+    """Return the maximum number of earlier chunks that any of the values needs."""
     found = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
@@ -253,8 +253,8 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if the length of a cached value determines the number of earlier positions,
-    unlike a length such as `min(past + m, 3)`.
+    """Return True if the size of a cached value determines the number of earlier positions, unlike
+    a size such as `min(past + m, 3)`.
     """
     if max_cached_chunks in (0.0, inf):
         return True
@@ -271,7 +271,7 @@ def _is_length_known(
 
 
 def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
-    """Return unused symbols for the numbers of earlier and new chunks."""
+    """Return unused symbolic dimensions for the numbers of earlier and new chunks."""
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.shape for s in d.symbols()}
     before = "past" if max_cached_chunks == inf else "kept"
@@ -362,15 +362,15 @@ class StepDraft:
 
 
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
-    """Return the type with the given lengths of some axes."""
+    """Return the type with new sizes for the given axes."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
-    """Return an op whose length attributes are adapted to the demanded positions."""
+    """Return an op whose size attributes are adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
-            # The op broadcasts to the length of a time axis.
+            # The op broadcasts to the size of a time axis.
             layout = plan.get_axis_layout(results[0], axis)
             need = demand.positions[demand.result_axes[0][axis]]
             return ops.Expand(axis, plan.count_positions(need, layout))

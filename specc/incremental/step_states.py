@@ -1,4 +1,4 @@
-"""States of a decode step (cached positions, carries, running sums) and their names.
+"""States of a decode step (cached positions, loop-carried values, cumulative sums) and their names.
 
 Each state is an input `past.…` of the step, and an output `next.…`, which becomes the input of the
 next step. Its initial value is zeros, an empty time axis, or an output of the encoder graph.
@@ -29,7 +29,9 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique names; `body_input_names` maps the inputs of loop bodies to names."""
+    """Generates unique names of states; `body_input_names` maps the inputs of loop bodies to
+    names.
+    """
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]
@@ -73,7 +75,7 @@ class StateNames:
         )
 
     def name_cache(self, value: Value) -> tuple[StateRole, int, str]:
-        """Return the role, the layer index and the name of the cache of a value."""
+        """Return the role, the layer index and the name of the state that caches a value."""
         if value in self.value_users:
             name, role, layer = self.value_users[value]
             return role, layer, self._make_unique(name)
@@ -97,7 +99,7 @@ class StateNames:
         return self._make_unique(f"{scope}.{node.op.name}" if scope else node.op.name)
 
     def name_carry(self, node: Node, result: Value) -> str:
-        """Return the name of a loop carry."""
+        """Return the name of a loop-carried value."""
         scope = (
             _get_last_scope(self.node_origins, node)
             or f"{node.op.name}.{self.get_loop_number(node)}"
@@ -154,8 +156,8 @@ class StepStates:
     def build_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
         """Build the position id of the first position of a value, an int64 scalar.
 
-        If all earlier positions are cached, the id is computed from the length of an input;
-        otherwise from a counter that is a state.
+        If all earlier positions are cached, the id is computed from the size of an input; otherwise
+        from a counter that is a state.
         """
         plan, b = self.draft.plan, self.draft.builder
         # The last position follows the other new positions; any other value begins with its earlier
@@ -168,7 +170,7 @@ class StepStates:
         return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), behind)
 
     def _get_past_chunk_count(self) -> Value:
-        """Return the number of earlier chunks, which is a state."""
+        """Return the number of earlier chunks; it is a decode state."""
         if self.past_chunk_count is None:
             self.past_chunk_count = self.add_state_input(
                 self.make_fixed_size_state("rows", Type("i64", ()), "", 0)
@@ -176,7 +178,7 @@ class StepStates:
         return self.past_chunk_count
 
     def update_chunk_count(self) -> None:
-        """Update the number of chunks if it is a state."""
+        """Compute the next number of chunks if the number is a decode state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunks
             self.next_values["next.rows"] = add_length(
@@ -222,8 +224,8 @@ class StepStates:
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
     ) -> tuple[DecodeState, Value]:
-        """Return the state of a loop and its input. The initial state is `initial_value`, zeros, or
-        the state after the positions before the first token.
+        """Return the state of a loop and its input value. The initial state is `initial_value`,
+        zeros, or the state after the positions before the first token.
         """
         name = self.names.name_carry(node, result)
         head = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
@@ -238,7 +240,7 @@ class StepStates:
         return like, self.add_state_input(like)
 
     def build_running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
-        """Return the cumulative sums at the new positions; the last sum is the next state."""
+        """Return the cumulative sums at the new positions; the last one is the next state."""
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.get_prefix_length(result, axis) != 0:
             initial = f"first.{name}"
@@ -296,14 +298,16 @@ def multiply_count(b: GraphBuilder, count: Value, factor: int) -> Value:
 
 
 def add_length(b: GraphBuilder, count: Value, length: Dim) -> Value:
-    """Add a length to a count."""
+    """Add an axis size to a count."""
     return b.add_op(ops.Arith("add"), count, b.add_op(ops.Size(length)))
 
 
 def select_first_position(
     states: StepStates, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
-    """Return the first position: from the state, or from `new_positions` in the first step."""
+    """Return the first position of a value: from the state, or from `new_positions` in the first
+    step.
+    """
     draft, none = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)

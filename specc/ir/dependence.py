@@ -1,5 +1,5 @@
-"""Dependence analysis: the operand positions that each result depends on, for all nodes including
-loops.
+"""Dependence analysis: find the operand positions that each result position depends on, for all
+nodes including loops.
 
 Position `t` of a result axis may depend on position `u` of an operand axis only if there is a
 `Dependence` between the two axes whose offsets include `t - u`. If an operand axis has no
@@ -55,7 +55,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 
 def get_read_length(node: Node, dependence: Dependence) -> Dim:
-    """Return the length of the axis that a dependence reads."""
+    """Return the size of the operand axis that a dependence reads."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
@@ -64,7 +64,7 @@ def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
     """Return the dependences of an op for these types. The result is cached, because the layers of
-    a model repeat.
+    a model have equal ops and types.
     """
     return tuple(
         _iterate_scan_dependences(op, args, results)
@@ -78,8 +78,8 @@ def find_op_dependences(
 
 @dataclass
 class AxisTrace:
-    """The positions of one axis on which a value depends: an interval per axis of the value, or all
-    positions.
+    """The positions of one traced axis on which a value depends: an interval of offsets per axis of
+    the value, or all positions.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
@@ -103,7 +103,9 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Propagate axes of the values in `start` to all values of `graph` that depend on them."""
+    """Propagate the traced axes of the values in `start` to all values of `graph` that depend on
+    them.
+    """
     found: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
@@ -113,7 +115,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         for link in find_dependences(node, results):
             operand = node.args[link.operand]
             source = found.get(operand) if operand else None
-            # a value does not depend on the elements of an axis if it uses only its length
+            # a value that uses only the size of an axis does not depend on its elements
             if source is None or not source.is_read or link.kind == "extent":
                 continue
             into = found.setdefault(results[link.result], AxisTrace())
@@ -165,15 +167,14 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
     """Yield the dependences along the scan axis of the loop."""
     for r in range(count):
         if r < op.carry_count:
-            # the final carry depends on all positions; the last position is the final iteration
-            # only in forward direction
+            # the final loop-carried value depends on all positions; the last position is the final
+            # iteration only in forward direction
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
-            # a position of a scan output depends on all positions that the loop has processed so
-            # far
+            # a position of a scan output depends on all positions that the loop has read so far
             yield make_dependence(
                 operand,
                 axis,
@@ -187,7 +188,7 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
 
 
 def _convert_to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
-    """Convert an axis of a body result to the axis of the loop result."""
+    """Convert an axis of a body output to the axis of the loop result."""
     return axis + (collected and axis >= op.axis)
 
 
@@ -195,7 +196,7 @@ def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, body_input: int, inner: int
 ) -> Iterator[Dependence]:
     """Yield the dependences along an axis other than the scan axis. The body is traced until the
-    dependences of the carries reach a fixpoint.
+    dependences of the loop-carried values reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carried = op.split_body_inputs().initial_carries
@@ -212,7 +213,7 @@ def _iterate_body_dependences(
             break
         iteration += 1
         # a dependence that still grows after three iterations grows in every iteration, e.g. if
-        # each position of a carry reads its left neighbor
+        # each position of a loop-carried value reads its left neighbor
         if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
                 start[v].join(AxisTrace(is_fully_read=grew))
@@ -227,8 +228,8 @@ def _iterate_body_dependences(
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop result on an operand axis, given the trace through the
-    body.
+    """Yield the dependences of a loop result on an operand axis, given the trace of this axis
+    through the body.
     """
     if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: integer polynomials over symbols in a normal form.
+"""Symbolic dimensions (`dim_param` in ONNX): integer polynomials over symbols, in a normal form.
 
 Two dims are equal if and only if their normal forms are equal. Besides sums and products, terms may
 contain opaque functions: the exact quotient `a / b` (without remainder), `a // b`, `a % b`, `min`
@@ -24,7 +24,7 @@ class DimError(Exception):
 
 
 class DimLimitError(DimError):
-    """A dimension of 2^53 or more, or a polynomial with more than 64 terms."""
+    """A constant of 2^53 or more in a dimension, or a polynomial with more than 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A symbolic dimension: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
-    below. `origin` is where the user set its value, for messages. Comparisons ignore it.
+    below. `origin` is where the user set its value, for messages; comparisons ignore it.
     """
 
     __slots__ = ("_hash", "origin", "terms")
@@ -76,7 +76,7 @@ class Dim:
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
-        """Return the dimension symbol `name`."""
+        """Return the dimension that consists of the symbol `name`."""
         return cls({((name, 1),): 1}, origin)
 
     def with_origin(self, origin: Origin | None) -> "Dim":
@@ -186,7 +186,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Evaluate for the given symbol values. Raise DimError if a division has a remainder."""
+        """Return the size for these values of symbols. Raise DimError if a division is inexact."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -199,7 +199,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Evaluate without building dims. Raise KeyError for a symbol without a value."""
+        """Return the size without building dims. Raise KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:
@@ -229,12 +229,12 @@ class Dim:
 
 @lru_cache(maxsize=4096)
 def _make_constant_dim(value: int) -> Dim:
-    """Return a constant dim. The result is cached, because few different integers occur."""
+    """Return a constant dim. The result is cached, because only a few different integers occur."""
     return Dim({(): value})
 
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
-    """Return the exact quotient `p / q`. Raise DimError if it has a remainder."""
+    """Return the exact quotient `p / q`. Raise DimError if the division has a remainder."""
     p, q = Dim.from_value(p), Dim.from_value(q)
     # exact division comes first, so that `(a * b) / b` becomes `a`
     if (whole := _try_divide(p, q)) is not None:
@@ -252,7 +252,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     p, number = Dim.from_value(p), Dim.from_value(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
-            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that the length after several
+            # `(x // m + r) // n` becomes `(x + r · m) // (m · n)`, so that the size after several
             # strides has a unique normal form
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
@@ -324,7 +324,7 @@ def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike,
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """Return `p / q` if `q` equals `p` or is a monomial that divides every term, or None."""
+    """Return `p / q` if `q` is `p` or a monomial that divides every term of `p`, otherwise None."""
     if p == q and q.terms:
         return Dim.from_value(1)
     if len(q.terms) != 1:
@@ -349,7 +349,7 @@ def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
-    """Return the terms of the product of two monomials, e.g. `a` for `b · (a / b)`."""
+    """Return the terms of the product of two monomials, e.g. `a` for `b * (a / b)`."""
     if not left or not right:
         return ((left or right, 1),)
     powers = dict(left)
@@ -381,13 +381,13 @@ def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
 
 
 def _get_monomial_sort_key(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """Return the sort key of a term: by descending degree, then by name."""
+    """Return a key that sorts terms by descending degree, then by name."""
     monomial, _ = term
     return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
 
 
 def _format_infix_operand(dim: Dim) -> str:
-    """Format a dim as an infix operand."""
+    """Format a dim as an operand of an infix operator, in parentheses if necessary."""
     return str(dim) if dim.number is not None or dim.name else f"({dim})"
 
 

@@ -1,5 +1,5 @@
-"""Functions that the graph interpreters share: bind inputs, evaluate nodes, and evaluate lengths,
-slices and windows at run time.
+"""Functions that the graph interpreters share: bind inputs, evaluate nodes, and evaluate symbolic
+sizes, slices and windows at run time.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ class HasShape(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the length of each axis."""
+        """Return the size of each axis."""
 
 
 S = TypeVar("S", bound=HasShape)
@@ -35,7 +35,7 @@ def evaluate_live_nodes(
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
     """Compute the `requested` values from `known_values` (inputs and parameters). `replace_result`
-    may replace each used result of a node. A value is dropped after its last use.
+    is applied to each used result of a node. A value is freed after its last use.
     """
     known, requested = dict(known_values), list(requested)
     live = collect_required_nodes(requested)
@@ -62,8 +62,8 @@ def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Va
 def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
-    """Bind arrays to inputs and parameters, and infer the value of each symbol. Raise E0910 if a
-    required input is missing, and E0911 or E0912 if a shape does not match.
+    """Bind arrays to inputs and parameters, and infer the size of each symbolic dimension. Raise
+    E0910 if a required input is missing, and E0911 or E0912 if a shape does not match.
     """
     _check_no_input_missing(graph, inputs, requested)
     given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
@@ -111,9 +111,9 @@ def run_scan(
     select_value: Callable[[int, T, T | None], T],
     is_all_true: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
-    """Run a `Scan`. Return the final carries, and the scan outputs of each executed iteration. At
-    padded positions, `select_value` selects the old value (or zeros if it is None), otherwise the
-    new value.
+    """Run a `Scan`. Return the final loop-carried values, and the scan outputs of each executed
+    iteration. `select_value` returns the new value at valid positions, and the old value (or zeros
+    if it is None) at padded positions.
     """
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -145,7 +145,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a length. Raise E0912 if it is undefined for these inputs."""
+    """Evaluate a symbolic size. Raise E0912 if it is undefined for these inputs."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:
@@ -200,7 +200,9 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return `start` and `stop` of a slice. Raise E0912 if they are out of range."""
+    """Return `start` and `stop` of a slice of an axis of size `length`. Raise E0912 if they are out
+    of range.
+    """
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -208,7 +210,7 @@ def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
-    """Return the index. Raise E0912 if it is out of range."""
+    """Return the index of an `index` op. Raise E0912 if it is out of range."""
     at = evaluate_length(op.index, lengths)
     if not 0 <= at < length:
         raise_error("E0912", f"index {at} is out of range for an axis of length {length}")
@@ -216,7 +218,7 @@ def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> in
 
 
 def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
-    """Return `k` of a top-k. Raise E0912 if it exceeds the axis."""
+    """Return `k` of a top-k. Raise E0912 if it exceeds the size of the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
         raise_error("E0912", f"top-{k} of an axis of length {length}")
@@ -226,8 +228,8 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return `start`, `stop` and `step` of a strided slice. Raise E0912 if they are out of
-    range.
+    """Return `start`, `stop` and `step` of a strided slice of an axis of size `length`. Raise E0912
+    if they are out of range.
     """
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
@@ -238,8 +240,8 @@ def evaluate_stride(
 
 
 def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return the padding before and after the axis. Raise E0912 if the axis is too short for the
-    mode.
+    """Return the padding before and after the axis. Raise E0912 if the axis is too short for
+    `reflect`.
     """
     before, after = (
         evaluate_length(op.padding_before, lengths),
@@ -306,8 +308,8 @@ def count_window_elements(
     """Count the valid positions of every window, along each axis."""
     found = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # with `count_include_pad`, explicit padding counts; positions added by ceil mode never
-        # count
+        # with `count_include_pad`, explicit padding is counted; positions added by ceil mode are
+        # not
         least, most = 0, size
         if op.count_include_pad:
             least, most = -op.padding_before[n], size + op.padding_after[n]
@@ -326,7 +328,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Convert the axis names of an einsum to integers, for each operand and the result."""
+    """Convert the axis labels of an einsum to integers, for each operand and the result."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

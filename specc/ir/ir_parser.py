@@ -35,7 +35,7 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""Exceptions that ops raise for invalid attributes or operands, which may occur in a text."""
+"""Exceptions that ops raise for invalid attributes or operands in untrusted text."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
@@ -80,15 +80,18 @@ class _GraphParser:
         self.facts: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph, whose lines are grouped by kind in the order of the printer."""
+        """Parse the graph, whose lines are grouped by kind in the order in which the printer writes
+        them.
+        """
         lines = self.lines
-        # nesting is limited, because bodies are parsed recursively
+        # nesting is limited, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} levels deep")
         lines.expect_word("graph ")
         name = lines.read_string()
         lines.advance_line()
-        # same order as the printer, so that printing the parsed graph reproduces the text
+        # values are numbered in the order of the printer, so that printing the parsed graph
+        # reproduces the text
         for word, reader in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),
@@ -124,7 +127,7 @@ class _GraphParser:
         )
 
     def read_min_length(self) -> None:
-        """Parse the minimum of a symbol, e.g. `least seq 1`."""
+        """Parse the minimum of a symbolic dimension, e.g. `least seq 1`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
@@ -133,7 +136,7 @@ class _GraphParser:
         self.least[name] = bound
 
     def read_length_equation(self) -> None:
-        """Parse an equation of a symbol, e.g. `fact size = 4*half`."""
+        """Parse an equation of a symbolic dimension, e.g. `fact size = 4*half`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
         if name in self.facts:
@@ -175,8 +178,8 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and the body of the node if the line ends
-        in `body`.
+        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body if the line ends in
+        `body`.
         """
         lines = self.lines
         lines.node_count += 1
@@ -192,7 +195,7 @@ class _GraphParser:
         if [str(t) for t in types] != recorded_types:
             gives = ", ".join(map(str, types))
             lines.raise_error_here(f"{node.op.name} returns {gives}", span)
-        # equal nodes must be merged, so a duplicate is an error
+        # equal nodes are merged by the builder, so a duplicate is an error
         if node in self.b.nodes:
             lines.raise_error_here("duplicate node", span)
         self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
@@ -227,7 +230,7 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse `%4: f32[n]`, where 4 is the next index."""
+        """Parse `%4: f32[n]`, where 4 is the next value index; return the type."""
         self.expect_number(len(self.values))
         return self.lines.read_type()
 
@@ -237,7 +240,7 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Parse `%n: `, where n is the expected index."""
+        """Parse `%n: `, where n is the expected value index."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
@@ -293,7 +296,7 @@ class _GraphParser:
         return tuple(items)
 
     def parse_scopes(self) -> tuple[str, ...]:
-        """Parse weight scopes, e.g. `"layers.0", "layers.1"`."""
+        """Parse parameter scopes, e.g. `"layers.0", "layers.1"`."""
         found = [self.lines.read_string()]
         while self.lines.skip_word(", "):
             found.append(self.lines.read_string())
@@ -321,7 +324,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has the wrong type."""
     if field.name not in attributes:
-        # texts written by earlier versions lack attributes that were added later
+        # earlier versions of the format lack attributes that were added later
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
     elif not _has_type(attributes[field.name], field.type):

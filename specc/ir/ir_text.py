@@ -8,9 +8,8 @@
     output "y" %2
     end
 
-Values are numbered in order. An absent operand is `_`. The body of a scan follows the line of the
-scan, which ends in `body`; its values are numbered separately. `specc.ir.ir_parser` parses the
-text.
+Values are numbered in order. An absent operand is `_`. The line of a `scan` ends in `body`, and the
+loop body follows it; its values are numbered separately. `specc.ir.ir_parser` parses the text.
 
 The text contains no source positions. The parser validates the text and raises E0928 at the
 location of an error.
@@ -31,7 +30,9 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format `graphs`, which must have different names. The text is deterministic."""
+    """Format `graphs`, which must have different names, as textual IR. The text is
+    deterministic.
+    """
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -250,7 +251,7 @@ REST_OF_LINE_PATTERN = re.compile(r".+")
 
 
 class IrLineReader:
-    """Reads the tokens of a text line by line."""
+    """Reads the tokens of the textual IR line by line."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -286,18 +287,18 @@ class IrLineReader:
         )
 
     def is_next_word(self, word: str) -> bool:
-        """Return True if `word` is next."""
+        """Return True if the next token is the keyword `word`."""
         return self.line.startswith(word, self.column)
 
     def skip_word(self, word: str) -> bool:
-        """Consume `word` if it is next; return True if it was."""
+        """Consume the keyword `word` if it is next; return True if it was."""
         if not self.is_next_word(word):
             return False
         self.column += len(word)
         return True
 
     def expect_word(self, word: str) -> None:
-        """Consume `word`. Raise E0928 if it is not next."""
+        """Consume the keyword `word`. Raise E0928 if it is not next."""
         if not self.skip_word(word):
             self.raise_error_here(f"expected `{word}`")
 

@@ -9,7 +9,9 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """Return the errors of `graph`. All types are inferred again and compared."""
+    """Return the errors of `graph`. All types are inferred again and compared with the stored
+    ones.
+    """
     return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
 
 
@@ -46,7 +48,7 @@ def _iterate_undefined(
 def _iterate_input_errors(
     input_kind: str, values: Mapping[str, Value], types: Mapping[str, Type]
 ) -> Iterator[str]:
-    """Yield the errors of inputs or parameters with the declared types `types`."""
+    """Yield the errors of inputs or parameters, given their declared types."""
     if values.keys() != types.keys():
         differ = sorted(values.keys() ^ types.keys())
         yield f"the {input_kind}s and their declarations differ: {differ}"
@@ -58,9 +60,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Return True if a node returns a dynamic length, or the indices 0, 1, … below a dynamic
-    length.
-    """
+    """Return True if a node returns a dynamic size, or the indices 0, 1, … below a dynamic size."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.shape[axis].number is None

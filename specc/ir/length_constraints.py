@@ -1,8 +1,8 @@
-"""Constraints on lengths (lower bounds, table sizes, slices, exact divisions), and a search for
-lengths that satisfy the constraints.
+"""Constraints on dynamic axis sizes (lower bounds, table sizes, slices, exact divisions), and a
+search for sizes that satisfy the constraints.
 
-Code that chooses the lengths for running a model needs valid ones: `x[:, 0:30]` and
-`split(x, into=[n / 2, 2], axis=1)` are undefined for a length of 11.
+Code that chooses axis sizes to run a model with needs valid ones: `x[:, 0:30]` and `split(x,
+into=[n / 2, 2], axis=1)` are undefined for an axis of size 11.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""The `table` of a limit by RoPE frequencies, which are valid up to a maximum length."""
+"""The `table` of a limit by RoPE frequencies, which are valid up to a maximum sequence length."""
 
 
 @dataclass(frozen=True)
 class PositionLimit:
-    """The limit of a position embedding: `node` uses `length` positions, of which there are at most
-    `max_positions`. `table` is None for RoPE.
+    """The limit of a position embedding: `node` uses `length` positions, and at most
+    `max_positions` exist. `table` is None for RoPE.
     """
 
     node: Node
@@ -30,7 +30,7 @@ class PositionLimit:
 
 
 def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
-    """Yield the limits of position embeddings on dynamic lengths."""
+    """Yield the limits that position embeddings impose on dynamic axis sizes."""
     for node, _ in graph.nodes:
         found = find_position_limit(node)
         if found is None:
@@ -41,8 +41,8 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the limit that a position embedding imposes, or None if `node` has no limit or an
-    unknown limit.
+    """Return the limit that a position embedding imposes, or None if `node` has no limit or a limit
+    that cannot be inferred.
     """
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
@@ -69,14 +69,14 @@ def _make_position_limit(
 def _find_largest_index(value: Value) -> Dim | None:
     """Return the largest index in `value` if its values are position ids, otherwise None."""
     match value.node:
-        # position ids start at 0, so the last one is the length minus one
+        # position ids start at 0, so the last one is the axis size minus one
         case Node(ops.Extent(axis), (Value() as x,)):
             return x.shape[axis] - 1
         case Node(ops.Range(length), ()):
             return length - 1
         case Node(ops.Size(length), ()):
             return length
-        # a cumulative count of valid positions is at most the length
+        # a cumulative count of valid positions is at most the axis size
         case Node(ops.CumSum(axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
             return x.shape[axis] if keep.dtype == "bool" else None
         case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
@@ -88,7 +88,7 @@ def _find_largest_index(value: Value) -> Dim | None:
             | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
         ):
             return _find_largest_index(x)
-        # a decode step uses the last positions, which have the largest ids
+        # a decode step processes the last positions, which have the largest position ids
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
             return _find_largest_index(x) if stop == x.shape[axis] else None
         case _:
@@ -96,7 +96,7 @@ def _find_largest_index(value: Value) -> Dim | None:
 
 
 def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
-    """Return the largest index after adding or subtracting a constant or a length."""
+    """Return the largest index after a constant or an axis size is added or subtracted."""
     match offset.node:
         case _ if maximum is None:
             return None
@@ -109,7 +109,7 @@ def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | N
 
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""Search radii around the requested lengths, in order."""
+"""Distances from the preferred sizes within which sizes are searched, in order."""
 
 MAX_TRIES = 1_500
 """Maximum number of attempts per radius."""
@@ -117,13 +117,13 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A dimension that must be valid, and non-negative if it counts positions."""
+    """A dimension that must be defined, and non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
 
     def is_satisfied(self, sizes: Mapping[str, int]) -> bool:
-        """Return True if these symbol values satisfy the constraint."""
+        """Return True if the constraint is satisfied for these sizes of symbolic dimensions."""
         try:
             return self.length.evaluate(sizes) >= 0 or not self.is_position_count
         except DimError:
@@ -136,8 +136,9 @@ def find_valid_lengths(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Find lengths near `preferred_lengths` that satisfy all constraints, `max_lengths` and the
-    bounds of the graph; return None if there are none. Chosen lengths are not in `excluded`.
+    """Find sizes of the symbolic dimensions near `preferred_lengths` that satisfy all constraints,
+    `max_lengths` and the bounds of the graph; return None if there are none. Other sizes are not in
+    `excluded`.
     """
     open_ = [
         d
@@ -148,8 +149,8 @@ def find_valid_lengths(
         return dict(preferred_lengths)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
-    # the radius grows for all symbols together, so that lengths near the preferred ones are tried
-    # first for all symbols
+    # the radius grows for all symbolic dimensions together, so that sizes near the preferred ones
+    # are tried first for all of them
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
@@ -166,12 +167,12 @@ def find_valid_lengths(
 def _exclude_lengths(
     lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
 ) -> list[int]:
-    """Return the preferred length and all lengths that are not excluded."""
+    """Return all sizes that are not excluded; the preferred one is never excluded."""
     return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each symbol that occurs in a quotient."""
+    """Return the total stride of each symbolic dimension that occurs in a quotient."""
     found: dict[str, int] = {}
     for part in _iterate_quotients(graph):
         divided, by = part.args
@@ -189,8 +190,8 @@ def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
 
 @lru_cache(maxsize=8)
 def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
-    """Collect all length constraints of a graph in terms of free symbols. The result is cached,
-    because lengths are chosen many times for the same graph.
+    """Collect all constraints on the axis sizes of a graph, in terms of free symbolic dimensions.
+    The result is cached, because sizes are chosen many times for the same graph.
     """
     found = {
         LengthConstraint(d, True) for d in graph.length_equations.values()
@@ -208,7 +209,7 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
 
 
 def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Collect the constraints of the nodes of a graph and of its loop bodies."""
+    """Collect the size constraints of the nodes of a graph and of its loop bodies."""
     found: set[LengthConstraint] = set()
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.shape]
@@ -227,7 +228,7 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the lengths that must be non-negative for all reads of a node to be in range."""
+    """Return the dimensions that must be non-negative for all reads of a node to be in range."""
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape
@@ -257,16 +258,16 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
 def _list_length_slacks(
     op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-    """Return the length of each axis minus the kernel extent. The axes are axis 1 for a sequence,
-    and axes 2 and 3 for an image.
+    """Return the size of each window axis minus the kernel extent. The window axes are axis 1 of a
+    sequence, and axes 2 and 3 of an image.
     """
     moved = shape[len(op.kernel) :]
     return tuple(op.compute_length_slack(moved[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return True if a constraint combines this symbol with other symbols. Symbols without such a
-    constraint are chosen first.
+    """Return True if a constraint combines this symbolic dimension with others. Dimensions without
+    such a constraint are chosen first.
     """
     read = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)
@@ -275,7 +276,7 @@ def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bo
 def _iterate_nearby_lengths(
     preferred_length: int, radius: int, min_length: int, max_length: int
 ) -> Iterator[int]:
-    """Yield the preferred length, then larger lengths, then smaller ones."""
+    """Yield the preferred size, then larger sizes, then smaller ones."""
     yield from range(preferred_length, min(preferred_length + radius, max_length) + 1)
     yield from range(preferred_length - 1, max(preferred_length - radius, min_length) - 1, -1)
 
@@ -285,8 +286,8 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
-    """Return the first lengths that satisfy all constraints, or None after too many attempts."""
-    # check a constraint as soon as all of its symbols have values, to prune the search early
+    """Return the first sizes that satisfy all constraints, or None after too many attempts."""
+    # check a constraint as soon as all of its dimensions have sizes, to prune the search early
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
     for demand in open_constraints:
@@ -313,7 +314,7 @@ MAX_BOUND_STEPS = 200
 
 def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None) -> bool:
     """Return True if a dimension is provably non-negative, given the lower bounds `min_lengths` of
-    symbols (default 0). Positive terms are bounded from below, negative terms from above.
+    symbolic dimensions (default 0). Positive terms are bounded from below, negative from above.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:
@@ -360,7 +361,7 @@ def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """Yield lower bounds of a dimension: each replaces one opaque function by its bound."""
+    """Yield lower bounds of a dimension; each replaces one opaque function by its bound."""
     for monomial, c in length.terms:
         # one function at a time, because the bound of a product requires bounds of all factors
         match monomial:

@@ -20,7 +20,7 @@ spec."""
 @dataclass(frozen=True)
 class GenerateSection:
     """The `generate` section: the input with the token ids, the output with the logits, and
-    `settings` such as `start`, `stop` and `strategy` as plain Python values.
+    `settings` such as `start`, `stop` and `strategy` as Python values.
     """
 
     name: str
@@ -29,7 +29,7 @@ class GenerateSection:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the section as plain data, with the keys of the metadata format."""
+        """Return the section as JSON-compatible values, with the keys of the metadata format."""
         return {
             "name": self.name,
             "growing": self.sequence_input,
@@ -46,7 +46,7 @@ class StreamSection:
     streamed_outputs: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return the section as plain data, with the keys of the metadata format."""
+        """Return the section as JSON-compatible values, with the keys of the metadata format."""
         return {"growing": self.sequence_input, "sources": list(self.streamed_outputs)}
 
 
@@ -54,8 +54,8 @@ class StreamSection:
 class ModelDefinition:
     """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
     inputs. `input_configs` (preprocessing), `output_formats` (postprocessing) and `config` are
-    plain data for the manifest. `shared_scopes` maps each scope that a `share` rule matches to True
-    if several calls share its weights.
+    JSON-compatible values for the manifest. `shared_scopes` maps each scope that a `share` rule
+    matches to True if several calls share its weights.
     """
 
     name: str
@@ -79,7 +79,8 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeState:
-    """A decode state: input `name` and output `next_output` of a decode step.
+    """A decode state: the input `name` of a decode step, and the output `next_output` with the
+    state for the next step.
 
     `batch_axis` is None if the state has no batch axis. `time_axis` is None if the state has a
     fixed shape; otherwise, this axis has at most `max_positions` positions. `initial_output` is the
@@ -102,10 +103,10 @@ class DecodeState:
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
     there is no encoder. `step` takes the new positions of `sequence_input`, the `static_inputs`
-    (outputs of `encode`, or inputs of the spec), inputs along the time axis (`full_length_inputs`
-    include earlier positions), and the states. `initial_logits_output` is the output of `encode`
-    with the logits for an empty prompt, [batch, vocab] or [batch, 1, vocab], or "" if a prompt has
-    at least one token.
+    (outputs of `encode`, or inputs of the spec), inputs along the time axis (those in
+    `full_length_inputs` include earlier positions), and the states. `initial_logits_output` is the
+    output of `encode` with the logits for an empty prompt, [batch, vocab] or [batch, 1, vocab], or
+    "" if a prompt has at least one token.
     """
 
     encode: Graph | None
@@ -118,8 +119,9 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The name of the input with the past length. It is a decode state if the shape of no other input
-determines the past length. With in-place buffers, the caller passes it."""
+"""The name of the input with the number of past positions. It is a decode state if no input shape
+determines this number. With in-place buffers, the caller passes it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ def resolve_missing_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
         outputs[name] = new_values[value]
-        # later defaults use this default, unless its input was added before
+        # later defaults use this default, unless their input was already added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
@@ -241,14 +243,14 @@ def resolve_missing_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
     """Return a default that depends on no pending default. If there is none, return the first
-    pending default; the inputs on which it depends are then added to the graph.
+    pending default; the inputs on which it depends then remain inputs of the graph.
     """
     ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
     return next(ready, pending_names[0])
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
-    """Return the inputs on which the default of `name` depends."""
+    """Return the names of the inputs on which the default of `name` depends."""
     value = defaults.outputs[name]
     used = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
     return {n for n, v in defaults.inputs.items() if v in used}
@@ -263,7 +265,7 @@ TOKENWISE_OPS = (
 
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
     """Return the graph of the default of `name` if it is token-wise (each position depends only on
-    the token at the same position), else None.
+    the token at the same position), otherwise None.
     """
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {sequence_input}:
@@ -276,7 +278,7 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
 
 
 def find_circular_default(defaults: Graph) -> str:
-    """Return an input whose default depends on itself, or ""."""
+    """Return the name of an input whose default depends on itself, or ""."""
     waiting = set(defaults.outputs)
     while ready := {n for n in waiting if not find_default_sources(defaults, n) & waiting}:
         waiting -= ready
@@ -309,7 +311,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 def _zero_padding_ids(
     builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], keep: Value
 ) -> None:
-    """Replace negative token ids at padding positions by 0."""
+    """Replace negative token ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
         if facts.upper_bound is None or ids not in new_values or ids.shape != keep.shape:

@@ -1,4 +1,4 @@
-"""The base class of ops, named operands, and tables of rules per op class.
+"""The base class of ops, named operands, and rule tables that dispatch on the op class.
 
 An op class names the operands that passes use:
 
@@ -6,8 +6,8 @@ An op class names the operands that passes use:
         scores, mask = Operand(0), Operand(1)
 
 `MaskedSoftmax.mask(node)` returns the value, `MaskedSoftmax.mask.select(list)` the entry of a
-per-operand list, and `MaskedSoftmax.mask.index` the operand index. A test compares indices and
-kinds with the signature.
+per-operand list, and `MaskedSoftmax.mask.index` the operand index. A test compares the operand
+indices and kinds with the signature.
 """
 
 import re
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by printed name. The table is complete once `specc.ir.ops` is imported."""
+"""All op classes by their name in the textual IR. The table is complete once `specc.ir.ops` is
+imported.
+"""
 
 
 @dataclass_transform(frozen_default=True)
@@ -73,7 +75,7 @@ class Op:
         return rule.build_results(axes)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        """Infer the lengths of result axes that the signature does not determine, and check
+        """Infer the sizes of result axes that the signature does not determine, and check
         constraints that it cannot express.
         """
 
@@ -99,9 +101,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass
 class OpRuleTable(Generic[F]):
-    """A table of functions by op class. The decorator `@rules` registers a function for the class
-    in the annotation of its parameter `op`. `rules[op]` returns the function for the exact class of
-    `op`.
+    """A dispatch table from op classes to functions. The decorator `@rules` registers a function
+    for the class in the annotation of its parameter `op`. `rules[op]` returns the function for the
+    exact class of `op`.
     """
 
     backend: str
@@ -132,7 +134,7 @@ class Operand:
     index: int
 
     def __call__(self, node: "Node") -> "Value":
-        """Return the value."""
+        """Return the value of this operand."""
         return node.get_operand(self.index)
 
     def select(self, per_operand: Sequence[T]) -> T:
@@ -147,7 +149,7 @@ class OptionalOperand:
     index: int
 
     def __call__(self, node: "Node") -> "Value | None":
-        """Return the value, or None."""
+        """Return the value of this operand, or None if it is absent."""
         return self.select(node.args)
 
     def select(self, per_operand: Sequence[T | None]) -> T | None:

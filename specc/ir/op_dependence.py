@@ -1,8 +1,8 @@
 """Derive the dependences of an op from the marks in its signature.
 
-A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name and a mark to each operand axis. They
-determine which result axis corresponds to the operand axis, and at which offsets positions are
-read.
+A signature such as `f[*s q k|q] -> f[*s q d]` assigns a name, and optionally a mark, to each
+operand axis. The name determines the corresponding result axis, the mark the offsets at which
+positions are read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,7 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 @dataclass(frozen=True, slots=True)
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
-    Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the positions that are
-    read.
+    Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the operand axis.
     """
 
     operand: int
@@ -54,7 +53,7 @@ class Dependence:
     max_offset` to `t - min_offset`. `strided`: positions `t · stride - max_offset` to `t · stride -
     min_offset`. `band`: positions where all `gates` may be nonzero. `newest`: the last position
     (and earlier positions if `max_offset` > 0); the result has no such axis. `extent`: only the
-    length. `all`: all positions.
+    size of the axis. `all`: all positions.
     """
 
     operand: int
@@ -68,12 +67,14 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand`, which is negative if later positions are read."""
+        """The minimum of `t_result - t_operand` over the read positions, which is negative if later
+        positions are read.
+        """
         return self.offsets.low
 
     @property
     def max_offset(self) -> float:
-        """The maximum of `t_result - t_operand`, i.e. the look-back."""
+        """The maximum of `t_result - t_operand` over the read positions, i.e. the look-back."""
         return self.offsets.high
 
 
@@ -104,16 +105,17 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand that determines which keys a query attends to: a mask, or attention weights that are
-zero at masked keys."""
+"""The operand that determines which keys a query attends to: an attention mask, or weights that are
+zero at masked keys.
+"""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
-"""The axis names of one operand, with the axes that each name covers."""
+"""The named axes of one operand, each with the range of axes that the name covers."""
 
 
 ResultAxes: TypeAlias = Mapping[str, range]
-"""The axes of a result that each axis name covers."""
+"""The range of axes of a result that each axis name covers."""
 
 
 def _find_axis(axes: ResultAxes, name: str) -> int | None:
@@ -152,10 +154,10 @@ def _iterate_operand_axes(
     """Yield the operand axes that a result may read."""
     for n, marked in enumerate(operand_marks):
         if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
-            continue  # attention weights do not depend on the values
+            continue  # attention weights do not depend on the value operand
         for mark, dims in marked:
             if isinstance(op, Extent) and mark.mark != "@":
-                continue  # the length is read, but no positions
+                continue  # the size is read, but no positions
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
@@ -171,9 +173,9 @@ def _iterate_operand_axes(
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand relative to a result. `mark` contains its name and mark in the
-    signature, `named_axes` are all axes with this name, `operand_marks` are the marks of all
-    operands, and `result_axes` the axes of the result.
+    """One axis of an operand relative to a result. `mark` is its name and mark in the signature,
+    `named_axes` are all axes that the name covers, `operand_marks` are the marks of all operands,
+    and `result_axes` the axes of the result.
     """
 
     op: Op
@@ -212,7 +214,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
     to, mark = operand_axis.find_result_axis(), operand_axis.mark
     repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
-        # an axis of length 1 is broadcast, so all result positions read it
+        # an axis of size 1 is broadcast, so all result positions read it
         return operand_axis.make_dependence(None, "all")
     if mark.mark:
         return _interpret_mark(operand_axis, to)
@@ -275,7 +277,7 @@ def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) 
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """Evaluate a bound in a mark: a literal, or an attribute of the op."""
+    """Evaluate a bound in a mark: an integer literal, or an attribute of the op."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)
@@ -300,8 +302,8 @@ def _find_masks(
 def _find_contraction_masks(
     operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks of a contraction: operands that have both axes and may be zero outside a
-    band.
+    """Return the masks of a contraction: operands that have the key axis and a result axis, and may
+    be zero outside a band.
     """
     gates = []
     for operand, found in enumerate(operand_marks):

@@ -21,7 +21,7 @@ def expand_to_scan(
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.input_weights.select(args), op.input_bias.select(args)
     rows = b.add_op(ops.Linear(), *from_x, scope=scope)
-    # the results of a layer are the states of all positions, then the final states
+    # recurrent layers return the hidden states of all positions, then the final states
     kinds = op.infer_result_types(*(a.type if a else None for a in args))[1:]
     firsts = [state.select(args) for state in op.initial_states]
     starts = [
@@ -33,13 +33,13 @@ def expand_to_scan(
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
     made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
-    # a loop returns the final states first; layers return the outputs first
+    # a loop returns its final loop-carried values first; recurrent layers return the outputs first
     return (made[-1], *made[:-1])
 
 
 def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
     """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional
-    weights of an LSTM. `width` is the size of the state.
+    weights of an LSTM. `width` is the hidden size.
     """
     w_hh, b_hh = op.recurrent_weights.select(args), op.recurrent_bias.select(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
@@ -65,8 +65,8 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal chunks. The shape rules guarantee that its length
-        is divisible.
+        """Split the last axis into `count` equal chunks. The shape rules guarantee that its size is
+        divisible.
         """
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
@@ -96,7 +96,7 @@ def compute_cell(
             return [f.add_op(activation, f.add_op("add", input, from_h))]
         case ops.Gru():
             z, new = compute_gru_gates(f, op, input, states[0], w)
-            # equals `z · old + (1 - z) · new`, with one multiplication fewer
+            # equals `z · old + (1 - z) · new`, with one multiplication less
             kept, other = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
     return _compute_lstm_cell(f, input, states, w)
@@ -105,8 +105,8 @@ def compute_cell(
 def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split the weights into those of the gates and of the new state if the reset gate is applied
-    before the recurrent projection.
+    """Split the recurrent weights into those of the gates and those of the new state if the reset
+    gate is applied before the recurrent projection.
     """
     if op.reset == "after":
         return {"u": u, "c": c}

@@ -1,5 +1,5 @@
-"""Infer the values of symbolic dimensions from the shapes of inputs, and find the run-time source
-of each symbol.
+"""Infer the sizes of symbolic dimensions from the shapes of inputs, and find the input axis that
+determines each of them at run time.
 
 Every axis of every input is an equation `dim = size`. An equation that is linear in its only
 unknown symbol is solved; all equations are checked at the end.
@@ -32,8 +32,9 @@ def bind_symbols(
     length_equations: Mapping[str, Dim] | None = None,
     min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the value of each symbol. `arrays` has the name, declared type and actual shape of
-    each array. Raise E0911 if a rank is wrong, and E0912 if lengths are invalid or contradictory.
+    """Return the size of each symbolic dimension. `arrays` contains the name, declared type and
+    actual shape of each array. Raise E0911 if a rank is wrong, and E0912 if sizes are invalid or
+    contradictory.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
@@ -62,7 +63,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, int]) -> bool:
-    """Solve symbols by the length equations of the graph. Return True if a symbol was solved."""
+    """Solve for symbols by the length equations of the graph. Return True if one was solved."""
     before = len(env)
     for symbol, dim in length_equations.items():
         if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
@@ -73,7 +74,7 @@ def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, 
 def _apply_equations(
     equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
 ) -> bool:
-    """Solve symbols by the shapes of the arrays. Return True if a symbol was solved. `source`
+    """Solve for symbols by the shapes of the arrays. Return True if one was solved. `source`
     records the equation of each symbol.
     """
     before = len(env)
@@ -122,7 +123,7 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
     """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None unless
-    it has exactly one.
+    it has exactly one unknown symbol.
     """
     if equation.dim.symbols() <= env.keys():
         return None
@@ -167,9 +168,9 @@ def _check_equation(
 
 @dataclass(frozen=True, slots=True)
 class AxisSource:
-    """An input axis from which a symbol is computed at run time, as `(length - offset) / factor`.
-    For an input `[batch, 2 * past + new]` and known `new`, the source of `past` is (that input, 1,
-    2, new).
+    """An input axis from which a symbolic dimension is computed at run time, as `(length - offset)
+    / factor`. For an input `[batch, 2 * past + new]` and known `new`, the source of `past` is (that
+    input, 1, 2, new).
     """
 
     input: str
@@ -179,7 +180,9 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""The source of a symbol: an axis of an input, or an expression over symbols that have sources."""
+"""The source of a symbolic dimension: an axis of an input, or an expression over dimensions that
+have sources.
+"""
 
 
 def find_length_sources(
@@ -187,9 +190,10 @@ def find_length_sources(
     length_equations: Mapping[str, Dim] | None = None,
     known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
-    """Return the sources of all symbols that have a source. If a symbol is a dimension of inputs,
-    its source is the first such axis. Other symbols are computed by `length_equations`, or from an
-    axis such as `past + new` whose other terms are known. `known_symbols` need no source.
+    """Return the sources of all symbolic dimensions that have one. If a symbolic dimension is the
+    size of an input axis, its source is the first such axis. Others are computed by
+    `length_equations`, or from an axis such as `past + new` whose other terms are known.
+    `known_symbols` need no source.
     """
     found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
@@ -206,7 +210,7 @@ def _find_next_source(
     length_equations: Mapping[str, Dim],
     known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
-    """Return a symbol that the known symbols determine, and its source, or None."""
+    """Return a symbolic dimension that the known ones determine, and its source, or None."""
     for symbol, length in length_equations.items():
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
@@ -218,7 +222,7 @@ def _find_next_source(
 
 
 def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
-    """Yield (symbol, factor, offset) for each symbol such that `length` is `factor * symbol +
+    """Yield (symbol, factor, offset) for each symbol for which `length` is `factor * symbol +
     offset`.
     """
     for monomial, factor in length.terms:

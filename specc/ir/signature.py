@@ -2,16 +2,16 @@
 
 The letter before the brackets is an element kind: `f` float, `i` int, `b` bool, `n` number, `q`
 bytes of quantized weights, `a` any. The same letter means the same element type in all terms. A
-name is an axis and its length; `*s` is any number of axes. `#d` is an axis whose length may also be
-1. `#*s` are axes that are aligned from the right, may have length 1 and may be missing. `?` after
-an operand makes it optional; `...` lets it occur any number of times. In a term with two variadic
+name is an axis and its size; `*s` is any number of axes. `#d` is an axis whose size may also be 1.
+`#*s` are axes that are aligned from the right, may have size 1 and may be missing. `?` after an
+operand makes it optional; `...` lets it occur any number of times. In a term with two variadic
 groups, `*a t *b`, the op's attribute `axis` is the number of axes of the first group.
 
 Marks on the axes of operands declare which operand positions a result position reads
 (`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
 `t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`: all
 positions up to t. `k|q`: positions of `k` that `q` attends to. `t$`: the last position. `t@`: the
-length only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
+size only. `t~`: all positions. If no result has an axis, all its positions are read. Shape
 inference, checks, messages, dependence analysis and generated test inputs use the same signature.
 """
 
@@ -31,7 +31,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern. The message is the end of a sentence."""
+    """An error in a rearrange pattern. The message is the second part of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _parse_side(text: str) -> tuple[AxisGroup, ...]:
 TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
 AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
 SOLVED_OPERAND = -1
-"""The operand index of a length that `Op.infer_result_axes` has determined."""
+"""The operand index of an axis size that `Op.infer_result_axes` has determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class SignatureTerm:
 
 @dataclass
 class AxisBindings:
-    """The length of each axis name, and the operand that determined it first."""
+    """The size of each axis name, and the operand that determined it first."""
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     broadcastable: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Dim:
-        """Return the length of a single axis."""
+        """Return the size of a single axis."""
         (dim,) = self.dims[name][0]
         return dim
 
@@ -131,7 +131,9 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign the lengths of `name`, or compare them with those of the earlier operand."""
+        """Assign the axis sizes of `name`, or compare them with those that an earlier operand
+        determined.
+        """
         known, first = self.dims.setdefault(name, (dims, operand))
         if known == dims:
             return
@@ -145,7 +147,7 @@ class AxisBindings:
         raise make_length_mismatch(name, clash[0], first, clash[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast the axes that may have length 1 or be missing."""
+        """Broadcast the axes that may have size 1 or be missing."""
         for name, found in self.broadcastable.items():
             if fixed := self.dims.get(name):
                 # operands without `#` determine the axes
@@ -168,7 +170,7 @@ def _broadcast_variadic_axes(
     *,
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """Broadcast the axes of all operands. Return each length with the operand that determines
+    """Broadcast the axes of all operands. Return each axis size with the operand that determines
     it.
     """
     rank = len(broadcast_lengths)
@@ -189,8 +191,8 @@ def _broadcast_length(
     length_and_operand: tuple[Dim, int],
     is_rank_fixed: bool,
 ) -> None:
-    """Broadcast the length of an operand. Length 1 broadcasts to any other length. Raise ShapeError
-    if two lengths other than 1 differ, or if the axes are fixed and the lengths differ.
+    """Broadcast an axis size of an operand. Size 1 broadcasts to any other size. Raise ShapeError
+    if two sizes other than 1 differ, or if the axes are fixed and the sizes differ.
     """
     known, first = broadcast_lengths[index]
     if known != 1 or is_rank_fixed:
@@ -201,7 +203,7 @@ def _broadcast_length(
 def make_length_mismatch(
     name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
 ) -> ShapeError:
-    """Return the error that two lengths differ which must be equal."""
+    """Return the error for two axis sizes that differ but must be equal."""
     title = (
         f"axis `{name}` is {a} in operand {first_operand + 1} but {b} in operand "
         f"{second_operand + 1}"
@@ -251,7 +253,7 @@ class Signature:
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
-        """Return the result types for these axis lengths."""
+        """Return the result types for these axis sizes."""
         return tuple(_build_type(term, axes) for term in self.results)
 
 
@@ -333,8 +335,8 @@ def _bind_axis(
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """Return the type of `term` for these axis lengths. A kind that no operand determines has its
-    default element type.
+    """Return the type of `term` for these axis sizes. If no operand determines the element type of
+    a kind, its default is used.
     """
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]
@@ -359,5 +361,5 @@ def _parse_axis(text: str) -> SignatureAxis:
 
 
 def get_dtype_kind(dtype: str) -> str:
-    """Return the kind of an element type: `f`, `i`, `b` or `q`."""
+    """Return the signature letter of an element type: `f`, `i`, `b` or `q`."""
     return KIND_BY_DTYPE[dtype]

@@ -13,9 +13,9 @@ class Target:
     `linear_operator`: `gemm` flattens the leading axes for `Gemm`; `product` uses ONNX Runtime's
     `FusedMatMul` and a separate bias addition, which its optimizer fuses. `uses_packed_heads`: the
     attention kernel reads `[b, t, h·d]` without a transpose. `fused_operators`: ONNX operators that
-    are used if the opset has them. `recurrent_features`: supported features of the operators `RNN`,
-    `GRU` and `LSTM` besides those of PyTorch's layers without padding. `alignment` is the alignment
-    of weights in a file in bytes. `provider` is the execution provider.
+    are used if the opset has them. `recurrent_features`: features of the operators `RNN`, `GRU` and
+    `LSTM` that are supported in addition to those of PyTorch's layers without padding. `alignment`
+    is the alignment of weights in a file in bytes. `provider` is the execution provider.
     """
 
     name: str
@@ -27,8 +27,9 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types that the operator `Attention` supports; `weights` means that it can return
-    attention weights."""
+    """The element types that the operator `Attention` supports; the entry `weights` means that it
+    can return attention weights.
+    """
     missing_kernels: frozenset[str] = frozenset()
     """Operators that have no kernel (`MaxPool`), or no kernel for an element type
     (`Equal bf16`)."""
@@ -39,15 +40,18 @@ class Target:
     check then determines whether the mask is only causal."""
     fuses_add_into_norm: bool = False
     """True if the runtime fuses an addition and the following layer norm into one kernel that is
-    slower than two kernels."""
+    slower than two separate kernels.
+    """
     uses_blocked_attention: bool = False
     """True if local attention is lowered to a loop over query blocks (blocked attention)."""
     loop_operator: Literal["scan", "loop"] = "scan"
-    """The ONNX operator for a loop over all time steps."""
+    """The ONNX operator that a loop over all time steps is lowered to."""
     supports_decode_loop: bool = True
     """True if the runtime supports a `Loop` whose loop-carried KV caches grow."""
     max_unrolled_experts: int = 16
-    """Maximum number of unrolled experts; larger mixtures of experts are lowered to a loop."""
+    """Maximum number of experts that are unrolled; larger mixtures of experts are lowered to a
+    loop.
+    """
     quantized_operators: Literal["", "rows", "weights"] = ""
     """The ONNX Runtime contrib operators that are used for quantized MatMul, with weights in
     PyTorch's layout: `rows` quantizes activations per token, `weights` is weight-only, and "" uses

@@ -1,6 +1,6 @@
-"""Tensor types (element type and symbolic length per axis), and intervals of position offsets.
+"""Tensor types (element type and symbolic shape), and intervals of position offsets.
 
-An interval contains all values of `t_result - t_operand` for positions that are read.
+An interval contains all offsets `t_result - t_operand` at which operand positions are read.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ALL_DTYPES = DTYPES_BY_KIND["a"]
 KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
 
 KIND_DESCRIPTIONS = {"f": "numbers", "i": "integers", "q": "integers", "b": "booleans"}
-"""The plural nouns of each kind, for messages."""
+"""The plural noun for elements of each kind, for messages."""
 
 
 FLOAT32_INTEGER_RANGES = {
@@ -60,7 +60,7 @@ class ShapeError(Exception):
     """Incompatible operands of an op.
 
     `title` is the complete message. `operands` are the indices of the conflicting operands, `dims`
-    are the conflicting lengths, and `name` is the axis name in the signature.
+    are the conflicting axis sizes, and `name` is the axis name in the signature.
     """
 
     title: str

@@ -1,7 +1,7 @@
 """Convolution and pooling ops over one time axis or an image.
 
-Sequences are [batch, time, channels], images NCHW. Tuple attributes have one number per window
-axis; `pads` has all numbers before the axes, then all numbers after them. Position t of a result
+Sequences are [batch, time, channels], images NCHW. Tuple attributes have one entry per window axis;
+`pads` lists the padding before each axis, then the padding after each axis. Position t of a result
 reads positions `t · stride - before + dilation · n` for n from 0 to `kernel - 1`. Positions outside
 the axis are zero.
 """
@@ -26,7 +26,7 @@ OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
 """Names of the window axes of an operand in signatures, by number of window axes."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""Names of the window axes of a result whose positions differ from those of the operand."""
+"""Names of the window axes of a result whose size may differ from that of the operand."""
 
 
 class PaddedWindow:
@@ -63,7 +63,7 @@ class SlidingWindowOp(PaddedWindow):
 
     @property
     def end_padding(self) -> tuple[int, ...]:
-        """The number of positions that a window may extend past the end, per axis."""
+        """The number of positions that a window may extend past the end of the axis, per axis."""
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
@@ -81,19 +81,21 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if position t of the result corresponds to position t of the operand."""
+        """Return True if result position t corresponds to operand position t, with equal axis
+        sizes.
+        """
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the output length."""
-        # return an unchanged length as it is: a quotient would hide that both lengths are equal
+        """Return the size of the output axis."""
+        # return an unchanged size as it is: a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return the slack of an axis length, which is negative if the axis is shorter than a
-        window or an image is empty.
+        """Return a dimension that is negative if the axis is shorter than a window, or an image is
+        empty.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -108,8 +110,8 @@ class SlidingWindowOp(PaddedWindow):
         for n, (old, new) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
             kept = self.is_position_preserving(n)
-            # a result axis whose positions differ has a separate name, which is part of the mark of
-            # the operand axis
+            # a result axis with another size has a separate name, which is part of the mark of the
+            # operand axis
             marked_axes.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
@@ -117,12 +119,12 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
-        """Compute the lengths of the result axes. Raise ShapeError if a static length is too short
-        for a window.
+        """Compute the sizes of the result axes. Raise ShapeError if a static size is too small for
+        a window.
         """
         for n, (old, new) in enumerate(self.pair_axis_names()):
             length = axes[old]
-            # dynamic lengths are checked at run time
+            # dynamic sizes are checked at run time
             spare = self.compute_length_slack(length, n).number
             if spare is not None and spare < 0:
                 span = self.get_window_extent(n) + 1
@@ -154,7 +156,7 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
-    """Raise ShapeError if the kernel size of the weight differs from the attribute."""
+    """Raise ShapeError if the kernel shape of the weight differs from the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes[name] != wanted:
             title = f"expected a kernel size of {wanted}, got {axes[name]}"
@@ -186,7 +188,7 @@ class Conv(
         return self.dilation
 
     def get_signature(self) -> Signature:
-        """Build the rule for sequences or images, with numeric dependences."""
+        """Build the signature for sequences or images, with numeric offsets."""
         rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
         marked, named = self.mark_axes()
         return _build_window_signature("i", marked, rest, "o", named)
@@ -222,7 +224,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
     bias = OptionalOperand(2)
 
     def get_signature(self) -> Signature:
-        """Build the rule for sequences or images. The dependence is exact only for stride 1."""
+        """Build the signature for sequences or images. The offsets are exact only for stride 1."""
         marked = []
         rank = len(self.kernel)
         for n, (old, new) in enumerate(self.pair_axis_names()):
@@ -236,7 +238,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         return _build_window_signature("i", marked, rest, "o", RESULT_WINDOW_AXES[rank])
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the output length."""
+        """Return the size of the output axis."""
         span = self.dilation[n] * (self.kernel[n] - 1)
         cut = self.padding_before[n] + self.padding_after[n]
         return (length - 1) * self.stride[n] + (span + 1 - cut)
@@ -266,7 +268,7 @@ class Pooling(SlidingWindowOp):
     """Base class of pooling ops. A window without valid positions is an error."""
 
     def get_signature(self) -> Signature:
-        """Build the rule for sequences or images, with numeric dependences."""
+        """Build the signature for sequences or images, with numeric offsets."""
         marked, named = self.mark_axes()
         return _build_window_signature("c", marked, "", "c", named)
 
@@ -274,9 +276,7 @@ class Pooling(SlidingWindowOp):
         self.infer_window_axes(axes)
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return the slack of an axis length, which is negative if a window would read only
-        padding.
-        """
+        """Return a dimension that is negative if a window would read only padding."""
         blind = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
@@ -287,12 +287,12 @@ class Pooling(SlidingWindowOp):
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _find_missed_length(self, n: int) -> int:
-        """Return the largest axis length for which a dilated window reads no position, or 0."""
+        """Return the largest axis size for which a dilated window reads no position, or 0."""
         places = [
             self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
         ]
         missed = 0
-        # every window reads at least one of `dilation` or more adjacent positions
+        # every window reads at least one of any `dilation` adjacent positions
         for rows in range(1, self.dilations[n]):
             made = self.compute_length(Dim.from_value(rows), n).number or 0
             for first in range(0, made * self.stride[n], self.stride[n]):
@@ -330,7 +330,9 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def end_padding(self) -> tuple[int, ...]:
-        """The number of positions that a window may extend past the end, per axis."""
+        """The number of positions by which a window may extend past the end, per axis (ceil
+        mode).
+        """
         return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
 
 
@@ -359,7 +361,7 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:
-        """Return the output length."""
+        """Return the size of the output axis."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -114,7 +114,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
-        """Return the lengths that must be non-negative so that an axis of this `length` can be
+        """Return the dimensions that must be non-negative so that an axis of size `length` can be
         padded.
         """
         ends = self.padding_before, self.padding_after

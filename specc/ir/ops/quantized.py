@@ -3,9 +3,10 @@ cache entries.
 
 Layout `rows`: `[out, in]` as in PyTorch. With a group size, each row is split into groups with one
 scale per group; the last group is padded. Codes are packed into bytes: one 8-bit code plus 128, or
-two 4-bit codes plus 8 each, with the first code in the low nibble. Codes with zero points, which
-are packed in the same way along the groups of a row, are not shifted. Layout `columns`:
-`[in, out]`, signed and not packed. Without a group size, there is one scale per channel.
+two 4-bit codes plus 8 each, with the first code in the low nibble. If there are zero points, codes
+are stored without an offset, and zero points are packed in the same way along the groups of a row.
+Layout `columns`: `[in, out]`, signed and not packed. Without a group size, there is one scale per
+channel.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ _PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
     for form, rule in _LINEAR_SIGNATURES.items()
 }
-"""The signatures for per-tensor activation scales, with which results depend on all positions."""
+"""The signatures for per-tensor activation scales, which depend on all positions."""
 _EMBEDDING_SIGNATURES = {
     form: Signature.parse(
         f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
@@ -182,7 +183,7 @@ def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int
 
 
 ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
-"""The activation quantization of a quantized linear layer."""
+"""The activation quantization of a quantized layer."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """The range of group sizes. Kernels require powers of two."""
@@ -193,8 +194,8 @@ class QuantizationFormat:
     """A format of quantized weights: `bits` bits, with `group_size` (0: per channel).
 
     `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization; `layer` is the layer of `quantized_lstm`, which reads both weights of a layer.
-    With `has_zero_points`, each group has a zero point. The module docstring describes the layouts.
+    quantization; `layer` marks the weights of a `quantized_lstm`. With `has_zero_points`, each
+    group has a zero point. The module docstring describes the layouts.
     """
 
     bits: int
@@ -205,20 +206,20 @@ class QuantizationFormat:
     has_zero_points: bool = False
 
     def format_codes_name(self, name: str) -> str:
-        """Return the tensor name of the quantized values of the weight `name`."""
+        """Return the tensor name of the codes (quantized values) of the weight `name`."""
         return f"{name}:int{self.bits}"
 
     def format_scales_name(self, name: str) -> str:
-        """Return the tensor name of the scales of the weight `name`."""
+        """Return the tensor name of the scales of the quantized weight `name`."""
         return f"{name}:scale"
 
     @property
     def parts(self) -> tuple[WeightPart, ...]:
-        """The stored tensors of a weight, in order."""
+        """The stored tensors of a weight (codes, scales, zero points), in order."""
         return WEIGHT_PARTS if self.has_zero_points else WEIGHT_PARTS[:2]
 
     def format_part_name(self, name: str, part: WeightPart) -> str:
-        """Return the tensor name of a part of the weight `name`."""
+        """Return the tensor name of the codes, scales or zero points of the weight `name`."""
         match part:
             case "codes":
                 return self.format_codes_name(name)
@@ -227,26 +228,26 @@ class QuantizationFormat:
         return self.format_zero_points_name(name)
 
     def compute_part_shape(self, shape: tuple[int, ...], part: WeightPart) -> tuple[int, ...]:
-        """Return the shape of a part of a weight, or of a stack of weights."""
+        """Return the shape of the codes, scales or zero points of a weight, or of a stack of
+        weights.
+        """
         if part == "zero_points":
             return self.compute_zero_points_shape(shape)
         return self.compute_shapes(shape)[1 if part == "scales" else 0]
 
     def format_zero_points_name(self, name: str) -> str:
-        """Return the tensor name of the zero points of the weight `name`."""
+        """Return the tensor name of the zero points of the quantized weight `name`."""
         return f"{name}:zero"
 
     @property
     def dtype(self) -> str:
-        """The element type of the stored integers."""
+        """The element type of the stored codes."""
         if self.layout == "rows":
             return "u8" if self.group_size else "i8"
         return "i4" if self.bits == 4 else "i8"
 
     def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the quantized values and the scales of a weight, or of a stacked
-        weight.
-        """
+        """Return the shapes of the codes and the scales of a weight, or of a stack of weights."""
         *stack, out, wide = shape
         numbers, scales = self._compute_matrix_shapes((out, wide))
         return (*stack, *numbers), (*stack, *scales)
@@ -270,7 +271,9 @@ class QuantizationFormat:
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """4-bit codes that a checkpoint stores: the group size, and whether groups have zero points."""
+    """The format of 4-bit codes in a checkpoint: the group size, and whether groups have zero
+    points.
+    """
 
     group_size: int
     has_zero_points: bool = False
@@ -288,9 +291,9 @@ class NormFold:
 
 
 def is_quantized_part_name(name: str) -> bool:
-    """Return True if `name` is the tensor name of a part of a quantized weight."""
+    """Return True if `name` is the tensor name of the codes, scales or zero points of a weight."""
     return name.endswith((":scale", ":zero", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 
 
 QuantizationPlan: TypeAlias = Mapping[str, QuantizationFormat]
-"""The format of each quantized weight, by its name."""
+"""The quantization format of each weight, by the name of the weight."""

@@ -199,8 +199,8 @@ class LoopOperands(Generic[T]):
 
     @property
     def stacked(self) -> tuple[T, ...]:
-        """Operands that the body indexes: the stacked weights of a mixture of experts. A loop has
-        none.
+        """Stacked operands of which the body takes one slice: the expert weights of a mixture of
+        experts. A loop has none.
         """
         return ()
 
@@ -214,16 +214,17 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
     """A loop over one axis, with loop-carried values.
 
     Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
-    axis `axis`), the initial carries, then captured values. Inputs of the body: the current slice
-    of each scanned tensor, the carries and the captures; its outputs are the next carries, then the
-    scan outputs. Results: the final carries, then the scan outputs stacked along axis
-    `axis`. Where `keep` is false the carries are unchanged and the scan outputs zero. `reverse`
-    starts at the last position. If `end_condition_index` is not -1, the carry with that index is
-    boolean, and the loop ends as soon as all its elements are true, also before the first
-    iteration; scan outputs of the remaining iterations are zero. The body keeps carries and
-    collects zeros for elements where that carry is true, so that no result depends on the number of
-    iterations. The last `unfrozen_output_count` scan outputs are computed in every iteration,
-    from unchanged carries: later positions look back at them.
+    axis `axis`), the initial loop-carried values, then captured values. Inputs of the body: the
+    current slice of each scanned tensor, the loop-carried values and the captures; its outputs are
+    the next loop-carried values, then the scan outputs. Results: the final loop-carried values,
+    then the scan outputs stacked along axis `axis`. Where `keep` is false, the loop-carried values
+    are unchanged and the scan outputs are zero. `reverse` starts at the last position. If
+    `end_condition_index` is not -1, the loop-carried value with that index is boolean, and the loop
+    ends as soon as all its elements are true, also before the first iteration; scan outputs of the
+    remaining iterations are zero. Where this value is true, the body must not change loop-carried
+    values and must output zeros, so that no result depends on the number of iterations. The last
+    `unfrozen_output_count` scan outputs are computed in every iteration, from unchanged
+    loop-carried values: later positions look back at them.
     """
 
     body: "Graph"
@@ -241,7 +242,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return 1 if self.has_mask else 0
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
-        """Group the entries of a per-operand list by role."""
+        """Group the entries of a per-operand list by role (scanned, initial, captured)."""
         rows_end = self.first_body_operand + self.scanned_count
         starts_end = rows_end + self.carry_count
         return LoopOperands(
@@ -264,15 +265,17 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return dict(zip(self.split_body_inputs().captured, captured, strict=True))
 
     def get_next_carries(self) -> "tuple[Value, ...]":
-        """Return the body's outputs for the next carries."""
+        """Return the loop-carried outputs of the body."""
         return tuple(self.body.outputs.values())[: self.carry_count]
 
     def get_scan_outputs(self) -> "tuple[Value, ...]":
-        """Return the body's scan outputs."""
+        """Return the scan outputs of the body."""
         return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
-        """Return the first scanned operand. All scanned operands have the same length."""
+        """Return the first scanned operand. All scanned operands have the same size along their
+        scan axis.
+        """
         value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"
         return value
@@ -304,7 +307,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
                 raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carried: Sequence[Type]) -> None:
-        """Raise ShapeError unless the carry that ends the loop exists and is boolean."""
+        """Raise ShapeError unless the loop-carried value that ends the loop exists and is
+        boolean.
+        """
         rows = len(self.body.outputs) - self.carry_count
         if not 0 <= self.unfrozen_output_count <= (0 if self.end_condition_index == -1 else rows):
             raise ShapeError(
@@ -322,7 +327,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
-        """Return the number of iterations: the common length of all scanned operands."""
+        """Return the trip count: the common size of all scanned operands along the scan axis."""
         length = scanned_types[0].shape[self.axis]
         for n, row in enumerate(scanned_types):
             other = row.shape[self.axis]

@@ -44,7 +44,7 @@ POINTWISE_FUNCTIONS = (
     *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
     *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
-"""The names of the functions of `Pointwise`, implemented in `specc_numpy`."""
+"""The names of the functions of `Pointwise`; `specc_numpy` implements them."""
 
 ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
 COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge", "same_group")
@@ -78,9 +78,7 @@ class Extent(Op, sig="a[*a t@ *b] -> i[t]", is_view=True):
 
 
 class Size(Op, sig="-> i[]", is_view=True):
-    """The value of a length as an integer. The length of the time axis is unknown during
-    generation.
-    """
+    """An axis size as an integer scalar. The size of the time axis is unknown during generation."""
 
     length: Dim
 
@@ -202,7 +200,7 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", is_view=True):
 
 
 class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
-    """Insert an axis of length 1 before axis `axis` (unsqueeze)."""
+    """Insert an axis of size 1 before axis `axis` (unsqueeze)."""
 
     axis: int
 
@@ -211,14 +209,14 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
 
 
 def _check_single_position(axes: AxisBindings, verb: str) -> None:
-    """Raise ShapeError unless the axis `one` has length 1."""
+    """Raise ShapeError unless the axis `one` has size 1."""
     if (length := axes["one"]) != 1:
         title = f"only an axis of length 1 can be {verb}, this one has length {length}"
         raise ShapeError(title, (0,))
 
 
 class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", is_view=True):
-    """Remove axis `axis`, which has length 1."""
+    """Remove axis `axis`, which has size 1."""
 
     axis: int
 
@@ -227,7 +225,7 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", is_view=True):
 
 
 class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", is_view=True):
-    """Broadcast axis `axis`, which has length 1, to `length`."""
+    """Broadcast axis `axis`, which has size 1, to size `length`."""
 
     axis: int
     length: Dim
@@ -238,7 +236,7 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", is_view=True):
 
 
 class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
-    """Concatenate operands along axis `axis`. All other axes must be equal."""
+    """Concatenate operands along axis `axis`. The sizes of all other axes must be equal."""
 
     axis: int
 
@@ -308,8 +306,8 @@ class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
 
 
 class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
-    """Positions of axis `axis` selected by index, separately for each leading axis: `x[b,
-    ids[b, u]]`.
+    """Positions of axis `axis` selected by index, separately for each index of the leading axes:
+    `x[b, ids[b, u]]`.
     """
 
     table, ids = Operand(0), Operand(1)
@@ -351,7 +349,7 @@ class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
 
 
 class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """Reduce axis `axis` with `sum mean max min` (numbers) or `any all` (booleans). The results for
+    """Reduce axis `axis` with `sum mean max min` (numeric) or `any all` (booleans). The results for
     an empty axis are 0, 0, -inf and inf.
     """
 
@@ -373,7 +371,7 @@ class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
 
 
 class OneHot(Op, sig="i[*s] -> f[*s n]"):
-    """One-hot encoding: 1 at the given index, 0 elsewhere."""
+    """One-hot encoding: 1 at the given index, 0 at all others."""
 
     size: Dim
 
@@ -382,8 +380,8 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", is_heavy=True):
-    """Matrix multiplication over the last two axes. The result does not depend on positions at
-    which the left operand is zero.
+    """Matrix multiplication over the last two axes. Positions at which the left operand is zero do
+    not affect the result.
     """
 
     left, right = Operand(0), Operand(1)
