@@ -195,6 +195,6 @@ def _make_warning(graph: Graph, containing_graph: Graph, node: Node, symbol: str
         f"the others",
         Label.from_span(span, "batch elements are mixed here"),
         notes=(f"{outputs} may differ between a batch of one and a larger batch",),
-        helps=("operate along another axis",),
+        helps=("apply the operation along another axis",),
         severity="warning",
     )

@@ -184,11 +184,13 @@ def _check_inputs(
                 f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` has length "
                 f"{own[0]}",
                 Label.from_span(
-                    span, f"unclear which positions belong to a new position of `{flow.symbol}`"
+                    span,
+                    "the positions of this length cannot be assigned to new positions of "
+                    f"`{flow.symbol}`",
                 ),
                 helps=(
-                    f"give `{name}` the length `{flow.symbol}`, a length of its own, "
-                    "or a fixed one",
+                    f"declare `{name}` with the length `{flow.symbol}`, an independent length "
+                    "or a static length",
                 ),
             )
 

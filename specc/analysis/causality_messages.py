@@ -41,13 +41,13 @@ INDEX_MESSAGE = CausalityMessage(
     ("position 0 would read later positions, which do not exist yet when it is computed",),
     (
         NEAREST_HELP,
-        "the first, `x[:, 0:1]`, may be read by all; to show several first positions use a "
-        "mask such as `j < 4 & j <= i`",
+        "read only the first position, `x[:, 0:1]`; to make several first positions visible "
+        "use a mask such as `j < 4 & j <= i`",
     ),
 )
 RESHAPE_MESSAGE = CausalityMessage("E0711", "a time axis can be neither split nor merged")
 SELECTION_MESSAGE = CausalityMessage(
-    "E0711", "this selects among all positions", helps=("weigh them with `attend(...)`",)
+    "E0711", "this selects among all positions", helps=("weight them with `attend(...)`",)
 )
 RATE_MISMATCH_MESSAGE = CausalityMessage(
     "E0712",
@@ -96,7 +96,7 @@ def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> Causalit
             return CausalityMessage(
                 "E0715",
                 f"a capture of this loop depends on `{symbol}`",
-                helps=("pass it as a scanned input",),
+                helps=("pass it to the loop as a scanned input",),
             )
         case "first":
             return CausalityMessage(
@@ -126,7 +126,7 @@ FIXED_MESSAGES: Mapping[type[Op], CausalityMessage] = {
     ops.Softmax: CausalityMessage(
         "E0711",
         "this softmax divides by a sum over every position",
-        helps=("use `attend(...)` to weigh keys",),
+        helps=("use `attend(...)` to weight keys",),
     ),
     ops.LayerNorm: NORM_MESSAGE,
     ops.RMSNorm: NORM_MESSAGE,

@@ -152,9 +152,9 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
         known = ", ".join(f"{k} = {lengths[k]}" for k in sorted(dim.symbols()) if k in lengths)
         raise_error(
             "E0912",
-            f"these inputs leave a length without a value: {error}",
+            f"a length cannot be computed from the inputs: {error}",
             notes=[f"with {known}"] if known else [],
-            helps=["use input lengths that the model can divide"],
+            helps=["use input lengths that satisfy the divisions of the model"],
         )
 
 
@@ -166,8 +166,8 @@ def check_index_range(min_index: int, max_index: int, bound: int, description: s
         wrong = min_index if min_index < 0 else max_index
         raise_error(
             "E0913",
-            f"{description} has rows 0 to {bound - 1}, got index {wrong}",
-            helps=["check the ids, and that they come from the tokenizer of this model"],
+            f"{description} has indices 0 to {bound - 1}, got {wrong}",
+            helps=["check that the ids are from the tokenizer of this model"],
         )
 
 
@@ -176,7 +176,7 @@ def evaluate_last_index(length: int) -> int:
     if not length:
         raise_error(
             "E0912",
-            "the last position of an empty axis is read",
+            "the last position of an axis of length 0 does not exist",
             helps=["pass at least one position"],
         )
     return length - 1
@@ -221,7 +221,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
     """Return `k` of a top-k. Raise E0912 if it exceeds the size of the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= length:
-        raise_error("E0912", f"top-{k} of an axis of length {length}")
+        raise_error("E0912", f"top-{k} exceeds the axis length {length}")
     return k
 
 

@@ -43,13 +43,13 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
     messages.
     """
     if len(text) > MAX_IR_TEXT_LENGTH:
-        raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text")
+        raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
     lines = IrLineReader(Source(name, text))
     if lines.line != IR_HEADER:
         raise_error(
             "E0927",
-            f"`{name}` is not graph text of this version",
-            notes=[f"its first line should be `{IR_HEADER}`"],
+            f"`{name}` is not textual IR of this version of specc",
+            notes=[f"its first line must be `{IR_HEADER}`"],
             helps=["compile the model again with this version of specc"],
         )
     lines.column = len(IR_HEADER)

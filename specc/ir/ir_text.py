@@ -283,7 +283,7 @@ class IrLineReader:
         """Raise E0928 at the current position, or at `span`."""
         span = span or self.get_rest_span()
         raise_error(
-            "E0928", f"invalid graph text: {expected}", span, helps=["compile the model again"]
+            "E0928", f"invalid textual IR: {expected}", span, helps=["compile the model again"]
         )
 
     def is_next_word(self, word: str) -> bool:

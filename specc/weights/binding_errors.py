@@ -85,7 +85,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
-    help = "if it is a head that is still to be trained, `--init-missing 0` initializes it"
+    help = "if it belongs to a new task head, initialize it: `--init-missing 0`"
     return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
@@ -95,15 +95,14 @@ def warn_untied_copies(
     """Warn that a tied parameter has different values in the checkpoint."""
     return Diagnostic(
         "W0504",
-        f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but "
-        f"the checkpoint has "
-        "other values for each",
+        f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
+        "in the checkpoint differ",
         Label.from_span(parameter.span, parameter.origin),
         (Label(rule_span, "tied by this rule"),) if rule_span else (),
         notes=(
             f"in `{escape_text(checkpoint.path)}`",
-            "each is used as it is in the checkpoint, as transformers 5 does; before, "
-            f"it used `{escape_text(root)}` for both",
+            "both values are used, as in transformers 5; older versions of transformers used "
+            f"`{escape_text(root)}` for both",
         ),
         helps=("if the model was trained with two separate weights, remove the `tie`",),
         severity="warning",
@@ -145,7 +144,7 @@ def _make_missing_tensor_error(
     help_ = (
         f'{format_suggestion(escape_text(close))} Write  {rule}"{generalize_name(close)}"'
         if close
-        else f"if another tensor has it, write  {rule}…  in `weights`"
+        else f"if the tensor has another name, write  {rule}…  in `weights`"
     )
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
@@ -157,8 +156,8 @@ def _make_missing_tensor_error(
     return (
         Diagnostic(
             "E0501",
-            f"`{escape_text(wanted.name)}` is not in the checkpoint"
-            f"{_format_more(similar_parameters)}",
+            f"`{escape_text(wanted.name)}` is not in the "
+            f"checkpoint{_format_more(similar_parameters)}",
             Label.from_span(
                 wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"
             ),
@@ -191,7 +190,7 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
     )
     others = (Label(first.rule_span, "loaded by this rule"),) if first.rule_span else ()
     notes = tuple(
-        f"{escape_text(checkpoint.get_file(n).path.name)} holds `{escape_text(n)}`: "
+        f"{escape_text(checkpoint.get_file(n).path.name)} contains `{escape_text(n)}`: "
         f"{checkpoint.tensors[n]}"
         for n in first.tensors[:4]
     )
@@ -199,7 +198,8 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
     if first.reason:
         title = f"`{name}` does not match its `load` rule{_format_more(group)}"
         help = (
-            f"it must return {list(parameter.shape)}; compare the shapes above and correct the rule"
+            f"the rule must return {list(parameter.shape)}; compare the shapes above and "
+            "correct the rule"
         )
         return Diagnostic("E0511", title, label, others, (first.reason, *notes), (help,))
     if first.shape != parameter.shape:
@@ -209,7 +209,7 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
         title = f"`{name}` has the wrong shape{_format_more(group)}"
         help = _suggest_config_value(checkpoint, first) or _suggest_shape_fix(first)
         return Diagnostic("E0503", title, label, others, notes, (help,))
-    title = f"`{name}` should be {parameter.dtype}, but the checkpoint has {first.dtype}"
+    title = f"`{name}` must be {parameter.dtype}, but is {first.dtype} in the checkpoint"
     title += _format_more(group)
     help = _suggest_dtype_fix(first)
     return Diagnostic("E0508", title, label, others, notes, (help,))
@@ -219,7 +219,7 @@ def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
     """Suggest a fix for a dtype that cannot be converted."""
     if mismatch.dtype in ("i8", "u8", "i32") and mismatch.parameter.dtype.startswith(("f", "bf")):
         return "such tensors are usually packed by a quantizer; use the unquantized checkpoint"
-    return "floats are converted to other float types only, integers to other integer types"
+    return "floats are converted only to other float types, integers only to other integer types"
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:

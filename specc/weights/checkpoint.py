@@ -214,14 +214,14 @@ def _raise_ambiguous_directory(
         )
     raise_error(
         "E0518",
-        f"the directory `{where}` has no weights",
+        f"the directory `{where}` contains no weights",
         notes=[
-            "searched for model.safetensors, an index of shards, and any other .safetensors file",
+            "searched for model.safetensors, an index of shards, and other .safetensors files",
             *_describe_other_formats(names),
         ],
         helps=[
             safe_read.suggest_cached_snapshot(directory)
-            or "pass the directory or file that has them with --weights, or initialize "
+            or "pass the directory or file that contains them with --weights, or initialize "
             "randomly with --init 0"
         ],
     )
@@ -245,7 +245,7 @@ def reject_pickle(*paths: Path) -> NoReturn:
         "E0514",
         f"`{names[0]}`{more} is a PyTorch checkpoint; specc reads only safetensors",
         notes=["such a file is a Python pickle, which can run code when it is loaded"],
-        helps=[f"convert it, where torch is installed: {format_conversion_command(*names)}"],
+        helps=[f"convert it in an environment with torch: {format_conversion_command(*names)}"],
     )
 
 

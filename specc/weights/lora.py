@@ -140,7 +140,7 @@ class LoraAdapter:
             half = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{half}` of `{module}`")
         if self.targets is not None and not self.targets.has_module(module):
-            self._raise_broken(f"it changes `{module}`, which is not in the modules of its config")
+            self._raise_broken(f"it changes `{module}`, which is not in its `target_modules`")
         a, b = (parts[end] for end in ends)
         self._check_rank(module, a)
         return a, b
@@ -274,7 +274,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     if adapter.replaces_tensors and (
         left := find_missing_language_weights(base.tensors, changes_by_tensor)
     ):
-        reason = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
+        reason = f"it has no replacement for {escape_text(format_names(sorted(left)))}"
         _raise_incompatible(
             base, adapter, reason, "check that it is the complete adapter of this model"
         )
@@ -309,7 +309,7 @@ def _check_fully_trained(
     if absent:
         # otherwise, the tensors of the checkpoint would be used silently
         names = escape_text(format_names(sorted(absent)))
-        reason = f"it lacks {names}, which its config says was trained"
+        reason = f"it lacks {names}, which its config lists in `modules_to_save`"
         _raise_incompatible(
             base, adapter, reason, "check that the adapter is complete, or save it again"
         )
@@ -393,7 +393,7 @@ def _get_product_shape(
 def _raise_incompatible(base: Checkpoint, adapter: LoraAdapter, reason: str, help: str) -> NoReturn:
     raise_error(
         "E0531",
-        f"the adapter `{escape_text(adapter.file.path)}` does not fit `{escape_text(base.path)}`",
+        f"the adapter `{escape_text(adapter.file.path)}` does not match `{escape_text(base.path)}`",
         notes=[reason],
         helps=[help],
     )

@@ -16,8 +16,8 @@ MAX_EXPONENT = 40
 """Maximum power of two that is folded. The remaining factor of a larger norm weight remains in the
 norm."""
 MOVED_GAINS_HELP = (
-    "norm weights are folded into these weights, so no checkpoint has them: leave out "
-    "--fold-norms, or `fold` of the spec"
+    "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
+    "remove --fold-norms, or `fold_norms` in the spec"
 )
 """The help for an out-of-range value of a folded parameter."""
 

@@ -209,7 +209,7 @@ def find_tied_pairs(
                 notes=[
                     f"they are {list(parameters[name].shape)} and {list(parameters[root].shape)}"
                 ],
-                helps=["tie only weights of the same shape; a transposed copy is a `load`"],
+                helps=["tied weights must have the same shape; for a transposed copy use `load`"],
             )
     return roots
 

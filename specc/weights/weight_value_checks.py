@@ -37,8 +37,8 @@ def check_finite(block: Array, location: str) -> None:
                 "nothing was written",
             ],
             helps=[
-                "such a file usually comes from a broken download or a diverged training run; "
-                "download it again"
+                "usual causes are an incomplete download and a diverged training run; "
+                "download the file again"
             ],
         )
 

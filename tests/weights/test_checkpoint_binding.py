@@ -208,7 +208,7 @@ def test_shape_errors_are_grouped(tmp_path: Path) -> None:
     assert {turned.code, flat.code, odd.code} == {"E0503"}
     assert turned.title == "`h.0.a` has the wrong shape (and 2 more like it)"
     assert 'load "h.{i}.a" = transpose("h.{i}.a")' in format_diagnostic(turned)
-    assert "model.safetensors holds `h.0.a`: f32[3, 2]" in format_diagnostic(turned)
+    assert "model.safetensors contains `h.0.a`: f32[3, 2]" in format_diagnostic(turned)
     assert "reshape" in format_diagnostic(flat)
     assert "axis 0 is 5 in the checkpoint and 6 in the spec" in format_diagnostic(odd)
 

@@ -236,7 +236,7 @@ def test_overflow_of_a_folded_weight(dtype: str) -> None:
             read_parameter(values, "w", kind)
         (told,) = caught.value.diagnostics
         assert told.code == "E0517"
-        assert "leave out --fold-norms" in told.helps[0]
+        assert "remove --fold-norms" in told.helps[0]
 
 
 # --- which norms ----------------------------------------------------------------------

@@ -128,7 +128,7 @@ class SlidingWindowOp(PaddedWindow):
             spare = self.compute_length_slack(length, n).number
             if spare is not None and spare < 0:
                 span = self.get_window_extent(n) + 1
-                title = f"a window spans {span} positions, the axis has {length}"
+                title = f"a window spans {span} positions, but the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
             if not self.is_position_preserving(n):
                 axes[new] = self.compute_length(length, n)
@@ -200,7 +200,8 @@ class Conv(
         weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
         if weight_channels != input_channels:
             title = (
-                f"the weight has {weight_channels} input channels, the input has {input_channels}"
+                f"the weight has {weight_channels} input channels, but the input has "
+                f"{input_channels}"
             )
             raise ShapeError(title, (0, 1), (input_channels, weight_channels))
         self.infer_window_axes(axes)
@@ -250,7 +251,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         if "o" not in axes.dims:
             axes["o"] = out
         elif axes["o"] != out:
-            title = f"the weight has {out} output channels, the bias has {axes['o']}"
+            title = f"the weight has {out} output channels, but the bias has {axes['o']}"
             raise ShapeError(title, (1, 2), (out, axes["o"]))
         for n, (old, new) in enumerate(self.pair_axis_names()):
             axes[new] = self.compute_length(axes[old], n)

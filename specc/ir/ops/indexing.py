@@ -40,7 +40,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         for length in (self.k, axes["t"] - self.k):
             if length.number is not None and length.number < 0:
-                raise ShapeError(f"top-{self.k} of an axis of length {axes['t']}", (0,))
+                raise ShapeError(f"top-{self.k} exceeds the axis length {axes['t']}", (0,))
         axes["u"] = self.k
 
 

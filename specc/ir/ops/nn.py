@@ -139,7 +139,11 @@ class Attend(
         rest = mod_dims(h, g).number
         if rest:
             raise ShapeError(
-                f"{g} key heads cannot serve {h} query heads equally", (0, 1), (h, g), "h"
+                f"the number of query heads, {h}, must be a multiple of the number of key "
+                f"heads, {g}",
+                (0, 1),
+                (h, g),
+                "h",
             )
 
 

@@ -111,12 +111,12 @@ CHARACTER_HINTS = {
     "'": 'write strings in double quotes: "…"',
     "“": 'write strings in straight double quotes: "…"',
     "”": 'write strings in straight double quotes: "…"',
-    ";": "statements need no separator; leave it out",
+    ";": "statements need no separator; remove it",
     "!": "negation is `not`; inequality is `!=`",
     "~": "negation is `not`; a missing value is `none`",
     "^": "write a power as `**`",
-    "\\": "lines need no continuation mark",
-    "−": "minus is the hyphen on the keyboard, `-`",
+    "\\": "remove it: lines need no continuation character",
+    "−": "write minus as `-`",
     "×": "write a product as `*`",
 }
 """The help for characters of other languages and of word processors, which names their
@@ -274,7 +274,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
         return f"the number `{truncate_token_text(text)}` starts with 0", fix
     if len(text) > MAX_NUMBER_LENGTH:
-        fix = "numbers are doubles, which have 17 digits"
+        fix = "numbers are float64, which has 17 significant digits"
         return f"a number of {len(text)} characters", fix
     return _explain_large_number(text)
 
@@ -284,10 +284,10 @@ def _explain_large_number(text: str) -> tuple[str, str] | None:
     # the number of digits is checked before `int` is called, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
-        return title, "integers are below 2 ** 53"
+        return title, "integers must be less than 2 ** 53"
     if float(text) == float("inf"):
         title = f"the number {truncate_token_text(text)} is too large"
-        return title, "numbers are doubles, which end near 1.8e308"
+        return title, "numbers are float64, whose maximum is about 1.8e308"
     return None
 
 
@@ -340,7 +340,7 @@ def raise_spec_too_long(size: str, span: Span, label: str = "") -> NoReturn:
     """Raise E0109 for a spec longer than MAX_SPEC_BYTES."""
     raise_error(
         "E0109",
-        f"a spec of {size}; at most {dsl_lexer.MAX_SPEC_BYTES} are read",
+        f"the spec has {size}, but the maximum is {dsl_lexer.MAX_SPEC_BYTES}",
         span,
         label,
         helps=["repeat layers with `repeat`, and move blocks to separate files with `use`"],

@@ -310,8 +310,8 @@ UNNAMED_STATEMENT_HELPS = {
     "assert": 'write a condition on config values as `require d > 2, "why"`',
     "append": "`repeat … collect x { … }` makes the list of the values of `x`",
     "print": "values inside of a graph are printed by `specc compile --tap PATTERN` and `run`",
-    "pass": "leave it out",
-    "global": "leave it out: a body reads all names outside it",
+    "pass": "remove it",
+    "global": "remove it: a body can use all names outside it",
 }
 """The help for statements of other languages that have no result, by first word or method."""
 

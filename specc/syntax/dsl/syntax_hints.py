@@ -133,7 +133,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (_is_untyped_value, "declare a type: `name: int = 8`; a derived spec sets `name = 8`"),
     (
         lambda e, t, _: t.kind == "COMMA" and {"NAME", "RBRACE"} <= e.expected_terminals,
-        "leave out the comma: entries are separated by spaces or line ends",
+        "remove the comma: entries are separated by spaces or line ends",
     ),
     (
         lambda _, t, before: (before.kind, t.kind) == ("DIMS", "LSQB"),

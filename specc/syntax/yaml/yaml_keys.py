@@ -197,7 +197,7 @@ def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     meant = find_similar_name(entry.name, STATEMENT_CONSTRUCTS)
     reader.report_error(
         "E0125",
-        "a statement binds one value",
+        "a statement must bind a single value",
         entry.key.span,
         "a second key",
         FOREIGN_STATEMENT_HINTS.get(entries[0].name)
@@ -221,10 +221,10 @@ def attach_target_types(
     if len(types) != len(targets):
         reader.report_error(
             "E0120",
-            f"{len(targets)} names have {len(types)} types",
+            f"{len(targets)} names, but {len(types)} types",
             node.span,
             "these do not pair up",
-            "write one type for each name, `_` for none",
+            "write one type per name, or `_` for none",
         )
         return targets
     return tuple(

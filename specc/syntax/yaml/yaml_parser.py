@@ -52,7 +52,9 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
     for node in nodes:
         if node is entry.value and "," in node.span.text and isinstance(node, YamlScalar):
             text = node.span.text.strip()
-            reader.report_error("E0125", "`dims` is a list", node.span, "", f"write `[{text}]`")
+            reader.report_error(
+                "E0125", "`dims` must be a list", node.span, "", f"write `[{text}]`"
+            )
             continue
         length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
         if length.name != "_" and length.name in {d.name for d in lengths}:

@@ -84,7 +84,7 @@ class YamlReader(ErrorCollector):
         found = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
-            f"{subject} is {expected}, not {found}",
+            f"{subject} must be {expected}, not {found}",
             get_first_line_span(node.span),
             f"this is {found}",
             f"write {example}",

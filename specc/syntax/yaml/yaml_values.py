@@ -77,7 +77,11 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     if len(found) == 1 and found[0].type is None:
         return found[0].name
     reader.report_error(
-        "E0101", f"{subject} is one name", node.span, "expected one name", "write a single name"
+        "E0101",
+        f"{subject} must be a single name",
+        node.span,
+        "expected one name",
+        "write a single name",
     )
     return "_"
 
@@ -156,7 +160,7 @@ def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
     reader.report_error(
         "E0125",
-        "a value as a map has one key, the name of the function",
+        "a mapping as a value must have one key, the name of the function",
         get_first_line_span(node.span),
         f"its keys are {keys}" if keys else "it has no key",
         "write `{linear: {in: x, out: d, weights: q_proj}}`",
@@ -213,7 +217,7 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     """Parse a boolean, `true` or `false`."""
     text = reader.read_scalar(entry.value, subject)
     if text not in ("true", "false"):
-        title = f"{subject} is `true` or `false`"
+        title = f"{subject} must be `true` or `false`"
         reader.report_error("E0125", title, entry.value.span, "expected a boolean", "write `true`")
     return text == "true"
 

@@ -123,7 +123,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
         notes=[
             f"`{escape_text(path)}` has this architecture; supported: {', '.join(ARCHITECTURES)}"
         ],
-        helps=["compile the checkpoint directory (config.json, safetensors) that it was made from"],
+        helps=["compile the original checkpoint directory (config.json, safetensors) instead"],
     )
 
 
@@ -195,7 +195,7 @@ class GGUFFile(TensorFile):
             return np.asarray(stored - stored.dtype.type(1))
         heads = self._heads[change]
         if len(stored) % (2 * heads):
-            reason = f"has {len(stored)} rows, which are not those of {heads} heads"
+            reason = f"has {len(stored)} rows, which do not match {heads} heads"
             raise_invalid_gguf(self.path, f"`{escape_text(name)}` {reason}")
         pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
         return pairs.swapaxes(1, 2).reshape(stored.shape)

@@ -214,7 +214,8 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
         raise _InvalidHeaderError(f"{what} is larger than any file")
     if shape[-1] % kind.block_size:
         raise _InvalidHeaderError(
-            f"{what} has rows of {shape[-1]} values; {kind.name} has {kind.block_size} a block"
+            f"{what} has rows of {shape[-1]} values, expected a multiple of the block size "
+            f"{kind.block_size} of {kind.name}"
         )
     return name, kind, shape, offset
 
@@ -228,7 +229,7 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
             f"`{escape_text(name)[:200]}` in `{escape_text(path)}` has this type",
             f"supported: {', '.join(t.name.upper() for t in BLOCK_TYPES.values())}",
         ],
-        helps=["get the file in one of these types, e.g. Q4_K_M, Q8_0 or F16"],
+        helps=["download the file in one of these types, e.g. Q4_K_M, Q8_0 or F16"],
     )
 
 

@@ -61,11 +61,11 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ({**GOOD, "ids": np.ones((1, 0), int)}, r"E0912\]: `seq` is 0, expected at least 1"),
         (
             {**GOOD, "ids": np.array([[1, 5]])},
-            r"E0913\]: an embedding table has rows 0 to 4, got index 5",
+            r"E0913\]: an embedding table has indices 0 to 4, got 5",
         ),
         (
             {**GOOD, "ids": np.array([[-1, 0]])},
-            r"E0913\]: an embedding table has rows 0 to 4, got index -1",
+            r"E0913\]: an embedding table has indices 0 to 4, got -1",
         ),
     ],
 )
