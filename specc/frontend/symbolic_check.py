@@ -10,17 +10,17 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.render import format_repr
 from specc.diagnostics.source import Span
-from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
+from specc.frontend.config_values import ConfigReader, is_derived_field
 from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.spec_values import (
-    ChoiceValue,
-    Record,
-    SpecValue,
-    UnresolvedValueError,
-    format_value,
+from specc.frontend.spec_values import Record, SpecValue, UnresolvedValueError, format_value
+from specc.frontend.trial_values import (
+    collect_default_numbers,
+    get_first_choice,
+    iterate_alternatives,
+    iterate_trial_sizes,
 )
 from specc.frontend.used_specs import apply_trial_specs
 from specc.ir.dim import Dim
@@ -211,12 +211,12 @@ def _run_trials(
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed.items()}, model)]
     errors: list[Diagnostic] = []
     # skip the sizes, which are those of the first trial
-    others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
+    others = [(p, v) for p, v in iterate_alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.map_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
         trial_model = model
         # the first trial already had this value, so its model is the same
-        if path in fixed or value != _get_first_choice(fields[path]):
+        if path in fixed or value != get_first_choice(fields[path]):
             try:
                 trial_model = runner.elaborate_alternative(fixed, path, value)
             except Failed as failed:
@@ -264,12 +264,20 @@ class _TrialRunner:
     def elaborate_alternative(
         self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
-        """Elaborate with another value of one field. Raise Failed with a note on this value."""
+        """Elaborate with another value of one field, with default sizes if a `require` rejects a
+        choice with the other sizes. Raise Failed with a note on this value.
+        """
         # another alternative of a used spec may have other fields
         others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
+        fields = self.program.map_fields_by_path()
+        defaults = collect_default_numbers({p: fields[p] for p in others if p in fields})
         try:
             return self.elaborate_fixing_fields(others | {path: value})
         except Failed as failed:
+            has_other_sizes = not others.items() >= defaults.items()
+            is_rejected = all(map(_is_requirement_error, failed.diagnostics))
+            if is_rejected and has_other_sizes and not isinstance(value, Dim):
+                return self.elaborate_alternative(others | defaults, path, value)
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
@@ -278,6 +286,7 @@ class _TrialRunner:
         """
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free: dict[str, ast.Field] = {}
+        defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         first_violation: Failed | None = None
         while True:
@@ -285,7 +294,8 @@ class _TrialRunner:
                 return self._elaborate_trial(fixed_values)
             except UnresolvedValueError as need:
                 free |= _find_free_fields(need, fields, fixed_values)
-                sizes = _iterate_trial_sizes(free)
+                defaults = collect_default_numbers(free)
+                sizes = iterate_trial_sizes(free)
                 fixed_values.update(next(sizes))
             except Failed as failed:
                 # other sizes can help only if a `require` is violated
@@ -293,10 +303,19 @@ class _TrialRunner:
                     raise failed from None
                 # if all sizes are rejected, show the first error, which has the simplest numbers
                 first_violation = first_violation or failed
-                next_sizes = next(sizes, None)
-                if next_sizes is None:
+                # other fields keep small sizes, e.g. few layers
+                named = {p: defaults.pop(p) for p in _find_required_fields(failed, defaults)}
+                next_sizes = named or next(sizes, {})
+                if not next_sizes:
                     raise first_violation from None
                 fixed_values.update(next_sizes)
+
+
+def _find_required_fields(failed: Failed, paths: Iterable[str]) -> list[str]:
+    """Return the fields that the violated requirements name, in a used spec by their last name."""
+    texts = [d.primary.span.text for d in failed.diagnostics if d.primary]
+    names = {name for text in texts for name in FIELD_PATH.findall(text)}
+    return [path for path in paths if names & {path, path.rpartition(".")[2]}]
 
 
 def _find_free_fields(
@@ -316,75 +335,3 @@ def _find_free_fields(
 
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
-TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
-"""The sizes to try if a `require` excludes the default sizes."""
-
-
-def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
-    """Yield values to try for fields that determine the structure: small sizes, the defaults,
-    then other sizes for one field at a time and for all fields together.
-    """
-    small_values: dict[str, SpecValue] = {
-        p: _get_trial_number(entry) for p, entry in fields.items()
-    }
-    yield dict(small_values)
-    yield small_values | _collect_default_numbers(fields)
-    integers = [path for path, entry in fields.items() if entry.type.name == "int"]
-    sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
-    for path in integers:
-        yield from (small_values | {path: size} for size in sizes)
-    if len(integers) > 1:  # none of the sizes above satisfies `require a == b`
-        yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
-
-
-def _collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
-    defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
-    return {path: d for path, d in defaults.items() if d is not None}
-
-
-def _get_default_number(entry: ast.Field) -> Dim | float | None:
-    if not isinstance(entry.default, ast.NumberLiteral):
-        return None
-    text = entry.default.text
-    return Dim.from_value(int(text)) if text.isdigit() else float(text)
-
-
-def _get_trial_number(entry: ast.Field) -> Dim | float:
-    if entry.type.name == "float":
-        return 0.5
-    value = _get_default_number(entry)
-    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
-
-
-def _iterate_alternatives(
-    program: Program, fixed_values: dict[str, SpecValue]
-) -> Iterator[tuple[str, SpecValue]]:
-    """Yield other values to try, one at a time."""
-    for path, entry in program.map_fields_by_path().items():
-        # values for one alternative of a used spec do not apply to the other alternatives
-        is_assigned = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
-        if is_assigned:
-            continue
-        match entry.type.name:
-            case "bool":
-                yield path, True
-                yield path, False
-            case "choice":
-                yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
-            case "int" if path in fixed_values:
-                yield path, Dim.from_value(1)
-                yield path, Dim.from_value(2)
-
-
-def _get_first_choice(entry: ast.Field) -> SpecValue:
-    """Return the value of a bool or choice field in the first trial, or None if the value is
-    unknown.
-    """
-    if entry.default is None:
-        return None if entry.type.optional else get_first_trial_value(entry.type)
-    if not isinstance(entry.default, ast.Name):
-        return None
-    word = entry.default.path
-    if entry.type.name == "bool":
-        return {"true": True, "false": False}.get(word)
-    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None

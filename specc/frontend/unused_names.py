@@ -218,14 +218,23 @@ class LivenessAnalysis:
             if _is_read(target.name, live):
                 self.unused_warnings.pop(target.span, None)
                 continue
+            suggestion = self._suggest_reading(target.name, statement, live)
             self.unused_warnings[target.span] = make_unused_warning(
                 f"value `{target.name}` of `{self.block.name}`",
                 target.name,
                 target.span,
                 live | used,
-                "remove it, or assign it to `_`",
+                f"{suggestion}remove it, or assign it to `_`",
             )
         return _remove_names(live, (t.name for t in statement.targets)) | used
+
+    def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
+        """Suggest to read a value instead of its first operand, if later statements read that."""
+        params = {p.name for p in self.block.params or ()}
+        targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
+        names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
+        operand = next((n for n in names if n in params | targets), "")
+        return f"read `{name}` instead of `{operand}` below, " if operand in live else ""
 
     def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
         live_at_end = live | set(statement.collect)

@@ -48,7 +48,7 @@ def trials_of(spec: str) -> list[SymbolicTrial]:
 )
 def test_skipped_trials_equal_the_first_trial(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saving = trials_of(spec)
-    monkeypatch.setattr(symbolic_check, "_get_first_choice", lambda entry: None)
+    monkeypatch.setattr(symbolic_check, "get_first_choice", lambda entry: None)
     for ours, tried in zip(saving, trials_of(spec), strict=True):
         assert ours.trial_values == tried.trial_values
         assert lines(ours.model.graph) == lines(tried.model.graph)
@@ -124,6 +124,25 @@ def test_assigned_choice_leaves_others_open() -> None:
     spec = open_spec("seq2seq", config_settings=["order=forward"])
     tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
     assert {"shared": "true"} in tried
+
+
+def test_choice_that_needs_larger_sizes_is_tried(tmp_path: Path) -> None:
+    """`shared` is rejected with two layers, and its error is found with the default size."""
+    path = tmp_path / "m.specc"
+    text = ONE_OF.replace("b: int = 4", "b: int = 4  layers: int = 8") % "not shared | layers > 4"
+    text = text.replace("{ return", "{\n  repeat i in layers { x = x + 1.0 }\n  return")
+    path.write_text(text)
+    with pytest.raises(Failed, match="E030"):
+        trials_of(str(path))
+
+
+def test_requirement_changes_only_the_sizes_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "m.specc"
+    text = ONE_OF.replace("b: int = 4", "b: int = 4  layers: int = 40  width: int = 64")
+    text = text % "width % 32 == 0\nrequire not shared | a == b"
+    loops = "repeat i in layers { x = x + 1.0 }\n  repeat i in width { x = x + 1.0 }"
+    path.write_text(text.replace("{ return", "{\n  " + loops + "\n  return"))
+    assert trials_of(str(path))[0].trial_values == {"layers": "2", "width": "64"}
 
 
 WINDOWED = """specc 1

@@ -22,6 +22,7 @@ def test_every_waiver_has_a_reason() -> None:
 BAD = """
 from dataclasses import dataclass
 from importlib import import_module
+from typing import runtime_checkable
 
 def f(x):
     if hasattr(x, "a"):
@@ -63,6 +64,7 @@ def test_planted_violations_are_found() -> None:
             "call",
             "call",
             "import",
+            "lookup",
             "arguments",
             "ignore",
         ]

@@ -23,6 +23,8 @@ MAX_POSITIONAL_ARGUMENTS = 6
 CLASS_LISTS = {"specc/syntax/ast.py"}
 """Files that consist of many small classes: their length is not limited."""
 FORBIDDEN = {"hasattr", "eval", "exec", "globals", "setattr"}
+STATIC_LOOKUPS = {"runtime_checkable", "getattr_static"}
+"""Names whose attribute lookup ignores the `__getattr__` of a module, in `isinstance` since 3.12."""
 DYNAMIC_IMPORTERS = {"specc/cli/main.py", "specc/backend.py"}
 """The two files that may import a module by its name as a string: commands, and backends."""
 TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<code>\[[\w, -]+\])?(?P<reason>.*)")
@@ -134,12 +136,19 @@ def _call(node: ast.AST, where: str) -> Iterator[Offender]:
         yield Offender("arguments", where, what)
 
 
+def _static_lookup(node: ast.AST, where: str) -> Iterator[Offender]:
+    used = node.name if isinstance(node, ast.alias) else getattr(node, "attr", "")
+    if used in STATIC_LOOKUPS:
+        yield Offender("lookup", where, f"{used} ignores __getattr__ of modules")
+
+
 RULES: dict[type[ast.AST], tuple[Callable[[ast.AST, str], Iterator[Offender]], ...]] = {
     ast.FunctionDef: (_sizes,),
     ast.AsyncFunctionDef: (_sizes,),
     ast.ClassDef: (_sizes, _dataclass, _late_attributes),
     ast.Call: (_call,),
-    ast.Attribute: (_call,),
+    ast.Attribute: (_call, _static_lookup),
+    ast.alias: (_static_lookup,),
 }
 """Rules by node type."""
 
