@@ -83,13 +83,17 @@ def _raise_missing_section(
     keys, span = used_spec.use.sources, used_spec.use.span
     quoted = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
+    member = member or next(filter(None, map(data.find, keys)), None)
+    helps = [f"if the model has no `{used_spec.name}`, use a spec without it: docs/families.md"]
+    if not (member and member.is_null):
+        helps.insert(0, f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec')
     raise_error(
         "E0227",
         f"{data.span.source.name} has no object {quoted}",
         member.value.span if member else span,
         "this is not a config object" if member else label,
         related_labels=Label.list_from_span(span, label) if member else (),
-        helps=[f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec'],
+        helps=helps,
     )
 
 

@@ -476,6 +476,25 @@ def test_image_encoder_of_any_size(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-5 * float(wanted.abs().max()))
 
 
+def test_gemma4_without_image_encoder(tmp_path: Path) -> None:
+    """docs/families.md has the spec for `"vision_config": null`."""
+    config = transformers.Gemma4Config(
+        text_config=GEMMA4_TEXT, vision_config=None, image_token_id=IMAGE
+    )
+    theirs = randomize_weights(transformers.Gemma4ForConditionalGeneration(config), seed=5)
+    theirs.save_pretrained(tmp_path)
+    theirs.double()
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    spec = tmp_path / "text_only.specc"
+    spec.write_text(page.partition("```specc\n")[2].partition("```")[0], encoding="utf-8")
+    ours = open_weighted_spec(str(spec), tmp_path).compiled
+    ids, keep = pad_left([[5, 6, 7, 8, 9], [10, 11, 12]])
+    with torch.no_grad():
+        wanted = theirs(input_ids=torch.tensor(ids), attention_mask=torch.tensor(keep)).logits
+    made = ours.run(input_ids=ids, attention_mask=keep)["logits"]
+    np.testing.assert_allclose(made[keep], wanted[keep], atol=1e-5 * float(wanted.abs().max()))
+
+
 def test_image_encoder_of_gemma4(tmp_path: Path) -> None:
     """Image tokens of padded images are those of the class, which concatenates images."""
     config = transformers.Gemma4VisionConfig(**GEMMA4_VISION)
