@@ -8,7 +8,8 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -105,6 +106,28 @@ def sync_directory(path: Path) -> None:
     finally:
         with suppress(OSError):
             os.close(fd)
+
+
+@contextmanager
+def discard_native_stderr() -> Iterator[None]:
+    """Discard what native code writes to stderr, e.g. the message of a Rust panic, which is also
+    raised as an exception. With several threads nothing is discarded, because stderr is shared.
+    """
+    try:
+        saved = os.dup(2) if threading.active_count() == 1 else None
+    except OSError:  # stderr is closed
+        saved = None
+    if saved is None:
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def is_process_alive(pid: int) -> bool:

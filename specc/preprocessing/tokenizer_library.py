@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
+from specc.io.platform import discard_native_stderr
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile
 
@@ -215,12 +216,8 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     """
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
-        raise_error(
-            "E0941",
-            f"cannot use the tokenizer `{escape_text(name)}`: {reason}",
-            span,
-            helps=TOKENIZER_HELPS,
-        )
+        title = f"cannot use the tokenizer `{escape_text(name)}`: {reason}"
+        raise_error("E0941", title, span, helps=TOKENIZER_HELPS)
 
     try:
         text = data.decode("utf-8")
@@ -390,7 +387,8 @@ def _load_tokenizer(text: str) -> Tokenizer:
 def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
     """Convert errors of the library to diagnostics; a Rust panic is not an `Exception`."""
     try:
-        yield
+        with discard_native_stderr():
+            yield
     except (Failed, MemoryError):
         raise
     except BaseException as fault:

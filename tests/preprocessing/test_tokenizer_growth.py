@@ -2,6 +2,8 @@
 tokenized."""
 
 import json
+import subprocess
+import sys
 from functools import partial
 from threading import Event, Thread
 from typing import Any, NoReturn
@@ -206,3 +208,25 @@ def test_long_texts_equal_the_library() -> None:
     ids = tokenizers.Tokenizer.from_str(content).encode(text).ids
     assert tokenize_text(text, record) == ids
     assert decode_token_ids(ids, record) == text
+
+
+PANIC = """
+import os, sys
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.tokenizer_files import JsonTokenizer
+from specc.preprocessing.tokenizer_library import check_tokenizer_file, tokenize_text
+record = JsonTokenizer(file=check_tokenizer_file(sys.stdin.buffer.read(), "tokenizer.json"))
+for text in ("a", "a" * 1000):
+    try:
+        tokenize_text(text, record)
+    except Failed as failed:
+        print(failed.diagnostics[0].code, flush=True)
+    os.write(2, b"later\\n")
+"""
+
+
+def test_panic_of_the_library_is_an_error_without_a_trace() -> None:
+    file = make_tokenizer_file(pre_tokenizer={"type": "FixedLength", "length": 0})
+    done = subprocess.run([sys.executable, "-c", PANIC], input=file, capture_output=True)
+    assert done.stdout.split() == [b"E0908", b"E0908"]
+    assert done.stderr.split() == [b"later", b"later"]
