@@ -91,9 +91,8 @@ class PaddingOffsets:
         if _is_transposed_conv_axis(node.op, dependence):
             to_axis = dependence.operand_axis
             return replace(dependence, kind="strided", result_axis=to_axis, offsets=SAME_POSITION)
-        match node.op:
-            case ops.Pad(axis=axis, mode="edge") if axis == dependence.operand_axis:
-                return make_shift_dependence(node, dependence) or dependence
+        if (joined := _follow_joined_positions(self, node, dependence)) is not None:
+            return joined
         if _get_op_axis(node.op) != dependence.operand_axis:
             return dependence
         if length in self.offsets:
@@ -169,6 +168,22 @@ class PaddingOffsets:
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
         ends = offset + first - stop, start - offset - self.padded_length + last
         return any(is_never_negative(d, self.min_lengths) for d in ends)
+
+
+def _follow_joined_positions(
+    offsets: PaddingOffsets, node: Node, dependence: Dependence
+) -> Dependence | None:
+    """Return the dependence of padded positions whose axis gets copies of its ends or is
+    concatenated with axes of equal size, or None.
+    """
+    match node.op:
+        case ops.Pad(axis=axis, mode="edge") if axis == dependence.operand_axis:
+            return make_shift_dependence(node, dependence)
+        case ops.Concat(axis) if axis == dependence.operand_axis:
+            parts = _find_merged_lengths(node, offsets.offsets, offsets.padded_length)
+            if parts and offsets.merged_lengths.get(multiply_dims(parts)) == parts:
+                return replace(dependence, kind="same", result_axis=axis)
+    return None
 
 
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
@@ -250,13 +265,15 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     before, twice = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nested_nodes(graph):
-        for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):
-            if before.setdefault(length, place) != place:
-                twice.add(length)
         if (parts := _find_merged_lengths(node, before, padded_length)) is not None:
             whole = multiply_dims(parts)
             if merged.setdefault(whole, parts) != parts:
                 twice.add(whole)
+            continue
+        for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):
+            if before.setdefault(length, place) != place:
+                twice.add(length)
+    twice |= before.keys() & merged.keys()
     known = {d: p for d, p in before.items() if d not in twice}
     one_axis = {
         d: parts
@@ -271,9 +288,13 @@ def _find_merged_lengths(
 ) -> tuple[Dim, ...] | None:
     """Return the sizes of the axes that a node merges into one if one of them is padded, or None.
     Axes of size 1 and an outermost axis of constant size among constant sizes are ignored, because
-    the merged axis has the same order of positions as the padded axis.
+    the merged axis has the same order of positions as the padded axis. `k` concatenated values
+    with the padded axis have the layout of `k` merged with this axis.
     """
     match node.op:
+        case ops.Concat(axis) if {a.shape[axis] for a in node.operands} == {padded_length}:
+            count = len(node.operands)
+            return (Dim.from_value(count), padded_length) if count > 1 else None
         case ops.Merge(axis, count) if node.first_operand is not None:
             parts = node.first_operand.shape[axis : axis + count]
             is_single = multiply_dims(parts) in parts

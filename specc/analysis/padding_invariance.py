@@ -21,7 +21,7 @@ from specc.analysis.padding_windows import is_shift_unaffected, is_window_unaffe
 from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
-from specc.ir.types import Interval
+from specc.ir.types import FULL_INTERVAL, Interval
 
 
 def is_unaffected_by_padding(read: PaddedRead) -> bool:
@@ -61,12 +61,16 @@ def _is_last_rank(read: PaddedRead) -> bool:
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:
-    """Return True if a sum or reduction over an axis that merges batch and positions ignores
-    padding.
+    """Return True if an op that reads an axis with padding between valid positions ignores
+    padding: it depends on their order but not on the distances between them.
     """
     if isinstance(read.op, ops.CumSum):
         return read.is_zero
-    return isinstance(read.op, ops.Reduce) and _is_neutral_full_read(read)
+    if read.dependence.kind == "band":
+        has_all_distances = resolve_dependence(read.node, read.dependence)[1] == FULL_INTERVAL
+        return has_all_distances and _is_masked_at_padding(read)
+    summing = ops.Reduce | ops.Softmax | ops.Einsum | ops.MatMul
+    return isinstance(read.op, summing) and _is_neutral_full_read(read)
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from support.random_padded_specs import compare_spec_with_padding, elaborate_padded_spec
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
-from specc.analysis import padding_dataflow, padding_windows
+from specc.analysis import padding_dataflow, padding_invariance, padding_windows
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 
@@ -17,6 +17,8 @@ MIN_SHARE = 0.78
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
+REPEATED = "concat([{x}, tanh({x})], axis=1) ; concat([{keep}, {keep}], axis=1)"
+"""A stream and its mask, in which padding is between the valid positions."""
 BEST = "argmax(where({keep}, sum({x}), -inf), axis=1)"
 LEAKS = {
     "an index into an axis with positions before it": (
@@ -37,8 +39,34 @@ LEAKS = {
         "pad({x}, after=2) ; {x} + gather({p}1, sum(cast({keep}, to=int), axis=1) + 1 - 1, axis=1)[:, none]",
         ("right",),
     ),
+    "a window over a concatenated stream": (
+        f"{REPEATED} ; attend({{x}}, {{p}}1, {{p}}1, mask=window(3, ahead=3) & visible({{p}}2))",
+        SIDES,
+    ),
+    "a convolution over a concatenated stream": (
+        f"{REPEATED} ; where({{p}}2[..., none], {{p}}1, 0.0)"
+        " ; {x} + sum(tanh(conv({p}3, out=4, kernel=2, padding=same) @ c{p}) * float({p}2)[..., none], axis=1)[:, none]",
+        SIDES,
+    ),
+    "a slice of a concatenated stream": (
+        f"{REPEATED} ; {{x}} + masked_mean_pool({{p}}1[:, 1:-1], {{p}}2[:, 1:-1])[:, none]",
+        SIDES,
+    ),
 }
 CLEAN = {
+    "the mean of a concatenated stream": (
+        f"{REPEATED} ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
+        SIDES,
+    ),
+    "attention to a concatenated stream": (
+        f"{REPEATED} ; attend({{x}}, {{p}}1, {{p}}1, mask=visible({{p}}2))",
+        SIDES,
+    ),
+    "a recurrent layer over a concatenated stream": (
+        f"{REPEATED} ; gru({{p}}1, hidden=4, reset=after, keep={{p}}2) @ l{{p}}"
+        " ; {x} + {p}3a[:, 0][:, none]",
+        SIDES,
+    ),
     "the first valid position": (
         "{x} + gather({x}, argmax(cast({keep}, to=int), axis=1), axis=1)[:, none]",
         SIDES,
@@ -88,6 +116,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         padding_windows,
         "_is_reading_only_padding",
         lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
+    ),
+    "distances on a concatenated axis have no effect": (
+        padding_invariance,
+        "_is_merged_read_neutral",
+        lambda read: True,
     ),
     "every difference is the last index": (
         padding_dataflow,
