@@ -21,8 +21,8 @@ SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 
 @dataclass(kw_only=True)
 class DerivedSpec:
-    """Description of a spec to write: its name, its base spec, config values by path that override
-    the defaults, and comment lines before and after the spec.
+    """A spec to write: its name, its base spec, config values by path that override the defaults,
+    and comment lines before and after the spec.
     """
 
     name: str
@@ -107,13 +107,15 @@ def _iterate_used_spec_values(
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
-    """Build the expression at a path: a value, a record of nested values, or a call."""
+    """Build the expression for the value at a path: a literal, a record of nested values, or a
+    call.
+    """
     below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in below)
     inner = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(inner))
-    if inner:  # a used spec: its name, with its values as options
+    if inner:  # the value is a used spec: a call of its name, with its config values as arguments
         return ast.Call(ast.Name(values[path]), options=tuple(inner))
     return parse_expression(Source("<value>", values[path]))
 
@@ -130,8 +132,8 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 def _format_value(
     program: Program, instance: DerivedSpec, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
-    """Return a field's value as text, and True if the value is written. For a default that is
-    computed from other fields, return False; it is written as a comment.
+    """Return the source text of a field's value, and True if it is written as a value. For a
+    default that is computed from other fields, return False; it is written as a comment.
     """
     if path in instance.values:
         return instance.values[path], True

@@ -29,9 +29,9 @@ CHUNK = Dim.from_value(CHUNK_LENGTH)
 class LinearRecurrence:
     """The operands of a linear recurrence in a loop body. None of them depends on the state.
 
-    The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1.
-    Keys, values and queries lack the other axis or have length 1 along it; `decay` has length 1
-    along both. `rate` is [*lead, 1].
+    The last two axes of the state are the key axis and the value axis; `key_axis` is -2 or -1. Keys
+    and queries lack the value axis, values the key axis, or have size 1 along it; `decay` has size
+    1 along both. `rate` is [*lead, 1].
     """
 
     key_axis: int
@@ -44,7 +44,7 @@ class LinearRecurrence:
 
     @property
     def value_axis(self) -> int:
-        """The value axis of the state, which the results have, too."""
+        """The value axis of the state, which is also an axis of the results."""
         return -3 - self.key_axis
 
 
@@ -72,7 +72,9 @@ def compute_recurrence_in_chunks(
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Return the state with the key axis before the value axis, or restore the original order."""
+    """Transpose the state so that the key axis precedes the value axis; applied twice, restore the
+    original order.
+    """
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -83,7 +85,8 @@ def _transpose_matrix(b: GraphBuilder, x: Value) -> Value:
 
 @dataclass(frozen=True)
 class _ChunkedOperands:
-    """The operands at all positions, [b, n, …, x], split into chunks, [b, chunks, 64, …, x].
+    """The operands of the recurrence at all positions, [b, n, …, x], split into chunks, [b, chunks,
+    64, …, x].
 
     At masked positions and at the padding of the last chunk, keys, values and the logarithm of the
     decay are zero, so that the state does not change.
@@ -120,7 +123,7 @@ class _ChunkedOperands:
         return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values at all positions as vectors, without the axis of length 1 if there is
+        """Return the values at all positions as vectors, without the axis of size 1 if there is
         one.
         """
         x = full_values[value]
@@ -143,9 +146,9 @@ def _join_chunks(b: GraphBuilder, x: Value, keep: Value | None, length: Dim) -> 
 
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
-    """Add [64, 64] masks of the lower triangle with and without the diagonal. If a triangular
-    system is solved, also add the identity and, for each block size 1, 2, 4, …, a mask of the
-    blocks to the left of every second diagonal block.
+    """Add [64, 64] masks of the lower triangle, with and without the diagonal. If `solves_system`
+    (delta rule), also add the identity and, for each block size 1, 2, 4, …, a mask of the blocks to
+    the left of every second diagonal block.
     """
     place = b.add_op(ops.Range(CHUNK))
     row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
@@ -170,8 +173,8 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(CellBuilder):
-    """Builds the body of the loop over chunks: matrices are [*lead, 64, x], states
-    [*lead, k, v].
+    """Builds the body of the loop over chunks: operands are [*lead, 64, x], the state is [*lead, k,
+    v].
     """
 
     rank: int
@@ -179,7 +182,7 @@ class _ChunkBodyBuilder(CellBuilder):
     def build_body(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
-        """Build the body for the given operands of the loop."""
+        """Build the body for these operands of the loop over chunks."""
         inner = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))
         lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
@@ -286,12 +289,12 @@ class _Decays:
                 pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
         zero = b.add_op(ops.Constant(0.0, "f32"))
-        # sum the logarithms between two positions, because differences of cumulative sums would
-        # lose precision
+        # sum the logarithms between two positions, because differences of cumulative sums lose
+        # precision
         between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 
     def decay_state(self, body: _ChunkBodyBuilder, x: Value) -> Value:
-        """Return the state before the chunk, decayed to each position."""
+        """Return `x` multiplied by the decay from the start of the chunk to each position."""
         return x if self.total is None else body.add_op("mul", self.total, x)

@@ -1,4 +1,4 @@
-"""Fuse a `Scan` over a known cell into an RNN, GRU or LSTM op.
+"""Fuse a `Scan` whose body contains an RNN, GRU or LSTM cell into an `rnn`, `gru` or `lstm` op.
 
     scan x in xs carry h collect logits {      hs, h = gru(xs, h)
       h = gru_cell(x, h)                  →    scan h in hs collect logits {
@@ -7,7 +7,7 @@
 
 A body is matched against the cells of `specs/std/recurrent.specc`, whose graphs are built here as
 patterns. Other scan outputs may depend on the scanned values and the new state; the remaining loop
-has no carries and is therefore vectorized completely.
+has no loop-carried values and is therefore vectorized completely.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan over a known cell to a recurrent layer; return None if the op does not
-    match.
+    """Rewrite a scan over an RNN, GRU or LSTM cell to a recurrent layer; return None for other
+    ops.
     """
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
@@ -49,8 +49,7 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
     if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
-    # Any of the scanned values may be the input of the cell; the others may be read by other
-    # outputs.
+    # Any scanned value may be the input of the cell; the others may be read by other scan outputs.
     for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
         # No two cells compute the same function, so at most one pattern matches.
@@ -62,7 +61,9 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that may be the input of a cell, with each pattern for its type."""
+    """Yield each scanned value that may be the input of a cell, with each cell pattern for its
+    type.
+    """
     for row in scanned:
         if row.rank == 2 and row.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(row.type, [s.type for s in states]):
@@ -92,7 +93,7 @@ class _PatternBuilder(CellBuilder):
         return self.b.add_input(name, Input(Type(self.element_type.dtype, shape)))
 
     def add_linear_weights(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
-        """Add the weight and the bias of a linear layer as inputs."""
+        """Add the weight `[out, width]` and the bias of a linear layer as inputs."""
         return {weight: self.add_input(weight, out, width), bias: self.add_input(bias, out)}
 
     def build_pattern(self, layer: FusedLayer) -> _CellPattern:
@@ -119,7 +120,8 @@ class _PatternBuilder(CellBuilder):
         """Return the next state as `z * h + (1 - z) * new`, in the form that specs use."""
         z, new = compute_gru_gates(self, op, element, h, w)
         shut = self.add_op("sub", self.add_input("one"), z)
-        # The update gate is the fraction of the old state that is either kept or replaced.
+        # The update gate is the fraction of the old state that is kept, or the fraction that is
+        # replaced.
         old, fresh = (z, shut) if op.update == "old" else (shut, z)
         return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
@@ -142,8 +144,8 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
-    """Match each input of the pattern with a value of the body; return None if the body does not
-    match.
+    """Match each input of the pattern with a value of the loop body; return None if the body does
+    not match.
     """
     # A cell without biases matches the pattern without optional biases.
     free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
@@ -162,14 +164,14 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Return the extended bindings if the value matches the pattern. Operands of sums and products
-    match in either order.
+    """Return the extended bindings if the value matches the pattern, otherwise None. Operands of
+    sums and products match in either order.
     """
     if pattern.node is None:
         return _match_leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
-    # Sums may be written in either order; trying both avoids additional patterns.
+    # Sums may be written in either order; trying both orders avoids additional patterns.
     orders = [value.node.args]
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
@@ -204,7 +206,7 @@ def _match_operands(
 
 
 class _LoopFusion:
-    """A loop over a cell that is converted to a recurrent layer, and the other outputs of the
+    """A loop over a cell that is fused into a recurrent layer, with the other scan outputs of the
     loop.
     """
 
@@ -224,7 +226,7 @@ class _LoopFusion:
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
     def build_results(self, element: Value) -> NodeResults | None:
-        """Return final states and scan outputs; return None if a weight is computed in the
+        """Return final states and scan outputs; return None if a weight is computed inside the
         loop.
         """
         b, op = self.b, self.op
@@ -258,7 +260,7 @@ class _LoopFusion:
     def _build_scan_output(
         self, collected: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs; a value equal to `state` is replaced by the `states` of the
+        """Yield the scan outputs; a scan output equal to `state` is replaced by the `states` of the
         layer.
         """
         rest = [v for v in collected if v is not state]
@@ -273,7 +275,7 @@ class _LoopFusion:
         return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
 
     def _is_computable_from_state(self, collected: Sequence[Value], new_state: Value) -> bool:
-        """Return True if all scan outputs can be computed from inputs and the new state."""
+        """Return True if all scan outputs can be computed from scanned values and the new state."""
         ends = [v for v in collected if v is not new_state]
         live = collect_required_nodes(
             ends, lambda node: [a for a in node.operands if a is not new_state]
@@ -286,8 +288,8 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenated parts, or the whole weight from which
-        the parts were sliced.
+        """Return the weight of all gates: the concatenation of two weights, or the weight of which
+        both are slices.
         """
         if first_part is None or other_part is None:
             return first_part
@@ -296,7 +298,7 @@ class _LoopFusion:
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
                 Node(ops.Slice(0, again, stop), (Value() as other,)),
             ) if source is other:
-                # the two parts are adjacent and cover the whole weight
+                # the two slices are adjacent and cover all of the weight
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)
@@ -304,7 +306,9 @@ class _LoopFusion:
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other scan outputs with a loop without carries over inputs and states."""
+        """Compute the other scan outputs by a loop over inputs and states, without loop-carried
+        values.
+        """
         op = self.op
         rows = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]

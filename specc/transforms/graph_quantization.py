@@ -6,8 +6,8 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight becomes two parameters, quantized values (codes) and scales, also inside loops; slices
-of the weight become slices of both. A KV cache has one scale per head and feature, which is a
+Each weight becomes two parameters, codes (quantized values) and scales, also inside loops; a slice
+of the weight becomes a slice of each. A KV cache has one scale per head and feature, which is a
 parameter of the step.
 """
 
@@ -48,7 +48,9 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return the two weights of each LSTM without projection, if both are parameters."""
+    """Return the pairs of weights (input and recurrent) of LSTMs without projection, if both are
+    parameters.
+    """
     names = {value: name for name, value in graph.parameters.items()}
     found: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -101,12 +103,14 @@ class QuantizedParameters:
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """Return its parameters: codes, scales, and zero points if it has any."""
+        """Return the codes, the scales, and the zero points if there are any."""
         zeros = () if self.zero_points is None else (self.zero_points,)
         return self.codes, self.scales, *zeros
 
     def convert_parts(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
-        """Return the weight with each parameter replaced by `convert(name, parameter)`."""
+        """Return the weight with its codes, scales and zero points replaced by `convert(name,
+        parameter)`.
+        """
         zeros = self.zero_points
         return replace(
             self,
@@ -164,8 +168,8 @@ def _make_quantized_weight(
 
 @dataclass
 class _WeightQuantizer:
-    """Rebuilds nodes. `new_values` maps old values to new values; `quantized_weights` maps weights
-    and views of weights to quantized weights.
+    """Rebuilds nodes with quantized weights. `new_values` maps old values to new values;
+    `quantized_weights` maps weights and views of weights to quantized weights.
     """
 
     builder: GraphBuilder
@@ -176,7 +180,7 @@ class _WeightQuantizer:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._convert_node(node, results)
-            # views of a weight have no results in the new graph
+            # views of a weight have no values in the new graph
             self.new_values.update(zip(results, new, strict=False))
             self.builder.copy_origin(graph, node, new)
 
@@ -193,7 +197,7 @@ class _WeightQuantizer:
                 )
                 return ()
             case ops.Cast(to):
-                # a layer computed in 16 bits has 16-bit scales
+                # the scales of a layer that is computed in 16 bits are 16-bit floats
                 scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
                 self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
                 return ()
@@ -211,8 +215,8 @@ class _WeightQuantizer:
     def _slice_weight(
         self, op: ops.Slice, quantized_weight: QuantizedParameters
     ) -> QuantizedParameters:
-        """Slice the parts of a weight along the last axis in the layout `columns`, and along the
-        first axis in other layouts.
+        """Slice codes, scales and zero points: along the last axis in the layout `columns`, and
+        along the first axis in other layouts.
         """
         last = quantized_weight.format.layout == "columns"
         return quantized_weight.convert_parts(
@@ -239,7 +243,7 @@ class _WeightQuantizer:
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
-        """Convert an LSTM with both weights quantized."""
+        """Convert an LSTM whose two weights are quantized to a `quantized_lstm`."""
         pairs = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]
@@ -263,14 +267,14 @@ class _WeightQuantizer:
         )
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or experts op. The inputs of the body are the parts of each quantized
-        weight; stacked weights are split by expert.
+        """Convert a loop or a mixture of experts. The body gets the codes, scales and zero points
+        of each quantized weight as inputs; stacked weights are sliced by expert.
         """
         given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
         stacked = len(given.stacked)
         # The inputs of a body are values that change in each iteration, followed by captures, which
-        # may be weights. The operands of the loop end with the same captures.
+        # may be weights. The operands of the loop end with these captures, too.
         changing = len(inputs) - len(given.captured) - stacked
         values = node.operands
         outside = len(values) - (len(inputs) - changing)
@@ -279,7 +283,7 @@ class _WeightQuantizer:
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
             inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
-        # A quantized stack is replaced by one stack for each of its parts.
+        # A quantized stack of weights is replaced by stacks of codes, scales and zero points.
         more = 0
         for operand_index, outer in enumerate(values[outside:]):
             name, value = inputs[changing + operand_index]
@@ -311,7 +315,7 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Declare the inputs of a body for the parts of a quantized weight."""
+    """Declare the body inputs for the codes, scales and zero points of a quantized weight."""
     labels = {"codes": "numbers"}
 
     def add_input(part: str, value: Value) -> Value:
@@ -324,11 +328,11 @@ def _add_quantized_body_inputs(
 
 
 STATE_SCALE_SUFFIX = ":scale"
-"""Suffix of the names of a state's scales."""
+"""Suffix of the name of the scales of a KV cache."""
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with the given KV caches in int8."""
+    """Return `step` with the given KV caches stored in int8."""
     keys = {c.key: c.present_key for c in caches}
     after = keys | {c.value: c.present_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
@@ -351,7 +355,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
-    """Return the facts of the inputs of `step`, with the dtype int8 for inputs in `names`."""
+    """Return the descriptions of the inputs of `step`, with the dtype int8 for those in `names`."""
     return {
         name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
         for name, f in step.input_facts.items()
@@ -359,7 +363,7 @@ def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:
-    """Return the scales of a state, one per head and feature."""
+    """Return the parameter with the scales of a KV cache, one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.from_value(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")

@@ -58,7 +58,9 @@ def _apply_first_rule(
 def _copy_node_origin(
     builder: GraphBuilder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
-    """Copy the origin of the old node to the new nodes and to the nodes of `values`."""
+    """Copy an origin to all nodes after the first `count` nodes of the builder, and to the nodes
+    that compute `values`.
+    """
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]

@@ -22,7 +22,7 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
-    """Return the parameters that only linear layers read."""
+    """Return the names of parameters that are read only by linear layers."""
     users, shown = graph.map_users(), set(graph.outputs.values())
     return frozenset(
         name
@@ -33,7 +33,7 @@ def find_linear_weights(graph: Graph) -> frozenset[str]:
 
 
 def _find_matrix_operand(node: Node) -> int | None:
-    """Return the operand of a linear layer that may be stored transposed, or None."""
+    """Return the index of the operand of a linear layer that may be stored transposed, or None."""
     return 1 if isinstance(node.op, ops.Linear) else None
 
 
@@ -52,8 +52,8 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:
-    """Undo `transpose_stored_weights`: restore the layout `[out, in]` of weights that only linear
-    layers read. The storage layout of a checkpoint is not part of the architecture.
+    """Undo `transpose_stored_weights`: restore the layout `[out, in]` of weights that are read only
+    by linear layers. The storage layout of a checkpoint is not part of the architecture.
     """
     types = _find_transposed_types(graph)
     if not types:
@@ -74,7 +74,9 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` types of weights that only linear layers read, through a transpose."""
+    """Return the `[out, in]` types of weights that are read only by linear layers, through a
+    transpose.
+    """
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -86,7 +88,9 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
 def _iterate_other_operands(
     node: Node, transposed: Container[Value | None]
 ) -> Iterator[Value | None]:
-    """Yield the operands that a node neither transposes nor reads as a transposed matrix."""
+    """Yield the operands of a node, except a matrix that it transposes or that a linear layer reads
+    through a transpose.
+    """
     over = node.op == MATRIX_TRANSPOSE
     # a weight that is also read as stored, or whose transpose has another use, is excluded
     kept = 0 if over else _find_matrix_operand(node)
@@ -135,14 +139,15 @@ class _ValueUsers:
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if only `norm` reads these parameters. Otherwise, folding would also change
-        the other consumer.
+        """Return True if `norm` is the only consumer of these parameters; otherwise, folding would
+        change the other consumers, too.
         """
         return all(a in self.names and self.of[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
-        """Return the weights by which linear layers multiply `result`, each with True if it is
-        transposed. Return None if `result` has other users or a weight is used in both layouts.
+        """Return the names of the weights by which linear layers multiply `result`, each with True
+        if it is transposed. Return None if `result` has other users or a weight is used in both
+        layouts.
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(result, ()):
@@ -155,14 +160,14 @@ class _ValueUsers:
         return maps
 
     def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
-        """Return the weight with which a linear layer multiplies `result`, with True if the weight
-        is transposed. Return None for other users, unquantized weights, and weights with other
+        """Return the name of the weight with which a linear layer multiplies `result`, and True if
+        it is transposed. Return None for other users, unquantized weights, and weights with other
         users.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
             return None
         value = find_underlying_weight(reader.args[1])
-        # the result is multiplied by itself, which is not linear
+        # `result` is multiplied by itself, so the product is not linear in it
         if value is None or value not in self.names or result in reader.args[1:]:
             return None
         if self.names[value] not in self.rounded:
@@ -173,7 +178,9 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True if a view transposes a weight. Return None for other views such as slices."""
+        """Return True if a view transposes a weight, False if there is no view, and None for other
+        views such as slices.
+        """
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed
@@ -183,7 +190,9 @@ class _ValueUsers:
         return is_transposed
 
     def _is_only_reader(self, weight: Value, result: Value) -> bool:
-        """Return True if only linear layers of `result` read a weight, transposed or not."""
+        """Return True if a weight is read only by linear layers whose input is `result`, transposed
+        or not.
+        """
         for reader in self.of.get(weight, ()):
             if isinstance(reader.op, ops.Transpose):
                 if not self._is_only_reader(self.results[reader], result):

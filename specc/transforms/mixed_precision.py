@@ -1,11 +1,11 @@
-"""Compute in fp16 or bf16 where rounding is harmless, and in fp32 elsewhere.
+"""Compute in fp16 or bf16 where rounding errors stay small, and in fp32 elsewhere.
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
 Devices accumulate products in 32 bits, and so do norm operators. Softmax, means, recurrences and
-position encodings are computed in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
-(computed in 32 bits) or *neutral* (a constant, position embedding or weight, which gets the dtype
-of the other operands). Inputs and outputs stay f32, except between derived graphs.
+position encodings are computed in fp32. Each f32 value has a precision class: *thin* (computed in
+16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position embedding or weight, which
+gets the dtype of the other operands). Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,17 +34,17 @@ DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
 """Ops that only move elements."""
 
 INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
-"""Ops whose results are indices, which rounding may change."""
+"""Ops whose results are indices, which rounding of their operand may change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands that compute values in [-1, 1] in 32 bits. A cast of the result to 16
-bits loses only precision.
+"""Ops without float operands that compute values in [-1, 1] in 32 bits, which cannot overflow when
+they are cast to 16 bits.
 """
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
 )
-"""Functions that do not amplify errors."""
+"""`Pointwise` functions that do not amplify errors of their argument."""
 
 ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 
@@ -72,7 +72,7 @@ MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
 """Maximum finite magnitude of each 16-bit type."""
 
 HALF_STATE_ROLES = ("key", "value")
-"""The states that grow with the sequence: KV caches."""
+"""The roles of states that grow with the sequence: KV caches."""
 
 
 def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
@@ -82,7 +82,7 @@ def convert_graph_to_half(graph: Graph, half_dtype: HalfDtype) -> Graph:
 
 def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> DerivedGraphs:
     """Convert encoder and decode step to `half_dtype`. KV caches have the dtype `half_dtype`, other
-    states f32; values passed by the encoder keep their compute dtype.
+    states f32; outputs of the encoder keep the dtype in which they are computed.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half_dtype}
@@ -113,8 +113,8 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph whose inputs have the dtypes `input_dtypes`. Also return the dtypes of
-    outputs that are not in `output_dtypes`.
+    """Convert a graph whose inputs and outputs have these dtypes. Also return the dtypes of outputs
+    that are not in `output_dtypes`.
     """
     made = GraphBuilder()
     walk = _HalfConverter(
@@ -148,8 +148,8 @@ def _convert_graph(
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return the facts of an input. The dtype is `half_dtype` if `passed_dtype`, the dtype of the
-    value that is passed as the input, is `half_dtype`.
+    """Return the description of an input. The dtype is `half_dtype` if `passed_dtype`, the dtype of
+    the value that is passed as the input, is `half_dtype`.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
@@ -157,8 +157,8 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
 
 
 def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the MatMul results that are outputs or select indices, possibly after ops that move or
-    shift values: logits and router scores. They are computed in f32.
+    """Return the MatMul nodes whose results are outputs or select indices, possibly after ops that
+    move or shift values: logits and router scores. They are computed in f32.
     """
     read: set[Value] = set()
     late: set[Node] = set()
@@ -183,7 +183,7 @@ def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """Rebuilds each node in its precision."""
+    """Rebuilds each node of a graph in its precision class."""
 
     builder: GraphBuilder
     half_dtype: HalfDtype
@@ -193,25 +193,25 @@ class _HalfConverter:
     half_values: dict[Value, Value] = field(default_factory=dict)
 
     def register_value(self, old: Value, new: Value, precision: PrecisionClass = "wide") -> None:
-        """Register the converted form of a value."""
+        """Register the converted value of an original value, with its precision class."""
         thin = old.dtype == "f32" and new.dtype == self.half_dtype
         (self.half_values if thin else self.float32_values)[old] = new
         self.precision_classes[old] = "thin" if thin else precision
 
     def convert_to_original(self, old: Value) -> Value:
-        """Return a value in its original dtype, which is f32 for floats."""
+        """Return the converted value in the original dtype, which is f32 for floats."""
         if old not in self.float32_values:
             self.float32_values[old] = self.builder.add_op(ops.Cast("f32"), self.half_values[old])
         return self.float32_values[old]
 
     def convert_to_half(self, old: Value) -> Value:
-        """Return a float value in the 16-bit dtype, and any other value unchanged."""
+        """Return the converted value in the 16-bit dtype if it is a float, otherwise unchanged."""
         if old.dtype != "f32":
             return self.convert_to_original(old)
         if old not in self.half_values:
             node = old.node
             neutral = self.precision_classes[old] == "neutral"
-            # A view of a weight remains a view, because the lowering looks for the stored weight.
+            # A view of a weight remains a view, so that lowering finds the stored weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
                 self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
@@ -222,7 +222,7 @@ class _HalfConverter:
         return self.half_values[old]
 
     def get_computed_value(self, old: Value) -> Value:
-        """Return a value in the dtype in which it was computed."""
+        """Return the converted value in the dtype in which it is computed."""
         return (
             self.half_values[old]
             if self.precision_classes[old] == "thin"
@@ -239,7 +239,7 @@ class _HalfConverter:
             self.builder.copy_origin(graph, node, new)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
-        """Convert a node and its operands to its precision."""
+        """Convert a node to `precision`, with its operands cast to it."""
         if precision != "thin":
             return self.builder.add_node(
                 node.op, *(a and self.convert_to_original(a) for a in node.args)
@@ -280,6 +280,6 @@ class _HalfConverter:
         return [a for a in node.operands if a.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
-        """Return True if a constant is in the normal range of the 16-bit dtype."""
+        """Return True if a constant is zero or in the normal range of the 16-bit dtype."""
         size = abs(float(constant.value))
         return size == 0 or MIN_NORMAL[self.half_dtype] <= size <= MAX_FINITE[self.half_dtype]

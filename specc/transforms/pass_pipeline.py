@@ -51,14 +51,14 @@ class PassState:
     """The graph and the compile options that each pass reads, and the results of earlier passes.
 
     `defaults` computes omitted inputs of `graph`; the pass `inline` adds it to the graph.
-    `generation` or `streaming` name the input with the time axis, whose length the pass
-    `chunk_length` expresses in chunks of `chunk_length` positions. `logits_positions` selects the
+    `generation` or `streaming` names the input with the time axis; the pass `chunk` expresses the
+    size of this axis in chunks of `chunk_length` positions. `logits_positions` selects the
     positions of the logits that a step returns; unless `evicts_positions`, sliding-window attention
     keeps positions outside the window; with `starts_without_prompt`, the encoder returns the logits
     for an empty prompt. `outputs` are the outputs that a step can return, as found by `prove`.
-    `quantization_plan` are the formats of quantized weights (default: int8), and `half_dtype` is
-    the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`, `derived`
-    that of `encode`.
+    `quantization_plan` contains the formats of quantized weights (default: int8), and `half_dtype`
+    is the 16-bit dtype of mixed precision. `decode_graph` is the result of the pass `step`,
+    `derived` that of `encode`.
     """
 
     graph: Graph
@@ -76,8 +76,8 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
-        """Return the input with the time axis, and the outputs. Raise E0701 if no input has a time
-        axis.
+        """Return the name of the input with the time axis, and those of the generated or streamed
+        outputs. Raise E0701 if no input has a time axis.
         """
         if self.generation is not None:
             return self.generation.sequence_input, (self.generation.logits_output,)
@@ -140,7 +140,7 @@ def _run_chunk(state: PassState) -> PassState:
 
 
 def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int = 1) -> str:
-    """Return the symbol of the time axis. Raise E0702 if the input has no time axis."""
+    """Return the symbolic dimension of the time axis. Raise E0702 if the input has no time axis."""
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     if symbol is None:
         raise_error(
@@ -169,8 +169,8 @@ def _run_causality_check(state: PassState) -> PassState:
     outputs: dict[str, OutputPositions] = dict.fromkeys(sources, state.logits_positions)
     states = trace_time_dataflow(graph, symbol, chunk)
     for name, value in graph.outputs.items():
-        # Besides logits, a step can return every causal output with a single time axis. Attention
-        # maps have two.
+        # In addition to logits, a step can return every causal output with a single time axis.
+        # Attention maps have two.
         once = len(states.get_state(value).axes) == 1
         if name in outputs or not once:
             continue
@@ -180,8 +180,8 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 because the model is not generative. The help differs if the graph is a derived
-    graph.
+    """Raise E0701 because the model generates no sequence. The help differs if the graph is a
+    derived graph.
     """
     fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
@@ -238,11 +238,11 @@ ALL_PASSES = (
 """Every pass that changes or checks graphs, in the order of `compile`."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
-"""The passes that run for every target."""
+"""The passes that run for every target and for unquantized weights."""
 LOOP_PASSES = ("split_scan",)
 """The passes for quantized weights, which keep loops over recurrent cells."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
-"""The passes before the step is derived."""
+"""The passes that derive the step and the encoder graph."""
 
 
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
@@ -279,24 +279,26 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
 
 
 def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
-    """Fuse loops into layers, unless `fuses_loops` is False, and hoist loop-invariant nodes."""
+    """Fuse loops into recurrent layers, unless `fuses_loops` is False, and move loop-invariant
+    nodes out of loops.
+    """
     return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES).graph
 
 
 def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights of `plan` quantized."""
+    """Return `graph` with its weights quantized in the formats of `plan`."""
     return run_passes(PassState(graph=graph, quantization_plan=plan), ("quantize",)).graph
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """Return `step` with the given KV caches in int8."""
+    """Return `step` with the given KV caches stored in int8."""
     made = quantize_kv_states(step, caches)
     _verify_graphs([made], "the int8 KV caches")
     return made
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Store weights that only linear layers read as `[in, out]`. Also return their names."""
+    """Store weights that are read only by linear layers as `[in, out]`. Also return their names."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
     _verify_graphs([made], "the transposed matrices")

@@ -41,11 +41,11 @@ MIN_INT4_ELEMENTS = 1 << 16
 class QuantizationOptions:
     """The requested quantization.
 
-    `kind` is the kind of weights that match no pattern; None means unquantized. Patterns match
-    scopes or weights: weights that match `unquantized_patterns` stay unquantized; `kind_by_pattern`
-    has a kind for each pattern. `lm_head_kind` is the kind of output projections; with
-    `quantizes_all`, weights that `int4` would quantize to 8 bits are quantized to 4 bits.
-    `stored_codes` are the weights that a checkpoint stores as 4-bit codes.
+    `kind` is the quantization kind of weights that match no pattern; None means unquantized.
+    Patterns match scopes or weights: weights that match `unquantized_patterns` stay unquantized;
+    `kind_by_pattern` maps patterns to kinds. `lm_head_kind` is the kind of the output projection;
+    with `quantizes_all`, weights that `int4` would quantize to 8 bits are quantized to 4 bits.
+    `stored_codes` describes the weights that a checkpoint stores as 4-bit codes.
     """
 
     kind: QuantizationKind | None
@@ -63,16 +63,16 @@ class QuantizationOptions:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Return all patterns. Each must match a weight."""
+        """Return all patterns of the request. Each must match a weight."""
         return *self.unquantized_patterns, *(pattern for pattern, _ in self.kind_by_pattern)
 
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """The chosen formats. `plan` maps quantized weights to formats, and `unquantized_reasons` maps
-    other matrices to the reason why they are not quantized. `unmatched_patterns` are the patterns
-    that match none of `weight_names`, and `ineffective_options` are the options that have no
-    effect.
+    """The chosen quantization formats. `plan` maps quantized weights to formats, and
+    `unquantized_reasons` maps other matrices to the reason why they are not quantized.
+    `unmatched_patterns` are the patterns that match none of `weight_names`, and
+    `ineffective_options` are the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -93,8 +93,8 @@ def choose_weight_formats(
 ) -> QuantizationDecision:
     """Choose the quantization format of each weight of a simplified graph.
 
-    `ties` maps a tied weight to the weight that it shares. `layout` is the layout in which the
-    target's kernels read groups; `quantizes_activations` is True if these kernels quantize
+    `ties` maps a tied weight to the weight that stores its values. `layout` is the layout in which
+    the target's kernels read groups; `quantizes_activations` is True if these kernels quantize
     activations, and `has_integer_lstm` if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
@@ -114,7 +114,7 @@ def choose_weight_formats(
         uses = every[tied_names[0]]
         for name in tied_names[1:]:
             uses = uses.merge_uses(every[name])
-        # A pattern may match any name of a tied weight.
+        # A pattern may match any of the names of a tied weight.
         names = [each for name in tied_names for each in _list_pattern_names(name, every[name])]
         form = (
             choice.choose_format(tied_names, uses, names)
@@ -135,7 +135,7 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return a plan in which an LSTM is quantized as a layer only if both of its weights are
+    """Return a plan in which an LSTM becomes a `quantized_lstm` only if both of its weights are
     quantized; otherwise, it becomes a loop with one activation scale per MatMul.
     """
     found = dict(plan)
@@ -144,7 +144,7 @@ def _keep_complete_pairs(
     while alone:
         for weights, states in alone:
             _move_pair_to_loop(weights, states, found, layers)
-        # LSTMs may share a weight: if its pair was removed, the other LSTM also becomes a loop
+        # LSTMs may share a weight: if one of them becomes a loop, the other one does, too
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found
@@ -153,7 +153,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of an LSTM's weights to those of MatMul in a loop."""
+    """Change the formats of both weights of an LSTM to those of a MatMul in a loop."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -161,7 +161,7 @@ def _move_pair_to_loop(
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names that patterns can match, in a simplified graph."""
+    """Return the names of weights and scopes that patterns can match, in a simplified graph."""
     return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
 
 
@@ -203,7 +203,7 @@ def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Chooses the formats of weights. `lm_head_weights` are the weights of output projections;
+    """Chooses the formats of weights. `lm_head_weights` are the weights of the output projection;
     `first_attention_weights` are the weights of the first attention layer.
     """
 
@@ -234,13 +234,13 @@ class _FormatChooser:
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
-        """Choose the kind of a weight; `int4` may be replaced by an 8-bit kind."""
+        """Choose the quantization kind of a weight; `int4` may be replaced by an 8-bit kind."""
         # the last matching pattern takes precedence
         own = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
         ]
         kind = own[-1] if own else self._choose_default_kind(tied_names)
-        # patterns and the setting for output projections also apply to small weights
+        # patterns and `lm_head_kind` also apply to small weights
         asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
         if kind == "int4" and not asked and not self.request.quantizes_all:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
@@ -268,7 +268,7 @@ class _FormatChooser:
         )
 
     def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
-        """Choose the kind of a weight that no pattern matches."""
+        """Choose the quantization kind of a weight that no pattern matches."""
         if self.request.lm_head_kind and self.lm_head_weights & set(tied_names):
             return None if self.request.lm_head_kind == "none" else self.request.lm_head_kind
         return self.request.kind
@@ -305,10 +305,11 @@ class _FormatChooser:
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """Return the format of a kind in the target's layout."""
+        """Return the format of a quantization kind in the layout of the target."""
         kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
         if kept_whole or kind in ("int8", "int8-tensor"):
-            # integer products read `[in, out]`, tables and selected experts `[out, in]`
+            # integer MatMul kernels read `[in, out]`; embedding tables and expert weights are
+            # `[out, in]`
             keeps_rows = self.layout == "rows" and (uses.embedding_scopes or uses.is_in_experts)
             layout: WeightLayout = "rows" if keeps_rows or not uses.linear_scopes else "columns"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
@@ -332,8 +333,8 @@ class _FormatChooser:
 
 
 def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
-    """Return True if the groups of a weight cannot be stored in the column layout. A runtime
-    converts this layout to the row layout for every MatMul that it does not fuse, which is slow for
+    """Return True if the groups of a weight cannot be stored in the layout `columns`. A runtime
+    converts this layout to `rows` for every MatMul that it does not fuse, which is slow for
     embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
     """
     parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
@@ -341,7 +342,7 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
-    """Return the reason why a weight cannot be quantized, or "" if it can be quantized."""
+    """Return the reason why a weight does not support quantization, or "" if it does."""
     if uses.unquantizable_uses:
         return f"also read by {uses.unquantizable_uses[0]}"
     if not uses.linear_scopes and not uses.embedding_scopes:

@@ -7,8 +7,8 @@
     }                                         y = linear(concat([s_before, xs]), v)
 
 If at least one contraction can move, nodes that need only scanned values move before the loop, and
-nodes that no carry needs move after it. Loop-invariant operands keep their shape if they can be
-broadcast; otherwise they are expanded.
+nodes that no loop-carried value needs move after it. Loop-invariant operands keep their shape if
+they can be broadcast; otherwise they are expanded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,11 +51,11 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
         case ops.Insert(at) | ops.Concat(at):
             return at >= axis
         case ops.Transpose(order):
-            # Axes before the time axis must not move.
+            # The axes before the time axis must be unchanged.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
-        # Only the axis attribute from `axis` on is shifted by one, so an op on an earlier axis
-        # would use the wrong axis.
+        # Only axis attributes from `axis` on are shifted by one; an op on an earlier axis would use
+        # the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_moving, axis)
@@ -65,23 +65,24 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
 
 
 def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> bool:
-    """Return True if all varying operands have the rank of the result. Broadcasting aligns axes
-    from the right, so the time axis of an operand of lower rank would be aligned with another axis.
+    """Return True if all operands that vary along the scan axis have the rank of the result.
+    Broadcasting aligns axes from the right, so the time axis of an operand of lower rank would be
+    aligned with another axis.
     """
     rank = max(a.rank for a, _ in operands)
     return all(a.rank == rank for a, moves in operands if moves)
 
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if the scan axis can become a leading axis of the first operand. Varying weights
-    cannot be broadcast, and the feature axis must remain last.
+    """Return True if the scan axis can become a leading axis of the first operand. Weights that
+    vary along the scan axis cannot be broadcast, and the feature axis must remain last.
     """
     x, alone = args[0], is_moving[0] and not any(is_moving[1:])
     return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
 
 
 def _count_trailing_axes(op: Op) -> int:
-    """Return the number of non-leading axes of the first operand."""
+    """Return the number of trailing axes of the first operand that are not leading axes (`*s`)."""
     return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
 
 
@@ -91,7 +92,7 @@ def _align_operands(
     """Return the operands of an elementwise op. Loop-invariant operands are reshaped so that they
     can be broadcast.
     """
-    # The rank without the time axis, which varying operands already have.
+    # The rank without the time axis, which operands that vary already have.
     rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
@@ -102,14 +103,14 @@ def _align_operands(
 def vectorize_op(
     b: GraphBuilder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
-    """Apply `op` to all positions at once; varying operands already have the time axis at
+    """Apply `op` to all positions at once; operands that vary already have the time axis at
     `axis`.
     """
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
         return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
     if isinstance(op, ops.Transpose):
-        # `can_vectorize_op` has verified that the axes before the time axis do not move.
+        # `can_vectorize_op` has verified that the axes before the time axis are unchanged.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
         return b.add_op(ops.Transpose(order), *args)
     if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
@@ -134,8 +135,8 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Compute nodes of the body for all positions at once. `stacked_values` maps values of the body
-    to values at all positions; the results are added to it. `captured_values` maps captures to
+    """Compute nodes of the loop body for all positions at once. `stacked_values` maps values of the
+    body to values at all positions; the results are added to it. `captured_values` maps captures to
     outer values.
     """
     made = dict(op.body.nodes)
@@ -155,7 +156,7 @@ def _shift_op_axis(op: Any) -> Op:
 
 
 def _insert_broadcast_axis(b: GraphBuilder, constant: Value, rank: int, axis: int) -> Value:
-    """Return a loop-invariant operand of an elementwise op with an axis of length 1 at `axis`."""
+    """Return a loop-invariant operand of an elementwise op with an axis of size 1 at `axis`."""
     # An operand of low rank needs no new axis, because broadcasting aligns axes from the right: [o]
     # with [b, t, o].
     at = axis - (rank - constant.rank)
@@ -170,7 +171,7 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Move nodes out of a scan; return None if no expensive op can be moved."""
+    """Move nodes out of a scan; return None if no expensive op can move."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
@@ -198,14 +199,14 @@ class _BodyParts:
         rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         next_states = op.get_next_carries()
-        # Nodes on which the carries depend remain in the loop.
+        # Nodes on which the loop-carried values depend remain in the loop.
         staying = early | collect_required_nodes(next_states)
         # If the loop has an early exit, no node moves after it, because values are missing for
         # iterations that did not run.
         ends_early = op.end_condition_index != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
-        # Each group keeps the graph order, so operands come before their users.
+        # Each part keeps the graph order, so operands come before their users.
         kept = [n for n, _ in body.nodes if n not in early and n not in late]
         return cls(
             [n for n, _ in body.nodes if n in early], kept, [n for n, _ in body.nodes if n in late]
@@ -215,8 +216,8 @@ class _BodyParts:
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a body that need scanned values but no carry and that can be computed for
-    all positions at once; `captured_values` are the loop-invariant values.
+    """Return the nodes of a body that depend on scanned values but on no loop-carried value, and
+    that can be computed for all positions at once; `captured_values` are the loop-invariant values.
     """
     found: set[Node] = set()
     known = set(scanned_values)
@@ -260,7 +261,7 @@ def _find_trailing_nodes(
 
 
 class _ScanRebuilder:
-    """Rebuilds the loop without the hoisted nodes, and the hoisted nodes outside it."""
+    """Rebuilds the loop without the moved nodes, and the moved nodes outside it."""
 
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
@@ -271,7 +272,9 @@ class _ScanRebuilder:
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
     def build_results(self) -> NodeResults:
-        """Return the final carries and the scan outputs, which equal those of the original scan."""
+        """Return the final loop-carried values and the scan outputs, which equal those of the
+        original scan.
+        """
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carry_count :]
@@ -295,8 +298,8 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining scan if it has carries or scan outputs."""
-        # All nodes have moved out of the loop, so no loop remains.
+        """Build the remaining scan if it has loop-carried values or scan outputs."""
+        # If all nodes have moved out of the loop, no loop remains.
         if not self.carries and not stacked_values:
             return ()
         scanned, captured = self._find_read_values(
@@ -341,7 +344,7 @@ class _ScanRebuilder:
         used = dict.fromkeys((*(a for n in inside for a in n.operands), *values))
         own = {r for n in inside for r in new_results[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
-        # A loop needs at least one scanned operand, which determines its number of iterations.
+        # A loop needs at least one scanned operand, which determines its trip count.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
 

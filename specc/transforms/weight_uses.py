@@ -19,8 +19,8 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """A MatMul: the operand indices of the activations and of the matrix. The layout of the matrix
-    is `[in, out]` if `is_transposed`.
+    """A MatMul of activations and a matrix, given by their operand indices. The layout of the
+    matrix is `[in, out]` if `is_transposed`.
     """
 
     activation_operand: int
@@ -32,7 +32,9 @@ LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transp
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """Return the MatMul that a node computes, or None for other nodes."""
+    """Return the MatMul that a node computes, or None if it computes no MatMul with a single
+    matrix.
+    """
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
@@ -53,7 +55,7 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
     """Return the MatMul that an einsum of two operands computes, or None. It must contract the last
     axis of the activations; in the result, the other axes of the activations precede that of the
-    matrix.
+    matrix, in their order.
     """
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
@@ -68,7 +70,9 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if an einsum reads its matrix transposed. Return None for other einsums."""
+    """Return True if an einsum reads its matrix as `[out, in]`. Return None if it computes no
+    MatMul.
+    """
     *lead, summed = activation_axes
     first, second = matrix_axes
     is_transposed = first == summed
@@ -86,7 +90,7 @@ TOKEN_PRESERVING_OPS = (
 
 
 STACKED_RANK = 3
-"""Rank of stacked matrices."""
+"""Rank of a stack of matrices."""
 
 
 @dataclass(kw_only=True)
@@ -95,9 +99,8 @@ class WeightUses:
 
     `linear_scopes` are linear layers; `orientations` contains True if a layer reads the weight as
     `[in, out]`, and False if a layer reads it as `[out, in]`. `embedding_scopes` are embedding
-    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` are true if the weight is read in a loop
-    body, in experts, or only in part. `unquantizable_uses` are ops that do not support quantized
-    weights.
+    lookups. `is_in_loop`, `is_in_experts` and `is_sliced` are true if a loop body, an expert or a
+    slice reads the weight. `unquantizable_uses` are ops that do not support quantized weights.
     """
 
     linear_scopes: list[str] = field(default_factory=list)
@@ -149,7 +152,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     }
     walk.collect_graph(graph, seen, _find_token_inputs(graph), "")
     stacks = {view.name for view in seen.values() if view.is_stacked}
-    # other weights of rank 3, such as weights of convolutions, are not matrices
+    # other weights of rank 3, such as convolution weights, are not stacks of matrices
     return {n: u for n, u in walk.uses_by_weight.items() if n not in stacks or u.is_in_experts}
 
 
@@ -169,8 +172,8 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """Traverses a graph and its bodies. `loop_depth` and `expert_depth` count the enclosing loop
-    bodies and expert bodies.
+    """Traverses a graph and its loop bodies. `loop_depth` and `expert_depth` count the enclosing
+    loop bodies and expert bodies.
     """
 
     uses_by_weight: dict[str, WeightUses]
@@ -196,7 +199,7 @@ class _WeightUseCollector:
         self._record_outputs(graph, here)
 
     def _record_outputs(self, graph: Graph, views: WeightViews) -> None:
-        """Record the weights that a graph returns."""
+        """Record the weights that are outputs of a graph as unquantizable."""
         for value in graph.outputs.values():
             if value in views:
                 self.uses_by_weight[views[value].name].unquantizable_uses.append("a result")
@@ -208,7 +211,7 @@ class _WeightUseCollector:
         and return None.
         """
         uses = self.uses_by_weight[view.name]
-        # A stack has an additional axis, so only experts can read it.
+        # A stack of weights has an additional axis, so only experts can read it.
         if view.is_stacked:
             uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
@@ -241,7 +244,7 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Visit a loop body, in which captures have other names."""
+        """Visit the body of a loop or of experts; captures have different names in the body."""
         given = op.split_operands(node.operands)
         inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
         fixed, stacked = set(given.captured), set(given.stacked)
@@ -270,7 +273,7 @@ def _map_body_views(
     captured_values: set[Value],
     stacked_values: set[Value],
 ) -> dict[Value, WeightView]:
-    """Return the views of weights that a body reads as captures or as elements of stacks."""
+    """Return the views of weights that a body reads as captures or as slices of stacked weights."""
     return {
         inner: replace(views[outer], is_stacked=False) if outer in stacked_values else views[outer]
         for inner, outer in body_values.items()
@@ -285,7 +288,7 @@ def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
         case ops.Transpose((1, 0)):
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
-            # the axis of the stored weight: the other axis if the view is transposed
+            # the axis of the stored weight: the other one if the view is transposed
             cut = view.sliced_axes | {axis ^ int(view.is_transposed)}
             return WeightView(view.name, view.is_transposed, cut)
     return None
@@ -297,12 +300,12 @@ def format_op_location(op: Op, scope: str) -> str:
 
 
 def is_integer_value(value: Value) -> bool:
-    """Return True if the values are integers."""
+    """Return True if the elements of a value are integers."""
     return value.dtype in ("i64", "i32")
 
 
 def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
-    """Return True if a matrix is not sliced along its input features."""
+    """Return True if a view of a weight is not sliced along its input features."""
     return view.sliced_axes <= {int(view.is_transposed != product.is_transposed)}
 
 

@@ -86,16 +86,21 @@ def iterate_generated_rounds(
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
-    """Return the weights of the scoring graph, with zeros for parameters that are not stored."""
+    """Return the weights of the scoring graph, with zeros for parameters that the model file does
+    not store.
+    """
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
-        # Only the shape of such a parameter is used; otherwise, the tokens would differ.
+        # Only the shape of such a parameter is used; otherwise, its absence would change the
+        # tokens.
         weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
     return weights
 
 
 def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, int]:
-    """Return the maximum prompt length that allows `MAX_TOKENS` new tokens, by symbol."""
+    """Return the maximum prompt length that allows `MAX_TOKENS` new tokens, by symbolic
+    dimension.
+    """
     symbols = graph.inputs[generator.input_signature.sequence_input].type.shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
@@ -104,7 +109,9 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield the lengths of each round, then lengths above the constants of masks and caches."""
+    """Yield the axis sizes of each round, then sizes that exceed the constants in masks and
+    caches.
+    """
     yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
@@ -139,7 +146,7 @@ def _make_random_request(
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
     """Run the copy of the model that counts subgraph executions, if there is one."""
     if coverage.session is not None:
-        # the counting session implements all methods that decoding uses
+        # decoding uses only methods that the counting session implements
         run_standalone(cast("Session", coverage.session), request)
 
 
@@ -184,7 +191,7 @@ class _ReferenceDecode:
         return {"tokens": _pad_sequences(tokens, settings), "scores": np.array(scores)}
 
     def run_model(self) -> dict[str, Array]:
-        """Return the results of the model."""
+        """Decode with the compiled model and return the results."""
         session = self.request.model.standalone_session
         assert session is not None, "a standalone generator has a session"
         made = run_standalone(session, self.request)
@@ -203,7 +210,7 @@ class _ReferenceDecode:
 
 @dataclass(frozen=True)
 class _ReferenceSession:
-    """The float64 reference as a session."""
+    """The float64 reference behind the session interface of a model."""
 
     graph: Graph
     weights: Mapping[str, Array]
@@ -223,7 +230,9 @@ class _ReferenceSession:
 
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
-    """Compare the results of the model with the reference. Raise E0930 unless they agree."""
+    """Compare the tokens, probabilities and scores of the model with the reference. Raise E0930
+    unless they agree.
+    """
     results, expected = decode.run_model(), decode.compute_results()
     differences = {n: compare_result(n, results[n], x) for n, x in expected.items()}
     steps = int((expected["tokens"] >= 0).sum(-1).max(initial=0))
@@ -251,8 +260,8 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if perturbations by rounding errors also change these results of the reference;
-    otherwise raise E0930.
+    """Return a note if perturbations of the size of rounding errors change these results of the
+    reference, too; otherwise raise E0930.
     """
     half_dtype = find_half_dtype(decode.graph)
 
@@ -275,7 +284,7 @@ def _explain_difference(
 
 
 def _stack_steps(steps: list[Array], width: int) -> Array:
-    """Stack per-step arrays to [batch, width], padded with -1."""
+    """Stack the token arrays of all steps to [batch, width], padded with -1."""
     fill = [np.full_like(steps[0], -1)] * (width - len(steps))
     return np.stack([*steps, *fill], -1)
 

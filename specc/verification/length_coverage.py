@@ -1,5 +1,6 @@
-"""Choose lengths for `specc verify` that exceed constants in masks and caches, and find the lengths
-that it skips. A length threshold is the smallest length at which a constant has an effect.
+"""Choose axis sizes for `specc verify` that exceed the constants in masks and caches, and find the
+sizes that it skips. A length threshold is the smallest axis size at which such a constant has an
+effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum floating-point distance of positions; larger constants are -inf or a RoPE base."""
+"""Maximum float constant that is treated as a distance between positions; larger constants are -inf
+or a RoPE base.
+"""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """The ratios of input positions to mask positions that are tried."""
@@ -37,7 +40,7 @@ _POSITION_KEEPING_OPS = (
 
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
-    """The smallest length at which a constant of a mask has an effect; `stride` is the number of
+    """The smallest axis size at which a constant in a mask has an effect; `stride` is the number of
     positions per mask position.
     """
 
@@ -45,15 +48,15 @@ class LengthThreshold:
     stride: int = 1
 
     def compute_length_beyond(self, positions: int) -> int:
-        """Return the length at which the number of mask positions exceeds the constant by
+        """Return the axis size at which the number of mask positions exceeds the constant by
         `positions`.
         """
         return self.length + positions * self.stride
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return, for each symbol, the length thresholds (ascending) of constants with which positions
-    along its axes are compared or combined, or which clip a length.
+    """Return, for each symbolic dimension, the ascending thresholds of constants that are compared
+    or combined with positions on its axes, or that clip its size.
 
     `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
     `9` have the same results. Over an axis `n // 4` the threshold is 32.
@@ -83,7 +86,7 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
 
 def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
-    """Yield each clipped length of a result, with its bound."""
+    """Yield each clipped dimension in the shape of a result, with its bound."""
     for length in (d for r in results for d in r.shape):
         for clipped in _iterate_clip_bounds(length):
             if _is_threshold(clipped, MAX_WINDOW_LENGTH):
@@ -95,7 +98,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, for each symbol of a dimension, the value above which the dimension exceeds
+    """Return, for each symbol of a dimension, its value above which the dimension exceeds
     `number`.
     """
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
@@ -107,8 +110,8 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the increase of the symbol per unit of the dimension, for small values of other
-    symbols. Return 1 if the dimension does not reach `number`.
+    """Return by how much `symbol` must increase for the dimension to increase by 1, for small
+    values of other symbols. Return 1 if the dimension does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -119,12 +122,14 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 COUNT_SHARE = 4
-"""The assumed minimum number of positions per marked position (by a mask or a special id)."""
+"""The assumed minimum number of positions per counted position (true in a mask, or with a special
+token id).
+"""
 
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """Positions along an axis with this length, one in `positions_per_count` of which is
+    """A count of positions on an axis of this size, of which one in `positions_per_count` is
     counted.
     """
 
@@ -135,7 +140,7 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the axes whose positions the results of a node count."""
+    """Return the axes whose positions the results of a node number or count."""
     match node.op:
         case ops.Range(length):
             return frozenset((_PositionCount(length),))
@@ -151,7 +156,7 @@ def _find_position_counts(
 
 
 def _is_count(value: Value | None) -> bool:
-    """Return True if a value is a mask cast to numbers, so that its sum counts positions."""
+    """Return True if a value is a mask cast to a numeric type, so that its sum counts positions."""
     mask = (
         value.node.first_operand
         if value and value.node and isinstance(value.node.op, ops.Cast)
@@ -161,7 +166,7 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of an addition, multiplication or comparison, as distances
+    """Yield the constant operands of an addition, multiplication or comparison that are distances
     between positions.
     """
     if not isinstance(node.op, ops.Arith | ops.Compare):
@@ -175,31 +180,32 @@ def _iterate_constants(node: Node) -> Iterator[int]:
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
-    """Yield the constants in minima and maxima of a length."""
+    """Yield the constants in the minima and maxima of a dimension."""
     for part in length.iterate_functions():
         if part.fn in ("min", "max"):
             yield from (c for a in part.args for m, c in a.terms if not m)
 
 
 POSITIONS_BEYOND_THRESHOLD = 9
-"""Number of positions above a threshold in a long round."""
+"""Number of positions above a threshold in a long round (a round that exceeds thresholds)."""
 SHORT_AXIS_LENGTH = 2
-"""Length of the other axes in a long round."""
+"""Size of the other axes in a long round."""
 
 MAX_WORK = 2_000_000_000
 """Maximum number of float64 multiply-adds of a long round, i.e. about a second."""
 MAX_CONSTANT = 8192
-"""Maximum mask constant that is tested. In float32, sums over more positions may differ by more
-than the tolerance.."""
+"""Maximum constant in a mask that is tested. In float32, sums over more positions may differ by
+more than the tolerance.
+"""
 
 Sizes: TypeAlias = Mapping[str, int]
 Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
-"""Ascending length thresholds, by symbol."""
+"""Ascending length thresholds, by symbolic dimension."""
 
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return True if the reference can evaluate the graph `repeats` times at these lengths in about
-    a second.
+    """Return True if the reference can evaluate the graph `repeats` times at these sizes in about a
+    second.
     """
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     try:
@@ -210,15 +216,15 @@ def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the number of multiply-adds of a graph. The result is cached, because it is needed for
-    many lengths.
+    """Return the number of multiply-adds of a graph. The result is cached, because it is evaluated
+    for many axis sizes.
     """
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return, by symbol, the lengths above which attention is computed in blocks or a recurrence in
-    chunks.
+    """Return, by symbolic dimension, the sizes above which attention is computed in blocks or a
+    recurrence in chunks.
     """
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found: dict[str, set[LengthThreshold]] = {}
@@ -238,7 +244,7 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 def _select_possible_thresholds(
     thresholds_by_symbol: Mapping[str, Iterable[LengthThreshold]], max_lengths: Mapping[str, int]
 ) -> dict[str, list[LengthThreshold]]:
-    """Return the thresholds below the maximum lengths, sorted."""
+    """Return the thresholds below the maximum sizes, sorted."""
     below = {
         s: [t for t in sorted(f) if t.length < max_lengths.get(s, t.length + 1)]
         for s, f in thresholds_by_symbol.items()
@@ -249,11 +255,11 @@ def _select_possible_thresholds(
 def iterate_long_lengths(
     graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
-    """Yield lengths above the constants of masks and caches, first below and then above the length
+    """Yield axis sizes above the constants in masks and caches, first below and then above the size
     from which attention is computed in blocks.
 
-    Other axes are short. If the cost of lengths above all constants is too high, yield, for each
-    symbol, a length above the largest constant within the cost limit.
+    Other axes are short. If the cost of sizes above all constants is too high, yield, for each
+    symbolic dimension, a size above the largest constant within the cost limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     tried = list[dict[str, int]]()
@@ -269,7 +275,7 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of alternative lengths in order of preference. The caller uses the first one
+    """Yield lists of alternative axis sizes in order of preference. The caller uses the first one
     within the cost limit.
     """
 
@@ -306,7 +312,7 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe lengths above thresholds that the model supports but that exceed all lengths in
+    """Describe axis sizes above thresholds that the model supports but that exceed all sizes in
     `compared_sizes`.
     """
     longest: dict[str, int] = {}
@@ -330,8 +336,8 @@ def find_skipped_lengths(
 def find_nearby_lengths(
     graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph near `preferred_lengths`, and near `other_length` for all
-    other symbols, or None if there are none.
+    """Return valid axis sizes of the graph near `preferred_lengths`, and near `other_length` for
+    all other symbolic dimensions, or None if there are none.
     """
     graph_max_lengths = find_max_lengths(graph)
     default_lengths, graph_min_lengths = (

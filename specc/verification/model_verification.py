@@ -68,17 +68,17 @@ def iterate_rounds(
     A model with quantized weights is compared, without activation quantization, to the reference
     with dequantized weights, and each quantized MatMul is compared with integer arithmetic (E0855).
     Further rounds execute branches and loop bodies that have not been executed yet. The last entry
-    lists the remaining subgraphs, and the lengths that exceed the cost limit. Raise E0932 at the
-    end if a result is too sensitive to rounding in at least half of the rounds.
+    lists the subgraphs that no round executed, and the axis sizes that exceed the cost limit. Raise
+    E0932 at the end if a result is too sensitive to rounding in at least half of the rounds.
 
-    `sample_inputs` replaces the random inputs; `max_lengths` limits lengths that the graph does not
-    limit.
+    `sample_inputs` replaces the random inputs; `max_lengths` limits axis sizes that the graph does
+    not limit.
     """
     if model.manifest.decoding is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
     weight_sizes = model.file.measure_weights()
-    # The reference holds a second copy of the stored weights.
+    # The reference has a second copy of the stored weights in memory.
     check_free_memory(
         str(model.path),
         weight_sizes.stored_bytes,
@@ -164,7 +164,7 @@ class _ReferenceComparison:
                 verification_round,
                 note=self.quantized_matmuls.compare_and_format(inputs, format_lengths(sizes)),
             )
-        # computed only if needed, because it evaluates the reference several more times
+        # bounds are computed only if needed, because it evaluates the reference several more times
         check_float32_overflow(self.graph, inputs, self.weights)
         run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
         inconclusive, note = _explain_by_rounding(
@@ -206,7 +206,7 @@ def _explain_by_rounding(
 
 
 def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
-    """Return the maximum error bound relative to the largest magnitude."""
+    """Return the largest error bound, relative to the largest magnitude of the expected result."""
     max_bound = float(error_bound.max(initial=0))
     return max_bound if expected.dtype.kind in "iub" else max_bound / get_max_magnitude(expected)
 
@@ -219,8 +219,8 @@ def _check_half_rounding(
     expected: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
 ) -> str:
-    """Return the note on results computed in 16 bits. Raise E0930 if rounding to 16 bits does not
-    explain a difference, and E0980 if a value is out of range.
+    """Return a note on the error of results that are computed in 16 bits. Raise E0930 if rounding
+    to 16 bits does not explain a difference, and E0980 if a value is out of range.
     """
     rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
@@ -235,7 +235,7 @@ def _check_half_rounding(
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:
-    """Raise E0932 because the agreement of results with the reference depends on rounding."""
+    """Raise E0932 because rounding determines whether these results agree with the reference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -284,8 +284,8 @@ def _iterate_single_file_rounds(
 
 
 def _open_package_of_step(opened: InferenceModel) -> ModelPackage | None:
-    """Open the package whose decode step is this file, or return None. The package index declares
-    buffers and input bounds.
+    """Open the package whose decode step is this file, or return None. The index of the package
+    declares its KV buffers and input bounds.
     """
     directory = opened.path.parent
     if not is_package_directory(directory):
@@ -330,8 +330,8 @@ def iterate_package_rounds(
 def _make_generation_sampler(
     package: ModelPackage, model: LoadedModel
 ) -> tuple[SampleInputs, dict[str, int], Graph]:
-    """Return a sampler of decode step inputs as they occur in generation, the maximum lengths of
-    the inputs, and the step graph with the minimum lengths of the encoder.
+    """Return a sampler of decode step inputs as they occur in generation, the maximum axis sizes of
+    the inputs, and the step graph with the minimum axis sizes of the encoder.
     """
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))

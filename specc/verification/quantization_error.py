@@ -1,5 +1,5 @@
-"""Measure the quantization error of each output of a model, and compare int8 KV caches with the
-reference.
+"""Measure the quantization error of each output of a model, and compare int8 KV caches with those
+of the reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,8 +55,8 @@ def make_cache_value_hook(
 def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the quantized values of `x / scale`: those of the model where they differ by 1 from
-    the reference and `x` is a rounding tie within float32 accuracy, otherwise those of the
+    """Return the codes of `x / scale`: those of the model where they differ by 1 from those of the
+    reference and `x / scale` is a rounding tie within float32 accuracy, otherwise those of the
     reference.
     """
     units = x / scale.astype(np.float64)
@@ -70,7 +70,9 @@ def select_codes_at_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Return the names of the outputs that are quantized KV caches, keyed by their new entries."""
+    """Map the values with new entries of quantized KV caches to the names of the outputs that are
+    these caches.
+    """
     found = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):
@@ -89,7 +91,7 @@ ERROR_MEASURES = {
 }
 """The available error measures and their descriptions."""
 DYNAMIC_AXIS_LENGTH = 24
-"""Length of each dynamic axis."""
+"""Size of each dynamic axis."""
 
 
 @dataclass(kw_only=True)
@@ -105,7 +107,9 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of both models. If `is_logits`, also compare the token distributions."""
+        """Add one result of the quantized and the baseline model. If `is_logits`, also compare the
+        token distributions.
+        """
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)
@@ -182,8 +186,9 @@ class QuantizationComparison:
             yield f"`{name}` against the baseline: {measures_text}"
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
-        """Yield each scope with a quantized weight, in order, with the relative error of its
-        output. It is computed in float64, so weight quantization is its only cause.
+        """Yield each scope with a quantized weight, in graph order, with the relative error of its
+        output. The output is computed in float64, so weight quantization is the only cause of the
+        error.
         """
         graph = self.quantized_model.manifest.graph
         scope_results = _map_scope_results(
@@ -239,7 +244,7 @@ def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
 
 
 def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
-    """Return lengths of about `DYNAMIC_AXIS_LENGTH`, within the graph's limits."""
+    """Return axis sizes of about `DYNAMIC_AXIS_LENGTH`, within the limits of the graph."""
     max_lengths = find_max_lengths(graph)
     min_lengths = find_min_lengths(graph)
     typical_sizes = choose_lengths(graph, 1)

@@ -15,10 +15,10 @@ from specc.verification.tolerance import RELATIVE_TOLERANCE
 UINT8_ZERO_POINT = 128
 """The zero point of uint8 values."""
 KERNEL_LANES = 16
-"""Number of terms that kernels accumulate before they add partial sums in float32."""
+"""Number of products that kernels sum before they add partial sums in float32."""
 ERROR_FACTOR = 10
-"""Error bound as a multiple of `√n u` times the sum of terms. Measured errors were up to 4.4 (K
-from 20 to 136, groups of 32 to 256).
+"""Error bound as a multiple of `√n u` times the sum of the magnitudes of the terms. Measured errors
+were up to 4.4 (K from 20 to 136, groups of 32 to 256).
 """
 
 
@@ -113,8 +113,8 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized MatMul, excluding errors that float32
-    summation explains.
+    """Return the relative error of a group-quantized MatMul, after subtracting the error that
+    float32 summation explains.
     """
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
@@ -123,8 +123,8 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers after subtracting the zero point. In a loop, each iteration has its own
-    zero point.
+    """Multiply integers after subtracting the zero point. For a MatMul in a loop, each iteration
+    has its own zero point.
     """
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
@@ -133,7 +133,7 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the maximum error of the quantized values and scales of per-tensor quantization. In a
+    """Return the maximum error of the codes and scales of per-tensor quantization. For a node in a
     loop, each iteration has its own scale.
     """
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
@@ -163,7 +163,7 @@ def _get_zero_point(x: Array) -> int:
 def _multiply_quantized_groups(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> tuple[Array, Array]:
-    """Return the products of group-quantized activations and weights, and their float32 error
+    """Return the MatMul results of group-quantized activations and weights, and their float32 error
     bounds `λ √n u Σ|terms|` (Higham and Mary 2019, doi:10.1137/18M1226312). A bound may exceed a
     result that is far smaller than its terms.
     """
@@ -203,7 +203,7 @@ def _multiply_quantized_groups(
 
 
 def _unpack_codes(packed: Array, bits: int) -> Array:
-    """Return codes; two 4-bit codes share a byte, the first in the low nibble."""
+    """Unpack codes from bytes; two 4-bit codes share a byte, the first in the low nibble."""
     if bits != 4:
         return packed
     return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
@@ -228,23 +228,27 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight. If a loop returns the weight, it is the same in every iteration."""
+    """Return the weight of the first iteration. If a loop returns a weight, it is the same in every
+    iteration.
+    """
     while w.ndim > rank:
         w = w[0]
     return w
 
 
 QUANTIZATION_STEPS = np.float32(255)
-"""The number of steps between the minimum and maximum of 256 integers."""
+"""The number of steps between the minimum and maximum of an 8-bit integer."""
 
 
 def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
-    """Return the results `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should compute."""
+    """Return the hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should
+    compute.
+    """
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
-    # In the reverse direction, each sequence is processed from right to left, and its outputs are
-    # reversed.
+    # In the reverse direction, each sequence is processed from its last to its first position, and
+    # its outputs are reversed.
     if reverse:
         x, model_outputs = (
             _reverse_sequences(x, lengths),
@@ -256,7 +260,7 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
     )
-    # ONNX concatenates the biases of both matrices.
+    # ONNX concatenates the biases of both weight matrices.
     if "b" in values_by_role:
         input_gates = input_gates + values_by_role["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
     recurrent_weights = _dequantize_weights(values_by_role["u"], values_by_role["u scales"])

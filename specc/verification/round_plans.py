@@ -1,4 +1,4 @@
-"""Plan the rounds of `specc verify`: lengths and random inputs."""
+"""Plan the rounds of `specc verify`: the axis sizes and random inputs of each round."""
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -31,9 +31,10 @@ from specc.verification.subgraph_coverage import SubgraphCoverage, iterate_candi
 MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute more subgraphs."""
 LONG_AXIS_LENGTHS = (40, 20)
-"""Lengths of all axes in rounds that test discrete decisions (argmax, rounding), in order of
+"""Sizes of all axes in rounds that test discrete decisions (argmax, rounding), in order of
 preference. The axes are long because only values close to a decision boundary can produce a
-difference."""
+difference.
+"""
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
 """Range of constants that clip values, such as 6 in `relu6`. Larger constants represent
 infinity."""
@@ -44,16 +45,18 @@ INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
 LARGE_BATCH_SIZE = 200
 """Batch size if indices are computed from several integer inputs. Only a few combinations of small
-integers, such as two zeros, produce a difference."""
+integers, such as two zeros, reveal an error.
+"""
 
 MASK_BATCH_SIZE = 32
 """Batch size if a boolean input has several axes, such as a pixel mask: after it is resized to few
-positions, few masks differ in their numbers of valid rows and columns."""
+positions, few random masks differ in their numbers of valid rows and columns.
+"""
 
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The inputs of one round: axis lengths, the probability of true booleans, and the scale of
+    """The inputs of one round: axis sizes, the probability that a boolean is true, and the scale of
     floats.
     """
 
@@ -70,7 +73,7 @@ def iterate_round_inputs(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Yield the lengths and inputs of each round: first the planned rounds, then rounds that
+    """Yield the axis sizes and inputs of each round: first the planned rounds, then rounds that
     execute a subgraph for the first time.
     """
     graph, sample = model.manifest.graph, sample_inputs or make_random_inputs
@@ -103,7 +106,7 @@ def _plan_densities(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> Iterator[_RoundPlan]:
-    """Yield a round for each remaining probability of true booleans if the model has boolean inputs
+    """Yield a round for each further probability of true booleans if the model has boolean inputs
     or subgraphs, and a round with a large batch if it has masks over several axes.
     """
     masks = _list_boolean_inputs(graph)
@@ -119,8 +122,8 @@ def _plan_densities(
 def _plan_lengths(
     graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """Yield the lengths of each round, then lengths above the constants of masks, caches and blocks
-    within the cost limit.
+    """Yield the axis sizes of each round, then sizes above the constants in masks, caches and
+    blocks within the cost limit.
     """
     yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
     yield from iterate_long_lengths(
@@ -132,8 +135,8 @@ def _plan_decisions(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_RoundPlan]:
     """Yield rounds for discrete decisions. They have long axes for integer results, integer inputs
-    that are not ids, or top-k; a large batch if ids are computed from integers; and large inputs if
-    values are clipped to or compared with constants.
+    that are not ids, or top-k; a large batch if table indices are computed from integers; and large
+    inputs if values are clipped to or compared with constants.
     """
     long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
     scaled = _find_scaled_inputs(graph, typical_sizes)
@@ -149,7 +152,7 @@ def _plan_decisions(
 def _choose_long_sizes(
     graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> dict[str, int]:
-    """Return long lengths within the cost limit, or `typical_sizes`."""
+    """Return large axis sizes within the cost limit, or `typical_sizes`."""
     candidates = (
         find_nearby_lengths(graph, dict.fromkeys(typical_sizes, n), n, max_lengths)
         for n in LONG_AXIS_LENGTHS
@@ -166,7 +169,9 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return lengths with a large batch for `scaled_inputs`, or None."""
+    """Return axis sizes with a large batch if there are `scaled_inputs` and the cost limit allows
+    it, or None.
+    """
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }
@@ -214,8 +219,8 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant to which floats are clipped or with which they are compared, or 0
-    if there is none.
+    """Return the largest constant that floats are clipped to or compared with, or 0 if there is
+    none.
     """
     found = 0.0
     for node, _ in iterate_nested_nodes(graph):

@@ -20,11 +20,13 @@ UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
 ROUNDING_PERTURBATIONS = 4
 """Size of a perturbation in units of roundoff. It is larger than 1, so that at least one sample
-changes each decision between nearly equal values that may differ between kernels."""
+changes each discrete decision (argmax, comparison) between nearly equal values.
+"""
 SAFETY_FACTOR = 8
-"""Ratio of an error bound to the largest change in any sample. Errors of compiled models were 0.1
-to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and with
-outlier rows; up to 200 positions): kernels also round inside an inner product."""
+"""Ratio of an error bound to the largest change of a result in any perturbed sample. Errors of
+compiled models were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights
+times 1, 4 and with outlier rows; up to 200 positions): kernels also round inside an inner product.
+"""
 SAMPLE_COUNT = 4
 EXTRA_SAMPLE_COUNT = 12
 """Number of samples that verify the bounds before a difference is reported."""
@@ -39,8 +41,9 @@ def compute_position_error_bounds(
 ) -> dict[str, Array]:
     """Return bounds of the absolute float32 rounding error of each result element.
 
-    Bounds are equal along the last axis, and infinite if the result is unstable. `expected` are the
-    exact results; `make_perturbed_run` returns `run_perturbed`.
+    Bounds are equal along the last axis, and infinite if a perturbation makes the result NaN or
+    changes an integer. `expected` are the exact results; `make_perturbed_run` returns
+    `run_perturbed`.
     """
     bounds = compute_error_bounds(run_perturbed, expected)
     return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
@@ -88,7 +91,9 @@ PerturbedRun = Callable[["RoundingPerturbation"], Mapping[str, Array]]
 def compute_error_bounds(
     run_perturbed: PerturbedRun, expected: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return bounds of the absolute error of each result, estimated from perturbed runs."""
+    """Return bounds of the absolute error of each result, estimated from runs with perturbed
+    values.
+    """
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in range(SAMPLE_COUNT):
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
@@ -100,8 +105,8 @@ def compute_error_bounds(
 
 class RoundingPerturbation:
     """A result hook that multiplies values by random relative errors. It does not perturb values
-    that depend only on constants and positions, because a different position bucket is not a
-    rounding error.
+    that depend only on constants and positions, because a different relative position bucket is not
+    a rounding error.
     """
 
     def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
@@ -150,7 +155,7 @@ class RoundingPerturbation:
         return perturbed
 
     def _draw_errors(self, shape: tuple[int, ...]) -> Array:
-        """Return random signs times the size of a perturbation of 1."""
+        """Return random relative errors of this shape with the size of a perturbation."""
         return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * self.rng.choice([-1.0, 1.0], shape)
 
 
@@ -179,7 +184,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 def _take_max_per_position(bound: Array) -> Array:
     """Return the maximum bound along the last axis, because the features of a vector share its
-    errors.
+    rounding errors.
     """
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
@@ -187,8 +192,9 @@ def _take_max_per_position(bound: Array) -> Array:
 
 
 MAX_EXPLAINED_RATIO = 4
-"""Differences up to this multiple of the rounding error are attributed to rounding, because kernels
-also round intermediate values."""
+"""Differences up to this multiple of the estimated 16-bit rounding error are attributed to
+rounding, because kernels also round intermediate values.
+"""
 RANDOM_ROUNDING_RUNS = 3
 
 

@@ -22,9 +22,13 @@ from specc.verification.length_coverage import (
 )
 
 MIXED_BATCH_SIZE = 5
-"""Batch size for conditions that depend on differences between batch elements."""
+"""Batch size that executes branches whose conditions depend on differences between batch
+elements.
+"""
 SHORT_ROUNDS = 12
-"""Number of rounds with minimum lengths, for conditions on input values."""
+"""Number of rounds with minimum axis sizes, for branches whose conditions depend on input
+values.
+"""
 
 
 @dataclass
@@ -39,7 +43,7 @@ class SubgraphCoverage:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "SubgraphCoverage":
-        """Open the copy of the model that counts executions."""
+        """Open a copy of the model that counts executions of its subgraphs."""
         coverage = cls(model.file.collect_subgraphs())
         coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
         weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
@@ -111,7 +115,7 @@ class _CountingSession:
 def iterate_candidate_sizes(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
-    """Yield lengths and densities of booleans that may execute more subgraphs."""
+    """Yield axis sizes and probabilities of true booleans that may execute more subgraphs."""
     tried = list[dict[str, int]]()
     # with few tokens, some experts may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
@@ -126,8 +130,8 @@ def iterate_candidate_sizes(
 def _iterate_candidate_lengths(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
 ) -> Iterator[dict[str, int]]:
-    """Yield typical lengths, then lengths with one empty axis, then lengths above each constant of
-    a condition.
+    """Yield typical axis sizes, then sizes with one empty axis, then sizes above each constant of a
+    branch condition.
     """
     typical_sizes = choose_lengths(graph, 2, max_lengths)
     yield typical_sizes

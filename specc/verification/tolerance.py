@@ -10,13 +10,13 @@ from specc.ir.array import Array
 
 RELATIVE_TOLERANCE = 1e-5
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bounds above this fraction of the largest value provide no information."""
+"""Error bounds above this fraction of the largest value are too large to detect errors."""
 
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """The difference between a result and the reference, relative to the largest value.
-    `description` is "" if the result agrees with the reference.
+    """The difference between a result and the reference, relative to the largest magnitude of the
+    reference. `description` is "" if the result agrees with the reference.
     """
 
     relative_size: float
@@ -94,8 +94,8 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
 
 
 def compute_relative_change(changed: Array, baseline: Array) -> float:
-    """Return the maximum difference of a result relative to its largest magnitude. For integers,
-    return the fraction of elements that differ.
+    """Return the maximum difference of a result relative to the largest magnitude of `baseline`.
+    For integers, return the fraction of elements that differ.
     """
     if baseline.dtype.kind in "ib":
         return float((changed != baseline).mean()) if baseline.size else 0.0
@@ -131,7 +131,7 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
-    """Return True if at least half of the bounds are small relative to the largest value."""
+    """Return True if at least half of the error bounds are small relative to the largest value."""
     allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
     return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
 
@@ -143,13 +143,13 @@ def get_max_magnitude(x: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationRound:
-    """The comparison of a graph with its reference at one set of lengths.
+    """The comparison of a graph with its reference at one set of axis sizes.
 
     `is_within_tolerance` is None if no result was compared (`is_compared` is false) or if a result
     is too sensitive to rounding. `max_error` is the largest difference among the `result_count`
     results, relative to the maximum of the result. `note` is appended to the line.
     `uncovered_subgraphs` are the branches and loop bodies that no round executed, and
-    `skipped_lengths` the lengths that exceed the cost limit of the reference; both are set after
+    `skipped_lengths` the axis sizes that exceed the cost limit of the reference; both are set after
     the last round.
     """
 
@@ -165,7 +165,7 @@ class VerificationRound:
 
     @property
     def uncovered_cases(self) -> tuple[str, ...]:
-        """Descriptions of the subgraphs and lengths that no round covered."""
+        """Descriptions of the subgraphs and axis sizes that no round covered."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference"
         return (*self.uncovered_subgraphs, *([lengths] if skipped else []))
@@ -203,7 +203,7 @@ class VerificationRound:
 def make_coverage_round(
     uncovered_subgraphs: tuple[str, ...], skipped_lengths: tuple[str, ...]
 ) -> VerificationRound:
-    """Return the entry that lists uncovered subgraphs and lengths after the last round."""
+    """Return the entry that lists uncovered subgraphs and axis sizes after the last round."""
     return VerificationRound(
         is_compared=False,
         is_within_tolerance=None,
@@ -213,5 +213,5 @@ def make_coverage_round(
 
 
 def format_lengths(sizes: Mapping[str, int]) -> str:
-    """Format lengths by symbol, e.g. `batch=2, seq=3`."""
+    """Format axis sizes by symbolic dimension, e.g. `batch=2, seq=3`."""
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"
