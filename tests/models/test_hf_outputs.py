@@ -1,9 +1,16 @@
 """Tiny checkpoints of most model families give the recorded outputs of transformers, without torch."""
 
+from collections import Counter
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
-from support.hf_outputs import OutputArchive, check_compiled_outputs, check_reference_outputs
+from support.hf_outputs import (
+    ARCHIVE,
+    OutputArchive,
+    check_compiled_outputs,
+    check_reference_outputs,
+)
 from support.parameter_sweeps import sample_sweep
 
 ANSWERS = OutputArchive()
@@ -28,6 +35,17 @@ def test_a_compiled_checkpoint_gives_the_recorded_outputs(name: str, tmp_path: P
     with transformers itself.
     """
     check_compiled_outputs(ANSWERS[name], tmp_path)
+
+
+def test_recorded_outputs_are_small() -> None:
+    """At most 5 kB per case: large inputs are generated, and large outputs are sampled."""
+    sizes: Counter[str] = Counter()
+    with ZipFile(ARCHIVE) as archive:
+        for entry in archive.infolist():
+            sizes[entry.filename.partition("/")[0]] += entry.compress_size
+    assert {name: size for name, size in sizes.items() if size > 5000} == {
+        "index.npy": sizes["index.npy"]
+    }
 
 
 def test_a_changed_weight_is_detected(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ are recorded, and those that are named: `python -m support.hf_output_recorder be
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from specc.weights.formats.safetensors import write_safetensors
 from support.hf_audio_cases import AUDIO
 from support.hf_cases import ModelCase
 from support.hf_encoder_decoder_cases import TRANSLATORS
-from support.hf_outputs import OutputArchive, RecordedOutputs, generate_weight, write_outputs
+from support.hf_outputs import (
+    OutputArchive,
+    RecordedOutputs,
+    generate_large_inputs,
+    generate_weight,
+    sample_values,
+    write_outputs,
+)
 from support.hf_text_cases import DECODERS, ENCODERS, RecordedCase
 from support.hf_vision_cases import VISION
 from support.padded_batches import Arrays, PaddingMask, Samples
@@ -28,9 +36,9 @@ from support.padded_batches import Arrays, PaddingMask, Samples
 CASES = ENCODERS | DECODERS | TRANSLATORS | VISION | AUDIO
 
 
-def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
+def record_outputs(name: str, one: RecordedCase, directory: Path) -> RecordedOutputs:
     """Return the outputs of the transformers model for each sample alone, in float64."""
-    case = one.case
+    case = replace(one.case, samples=generate_large_inputs(name, one.case.samples))
     config = getattr(transformers, case.config)(**case.tiny)
     kind = getattr(transformers, case.model)
     model = kind(config)
@@ -73,7 +81,8 @@ def _alone(case: ModelCase, hf_model: Any, row: int) -> Arrays:
         inputs[name] = tensor if whole or case.float32_only else tensor.double()
     with torch.no_grad():
         made = case.run_published(hf_model, inputs)
-    return {name: x[0].numpy().astype(np.float32) for name, x in made.items()}
+    arrays = {name: x[0].numpy().astype(np.float32) for name, x in made.items()}
+    return {n: x if case.results.get(n) else sample_values(x) for n, x in arrays.items()}
 
 
 def main() -> None:
@@ -84,7 +93,7 @@ def main() -> None:
             recorded_cases[name] = stored[name]
             continue
         with tempfile.TemporaryDirectory() as directory:
-            recorded_cases[name] = record_outputs(one, Path(directory))
+            recorded_cases[name] = record_outputs(name, one, Path(directory))
     write_outputs(recorded_cases)
 
 
