@@ -298,7 +298,7 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
     ids = rng.integers(1, 1000, (count, PROMPT)).tolist()
     settings = writer.resolve_settings({"max_tokens": 1000})
     texts = [
-        writer.begin(
+        writer.start_generation(
             make_prompt_inputs(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings
         )
         for row, n in zip(ids, want, strict=True)

@@ -153,13 +153,13 @@ class Model(InferenceModel):
         writer = _require_generator(self)
         return generate_each(writer, prompts, batch_size, writer.resolve_settings(settings))
 
-    def stream(self, **static_inputs: object) -> InputStream:
-        """Start a stream: pass chunks of the streamed input to `push`; `static_inputs` are the
+    def stream(self, **constant_inputs: object) -> InputStream:
+        """Start a stream: pass chunks of the streamed input to `push`; `constant_inputs` are the
         inputs without the time axis.
 
         Raise E0977 if the spec has no `stream` section.
         """
-        return open_stream(self).begin(**static_inputs)
+        return open_stream(self).start_stream(**constant_inputs)
 
     def map(
         self,

@@ -72,7 +72,7 @@ def module(
         defaults=training_spec.defaults,
         training_batches=TrainingCollator(
             graph=training_spec.graph,
-            reading=training_spec.reading,
+            preprocessing=training_spec.preprocessing,
             defaults=training_spec.defaults,
             generation=training_spec.generation,
         ),

@@ -101,15 +101,15 @@ def split_length_constant(length: Dim) -> AffineIndex:
     )
 
 
-def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyTensor) -> Interval:
+def solve_offset_interval(difference: AffineIndex, strict: bool, qk: QueryKeyTensor) -> Interval:
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
     (`difference < 0` if `strict`) can hold.
     """
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
-    if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, grid):
+    if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, qk):
         return FULL_INTERVAL
-    slope = difference.query_slope if grid.side == "keys" else -difference.key_slope
+    slope = difference.query_slope if qk.side == "keys" else -difference.key_slope
     if slope == 0:
         return _solve_constant_difference(difference, strict)
     edge = -difference.min_offset / slope
@@ -123,36 +123,36 @@ def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interva
     return FULL_INTERVAL if holds else EMPTY_INTERVAL
 
 
-def _is_nonnegative(difference: AffineIndex, grid: QueryKeyTensor) -> bool:
+def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
     """Return True if the symbolic terms of `difference` are never negative. Then they only make the
     comparison harder to satisfy, and dropping them is sound.
     """
     if difference.length_sum == 0:
         return True
-    return grid.time_axis is not None and grid.time_axis.is_non_negative(difference.length_sum)
+    return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.length_sum)
 
 
-def find_affine_index(grid: QueryKeyTensor) -> AffineIndexSearch:
+def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
     """Return the value as an affine function of query and key time, or None if it is not affine."""
-    node = grid.value.node
+    node = qk.value.node
     match node:
         case Node(ops.Constant(int() | float() as number)):
             return _match_constant(number)
         case Node(ops.Size(length)):
-            return split_length_constant(length) if _is_constant_length(length, grid) else None
+            return split_length_constant(length) if _is_constant_length(length, qk) else None
         case Node(ops.Extent() | ops.Range()):
-            return _match_position_id(grid)
+            return _match_position_id(qk)
         case Node(ops.Cast(to), (Value() as x,)):
-            return (yield align_operand(grid, x)) if _is_exact_cast(x.dtype, to) else None
+            return (yield align_operand(qk, x)) if _is_exact_cast(x.dtype, to) else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
-            inner = yield align_operand(grid, x)
+            inner = yield align_operand(qk, x)
             return inner.multiply(-ONE) if inner else None
         case Node(ops.Arith(function), (Value() as a, Value() as b)):
-            one, other = (yield align_operand(grid, a)), (yield align_operand(grid, b))
+            one, other = (yield align_operand(qk, a)), (yield align_operand(qk, b))
             if one is None or other is None:
                 return None
-            return _combine_affine_indices(function, one, other, grid.value.dtype)
-    behind = unwrap_view(grid)
+            return _combine_affine_indices(function, one, other, qk.value.dtype)
+    behind = unwrap_view(qk)
     return (yield behind) if behind else None
 
 
@@ -161,18 +161,18 @@ def _is_exact_cast(dtype: str, to: str) -> bool:
     return dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
 
 
-def _is_constant_length(length: Dim, grid: QueryKeyTensor) -> bool:
+def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
     """Return True if the axis size is the same in every decode step."""
-    return grid.time_axis is None or not length.symbols() & grid.time_axis.dependent_symbols
+    return qk.time_axis is None or not length.symbols() & qk.time_axis.dependent_symbols
 
 
-def _match_position_id(grid: QueryKeyTensor) -> AffineIndex | None:
+def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
     # the index of a prefix position without its axis is unknown
-    before = grid.get_prefix_length(0)
-    if before is None or (grid.query_axis, grid.key_axis) not in ((0, None), (None, 0)):
+    before = qk.get_prefix_length(0)
+    if before is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None
-    number = AffineIndex(query_slope=ONE) if grid.query_axis == 0 else AffineIndex(key_slope=ONE)
+    number = AffineIndex(query_slope=ONE) if qk.query_axis == 0 else AffineIndex(key_slope=ONE)
     return number.add(split_length_constant(before))
 
 

@@ -206,38 +206,36 @@ class UnprovenMask:
     value: Value
 
 
-def explain_unproven_mask(grid: QueryKeyTensor | None) -> UnprovenMask | None:
+def explain_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
     """Return the subexpression of a mask, or of attention weights, that does not provably mask out
     later positions. Return None if the mask provably includes later positions, by its comparisons
     of position ids.
     """
-    if grid is None:
+    if qk is None:
         return None
     # values that were not analyzed must not be reported as errors
-    if find_mask_band(
-        grid.value, grid.query_axis, grid.key_axis, grid.time_axis
-    ).is_budget_exhausted:
-        return UnprovenMask(True, grid.value)
+    if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
+        return UnprovenMask(True, qk.value)
     budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
-    open_ = solve_memoized(grid, _solve_unproven_mask_term, {}, budget, proved)
+    open_ = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, proved)
     return UnprovenMask(False, open_.value) if open_.value else None
 
 
-def has_different_chunk_rates(grid: QueryKeyTensor | None) -> bool:
+def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
     """Return True if keys and queries have a different number of positions per chunk, so their
     position ids cannot be compared.
     """
-    return grid is not None and not has_equal_chunk_rates(grid)
+    return qk is not None and not has_equal_chunk_rates(qk)
 
 
-def find_visible_prefix(grid: QueryKeyTensor | None) -> Dim | None:
+def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
     """Return the number of prefix positions if only these attend to later positions, otherwise
     None.
     """
-    if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
+    if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
         return None
-    head = grid.get_prefix_length(grid.query_axis)
-    behind = find_side_band(replace(grid, side="queries"))
+    head = qk.get_prefix_length(qk.query_axis)
+    behind = find_side_band(replace(qk, side="queries"))
     return head if head not in (None, 0) and behind.low >= 0 else None
 
 
@@ -264,39 +262,39 @@ class _UnprovenMaskTerm(NamedTuple):
 
 
 def _solve_unproven_mask_term(
-    grid: QueryKeyTensor,
+    qk: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
     """Return the subexpression of a mask that does not compare position ids; for `pre[i] & pre[j]`,
     return the complete mask.
     """
-    node = grid.value.node
-    inside = _list_mask_operands(grid, node) if node else None
+    node = qk.value.node
+    inside = _list_mask_operands(qk, node) if node else None
     if inside is None:
-        return _UnprovenMaskTerm(grid.value, True)
+        return _UnprovenMaskTerm(qk.value, True)
     first, is_all = None, bool(inside)
     # report the first term that is not bounded, or the whole expression if all terms are bounded
     for part in inside:
         flow = yield part
         first = first or flow.value
         is_all = is_all and flow.is_whole_mask
-    return _UnprovenMaskTerm(grid.value if is_all else first, is_all)
+    return _UnprovenMaskTerm(qk.value if is_all else first, is_all)
 
 
-def _list_mask_operands(grid: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
+def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
     """Return the operands of a mask in which to search: [] for a comparison of position ids, and
     None for other ops.
     """
-    if (inner := unwrap_view(grid)) is not None:
+    if (inner := unwrap_view(qk)) is not None:
         return [inner]
-    if (parts := split_concat(grid)) is not None:
+    if (parts := split_concat(qk)) is not None:
         return parts
-    operands = grid.align_operands()
+    operands = qk.align_operands()
     match node.op:
         case ops.Constant():
             return []
         case ops.And() | ops.Or() | ops.Not():
             return operands
-        case ops.Where() if grid.value.dtype == "bool":
+        case ops.Where() if qk.value.dtype == "bool":
             return operands
         case ops.Compare():
             # Affine functions of positions are analyzed; the result of any other comparison is

@@ -104,7 +104,7 @@ def decompose_mask(
 class _DecompositionKey(NamedTuple):
     """A memo key: the mask to decompose, or its negation if `negated`."""
 
-    grid: QueryKeyTensor
+    qk: QueryKeyTensor
     is_negated: bool
 
 
@@ -116,15 +116,15 @@ class _MaskDecomposer:
         self, question: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
         """Return the decomposition of a mask, computed from those of its operands."""
-        grid, negated = question
-        node = grid.value.node
-        if grid.query_axis is None or grid.key_axis is None:
-            return self._find_global_tokens(grid, negated)
+        qk, negated = question
+        node = qk.value.node
+        if qk.query_axis is None or qk.key_axis is None:
+            return self._find_global_tokens(qk, negated)
         if node is None:
             return MaskDecomposition(FULL_INTERVAL)
-        if (inner := unwrap_view(grid)) is not None:
+        if (inner := unwrap_view(qk)) is not None:
             return (yield _DecompositionKey(inner, negated))
-        operands = grid.align_operands()
+        operands = qk.align_operands()
         match node.op:
             case ops.Not():
                 return (yield _DecompositionKey(operands[0], not negated))
@@ -134,37 +134,37 @@ class _MaskDecomposer:
                 # by De Morgan's laws
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
-            case ops.Where() if grid.value.dtype == "bool":
+            case ops.Where() if qk.value.dtype == "bool":
                 condition, yes, no = operands
                 taken = yield _DecompositionKey(condition, False)
                 taken = taken & (yield _DecompositionKey(yes, negated))
                 left = yield _DecompositionKey(condition, True)
                 return taken | (left & (yield _DecompositionKey(no, negated)))
-        return MaskDecomposition(find_query_key_band(grid, negated=negated))
+        return MaskDecomposition(find_query_key_band(qk, negated=negated))
 
-    def _find_global_tokens(self, grid: QueryKeyTensor, negated: bool) -> MaskDecomposition:
+    def _find_global_tokens(self, qk: QueryKeyTensor, negated: bool) -> MaskDecomposition:
         """Return the decomposition of a condition that does not compare queries with keys: its true
         positions are global tokens.
         """
-        inner: QueryKeyTensor | None = grid
+        inner: QueryKeyTensor | None = qk
         while inner is not None and not negated:
             if inner.value in self.padding_masks:
                 return MaskDecomposition(FULL_INTERVAL)
             inner = unwrap_view(inner)
-        if grid.value.dtype != "bool":
-            return MaskDecomposition(find_query_key_band(grid, negated=negated))
-        if grid.key_axis is not None:
+        if qk.value.dtype != "bool":
+            return MaskDecomposition(find_query_key_band(qk, negated=negated))
+        if qk.key_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
-                key_conditions=(GlobalTokenCondition(grid.value, grid.key_axis, negated),),
+                key_conditions=(GlobalTokenCondition(qk.value, qk.key_axis, negated),),
             )
-        if grid.query_axis is not None:
+        if qk.query_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
-                query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
+                query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, negated),),
             )
         # the value is the same for all pairs: a constant, or a function of an input
-        return MaskDecomposition(find_query_key_band(grid, negated=negated))
+        return MaskDecomposition(find_query_key_band(qk, negated=negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128

@@ -101,8 +101,8 @@ def find_mask_band(
     """Return the interval of offsets `t - u` at which `value` can be true or nonzero. `t` and `u`
     are query and key times on `time_axis`, or query and key positions if `time_axis` is None.
     """
-    grid = make_query_key_tensor(value, query, key, time_axis)
-    return _search_band(grid, False) if has_equal_chunk_rates(grid) else MaskBand(FULL_INTERVAL)
+    qk = make_query_key_tensor(value, query, key, time_axis)
+    return _search_band(qk, False) if has_equal_chunk_rates(qk) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(
@@ -112,29 +112,29 @@ def find_band_interval(
     return find_mask_band(value, query, key, time_axis).interval
 
 
-def find_query_key_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
+def find_query_key_band(qk: QueryKeyTensor, *, negated: bool = False) -> Interval:
     """Return the interval of offsets at which a query-key tensor, or its negation, can be
     nonzero.
     """
-    return _search_band(grid, negated).interval
+    return _search_band(qk, negated).interval
 
 
-def find_side_band(grid: QueryKeyTensor, *, negated: bool = False) -> Interval:
-    """Return the band restricted to keys at times >= 0 or queries at times >= 0 (`grid.side`)."""
-    return _BandSearch().find_true_interval(grid, negated)
+def find_side_band(qk: QueryKeyTensor, *, negated: bool = False) -> Interval:
+    """Return the band restricted to keys at times >= 0 or queries at times >= 0 (`qk.side`)."""
+    return _BandSearch().find_true_interval(qk, negated)
 
 
-def can_be_nan(grid: QueryKeyTensor) -> bool:
+def can_be_nan(qk: QueryKeyTensor) -> bool:
     """Return True if a query-key tensor may be NaN or infinite where another factor is zero."""
-    return _BandSearch().can_divide_by_zero(grid)
+    return _BandSearch().can_divide_by_zero(qk)
 
 
-def _search_band(grid: QueryKeyTensor, negated: bool) -> MaskBand:
+def _search_band(qk: QueryKeyTensor, negated: bool) -> MaskBand:
     low, high = _BandSearch(), _BandSearch()
-    keys = low.find_true_interval(replace(grid, side="keys"), negated)
-    queries = high.find_true_interval(replace(grid, side="queries"), negated)
+    keys = low.find_true_interval(replace(qk, side="keys"), negated)
+    queries = high.find_true_interval(replace(qk, side="queries"), negated)
     spent = low.budget.is_exhausted or high.budget.is_exhausted
-    return MaskBand(merge_side_bands(keys, queries, grid.time_axis), spent)
+    return MaskBand(merge_side_bands(keys, queries, qk.time_axis), spent)
 
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
@@ -173,7 +173,7 @@ class _NonZeroBandKey(NamedTuple):
     requested.
     """
 
-    grid: QueryKeyTensor
+    qk: QueryKeyTensor
     is_negated: bool
 
 
@@ -200,43 +200,43 @@ class _BandSearch:
     known_affine_indices: dict[QueryKeyTensor, MaybeAffineIndex] = field(default_factory=dict)
     known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
-    def find_true_interval(self, grid: QueryKeyTensor, negated: bool) -> Interval:
+    def find_true_interval(self, qk: QueryKeyTensor, negated: bool) -> Interval:
         """Return the interval in which a query-key tensor, or its negation, can be true or
         nonzero.
         """
-        asked = _NonZeroBandKey(grid, negated)
+        asked = _NonZeroBandKey(qk, negated)
         return solve_memoized(
             asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
-    def find_affine_function(self, grid: QueryKeyTensor) -> MaybeAffineIndex:
+    def find_affine_function(self, qk: QueryKeyTensor) -> MaybeAffineIndex:
         """Return a query-key tensor as an affine function of query and key time, or None."""
-        return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
+        return solve_memoized(qk, find_affine_index, self.known_affine_indices, self.budget, None)
 
-    def can_divide_by_zero(self, grid: QueryKeyTensor) -> bool:
+    def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
         """Return True if a query-key tensor may be NaN where another factor is zero, because of a
         division by zero.
         """
         return solve_memoized(
-            grid, solve_division_by_zero, self.known_zero_divisors, self.budget, True
+            qk, solve_division_by_zero, self.known_zero_divisors, self.budget, True
         )
 
     def _solve_question(self, question: _BandKey) -> _BandSolver:
         if isinstance(question, _ComparisonBandKey):
             return (yield from self._solve_less_than(*question))
-        grid, negated = question
-        node = grid.value.node
+        qk, negated = question
+        node = qk.value.node
         if node is None:
             return FULL_INTERVAL
-        if (inner := unwrap_view(grid)) is not None:
+        if (inner := unwrap_view(qk)) is not None:
             return (yield _NonZeroBandKey(inner, negated))
-        if (parts := split_concat(grid)) is not None:
+        if (parts := split_concat(qk)) is not None:
             return (yield from _solve_any([_NonZeroBandKey(p, negated) for p in parts]))
-        operands = grid.align_operands()
-        if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
+        operands = qk.align_operands()
+        if (found := (yield from _solve_logical(qk, node, operands, negated))) is not None:
             return found
         # for numeric values, only "is nonzero" has a bounded interval; zeros may be at any position
-        return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
+        return FULL_INTERVAL if negated else (yield from self._solve_nonzero(qk, node, operands))
 
     def _solve_less_than(
         self, left: QueryKeyTensor, right: QueryKeyTensor, strict: bool
@@ -264,23 +264,23 @@ class _BandSearch:
         return solve_offset_interval(one_side.subtract(other), strict, left)
 
     def _solve_nonzero(
-        self, grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
+        self, qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
     ) -> _BandSolver:
         """Return the interval in which the result of a numeric op can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
                 return (
                     (yield _NonZeroBandKey(operands[1], False))
-                    if _has_last_two_axes(grid)
+                    if _has_last_two_axes(qk)
                     else FULL_INTERVAL
                 )
             case ops.Attend():
                 # The attention weights are zero where the mask is false; the attention output has
                 # no query and key axis.
                 mask = node.op.mask(node)
-                if mask is None or not _is_weights_grid(grid, node.op):
+                if mask is None or not _is_weights_grid(qk, node.op):
                     return FULL_INTERVAL
-                return (yield _NonZeroBandKey(grid.view_operand(mask, *ATTENTION_AXES), False))
+                return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
@@ -302,18 +302,18 @@ class _BandSearch:
 
 
 def _solve_absolute(
-    inner: AffineIndex, upper: AffineIndex, strict: bool, grid: QueryKeyTensor
+    inner: AffineIndex, upper: AffineIndex, strict: bool, qk: QueryKeyTensor
 ) -> Interval:
     """Return the interval in which `|inner| <= upper` (or `<`) can hold."""
     opposite = inner.multiply(Fraction(-1)).subtract(upper)
-    one = solve_offset_interval(inner.subtract(upper), strict, grid)
-    return one & solve_offset_interval(opposite, strict, grid)
+    one = solve_offset_interval(inner.subtract(upper), strict, qk)
+    return one & solve_offset_interval(opposite, strict, qk)
 
 
-def _is_weights_grid(grid: QueryKeyTensor, op: ops.Attend) -> bool:
-    """Return True if `grid` is the attention weights of `op`, with their query and key axes."""
-    weights = grid.value.index == op.weights_result
-    return weights and (grid.query_axis, grid.key_axis) == ATTENTION_AXES
+def _is_weights_grid(qk: QueryKeyTensor, op: ops.Attend) -> bool:
+    """Return True if `qk` is the attention weights of `op`, with their query and key axes."""
+    weights = qk.value.index == op.weights_result
+    return weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
 
 
 def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
@@ -333,7 +333,7 @@ def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
 
 
 def _solve_logical(
-    grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], negated: bool
+    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], negated: bool
 ) -> Generator[_BandKey, Interval, Interval | None]:
     """Return the interval of a logical op or its negation, or None for other ops."""
     match node.op:
@@ -345,7 +345,7 @@ def _solve_logical(
             # De Morgan's laws.
             intersection = isinstance(node.op, ops.And) != negated
             return (yield from _solve_sides(operands, negated, intersection))
-        case ops.Where() if grid.value.dtype == "bool" or not negated:
+        case ops.Where() if qk.value.dtype == "bool" or not negated:
             return (yield from _solve_where(operands, negated))
         case ops.Compare(fn):
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
@@ -355,13 +355,13 @@ def _solve_logical(
             # false. "all" and "not any" imply nothing.
             x = node.first_operand
             if x is not None and fn == ("all" if negated else "any"):
-                return (yield _NonZeroBandKey(_view_reduced_operand(grid, x, axis), negated))
+                return (yield _NonZeroBandKey(_view_reduced_operand(qk, x, axis), negated))
     return None
 
 
-def _view_reduced_operand(grid: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
-    query, key = shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
-    return grid.view_operand(operand, query, key)
+def _view_reduced_operand(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
+    query, key = shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
+    return qk.view_operand(operand, query, key)
 
 
 def _solve_sides(operands: list[QueryKeyTensor], negated: bool, intersection: bool) -> _BandSolver:
@@ -394,6 +394,6 @@ def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _
     return FULL_INTERVAL
 
 
-def _has_last_two_axes(grid: QueryKeyTensor) -> bool:
-    rank = grid.value.rank
-    return grid.query_axis in (None, rank - 2) and grid.key_axis in (None, rank - 1)
+def _has_last_two_axes(qk: QueryKeyTensor) -> bool:
+    rank = qk.value.rank
+    return qk.query_axis in (None, rank - 2) and qk.key_axis in (None, rank - 1)

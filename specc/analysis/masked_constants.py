@@ -95,21 +95,21 @@ def find_masked_constants(
     """Return the constants of `value`, each with the interval of `q - k` outside which `value`
     equals it. If `time_axis` is not None, the intervals are of time differences.
     """
-    grid = make_query_key_tensor(value, query, key, time_axis)
-    if not has_equal_chunk_rates(grid):
+    qk = make_query_key_tensor(value, query, key, time_axis)
+    if not has_equal_chunk_rates(qk):
         return NO_MASKED_CONSTANTS
-    keys = _find_side_values(replace(grid, side="keys"))
-    queries = _find_side_values(replace(grid, side="queries"))
+    keys = _find_side_values(replace(qk, side="keys"))
+    queries = _find_side_values(replace(qk, side="queries"))
     return {
         n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis)
         for n in {**keys, **queries}
     }
 
 
-def _find_side_values(grid: QueryKeyTensor) -> MaskedConstants:
+def _find_side_values(qk: QueryKeyTensor) -> MaskedConstants:
     """Return the constants for one side, i.e. times >= 0 (see `specc.analysis.mask_bands`)."""
     return solve_memoized(
-        grid, _find_grid_values, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), NO_MASKED_CONSTANTS
+        qk, _find_grid_values, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), NO_MASKED_CONSTANTS
     )
 
 
@@ -121,20 +121,20 @@ def find_nonzero_interval(
     return intersect_bands(find_band_interval(value, query, key, time_axis), other, time_axis)
 
 
-def _find_grid_values(grid: QueryKeyTensor) -> MaskedConstantRule:
+def _find_grid_values(qk: QueryKeyTensor) -> MaskedConstantRule:
     """Return the constants of a query-key tensor, computed from those of its operands."""
-    number = find_uniform_value(grid.value)
-    node = grid.value.node
+    number = find_uniform_value(qk.value)
+    node = qk.value.node
     if number is not None:
         return {number: EMPTY_INTERVAL}
-    if node is None or grid.key_axis is None:
+    if node is None or qk.key_axis is None:
         return NO_MASKED_CONSTANTS
-    if (inner := unwrap_view(grid)) is not None:
+    if (inner := unwrap_view(qk)) is not None:
         return (yield inner)
-    operands = grid.align_operands()
+    operands = qk.align_operands()
     match node.op:
         case ops.And() | ops.Or() | ops.Not() | ops.Compare():
-            return (yield from _find_boolean_values(grid, node, operands))
+            return (yield from _find_boolean_values(qk, node, operands))
         case ops.Where():
             return (yield from _find_where_values(operands))
         case ops.Arith(function_name):
@@ -145,35 +145,35 @@ def _find_grid_values(grid: QueryKeyTensor) -> MaskedConstantRule:
             )
         case ops.Cast(to):
             return propagate_unary_constants(partial(convert_number, dtype=to), (yield operands[0]))
-    return (yield from _find_axis_op_values(grid, node))
+    return (yield from _find_axis_op_values(qk, node))
 
 
-def _find_axis_op_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _find_axis_op_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants after an op along an axis, such as a softmax or a reduction."""
     x = node.first_operand
-    if (factors := split_product_factors(grid)) is not None:
+    if (factors := split_product_factors(qk)) is not None:
         return (yield from _find_product_values(factors))
     if isinstance(node.op, ops.MaskedWeights | ops.Attend):
-        return (yield from _find_weight_values(grid, node))
+        return (yield from _find_weight_values(qk, node))
     if isinstance(node.op, ops.Concat):
-        return (yield from _find_concat_values(grid, node, node.op))
+        return (yield from _find_concat_values(qk, node, node.op))
     if x is None:
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            masked_values = yield grid.view_operand(
-                x, shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
+            masked_values = yield qk.view_operand(
+                x, shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
             )
             length = x.shape[axis].number or 0
             return _filter_fixed_points(function_name, masked_values, length)
-        case ops.Gather(axis) if axis == grid.key_axis:
-            return (yield from _find_gathered_values(grid, node))
+        case ops.Gather(axis) if axis == qk.key_axis:
+            return (yield from _find_gathered_values(qk, node))
     if not isinstance(node.op, REORDERING_OPS):
         # The constants of these operands are irrelevant. Analyzing them would visit all earlier
         # layers, because each layer depends on them.
         return NO_MASKED_CONSTANTS
-    masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
-    return _find_reordered_values(grid, node, masked_values)
+    masked_values = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
+    return _find_reordered_values(qk, node, masked_values)
 
 
 def _filter_fixed_points(
@@ -199,38 +199,38 @@ def _find_product_values(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
     return intersect_masked_constants(found)
 
 
-def _find_concat_values(grid: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
+def _find_concat_values(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
     """Return the constants of a concatenation. On the time axis, only prefix positions may be
     prepended.
     """
-    found = split_concat(grid)
-    if op.axis not in (grid.query_axis, grid.key_axis):
-        found = [grid.view_operand(a, grid.query_axis, grid.key_axis) for a in node.operands]
+    found = split_concat(qk)
+    if op.axis not in (qk.query_axis, qk.key_axis):
+        found = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
     return find_common_constants((yield from solve_each(found or ())))
 
 
 def _find_reordered_values(
-    grid: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+    qk: QueryKeyTensor, node: Node, masked_values: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants after an op that selects or reorders positions along the key axis."""
     match node.op:
-        case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
+        case ops.Softmax(axis) if axis == qk.key_axis and -inf in masked_values:
             return {0.0: masked_values[-inf]}
-        case ops.CumSum(axis) if axis == grid.key_axis:
+        case ops.CumSum(axis) if axis == qk.key_axis:
             # all elements of a cumulative sum after the first infinite element are infinite
             return {n: bound_visible_sort_indices(i) for n, i in masked_values.items() if isinf(n)}
-        case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
+        case ops.Sort(axis) if axis == qk.key_axis and qk.value.index == 0:
             # Masked keys sort last: sort index r is masked at query t if r > t - lo.
             return {
                 n: bound_visible_sort_indices(i)
                 for n, i in masked_values.items()
                 if is_sorted_last(node, n)
             }
-    return _filter_unrelated_axis_values(grid, node, masked_values)
+    return _filter_unrelated_axis_values(qk, node, masked_values)
 
 
 def _filter_unrelated_axis_values(
-    grid: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+    qk: QueryKeyTensor, node: Node, masked_values: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants after an op along an axis that is neither the query axis nor the key
     axis. A constant at all positions of the axis is kept.
@@ -242,11 +242,11 @@ def _filter_unrelated_axis_values(
             masked_values = {n: i for n, i in masked_values.items() if n == added}
         case ops.Flip(axis) | ops.Roll(axis) | ops.Gather(axis):
             pass
-        case ops.Sort(axis) | ops.TopK(axis) if grid.value.index == 0:
+        case ops.Sort(axis) | ops.TopK(axis) if qk.value.index == 0:
             pass
         case _:
             return NO_MASKED_CONSTANTS
-    return masked_values if axis not in (grid.query_axis, grid.key_axis) else NO_MASKED_CONSTANTS
+    return masked_values if axis not in (qk.query_axis, qk.key_axis) else NO_MASKED_CONSTANTS
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
@@ -277,7 +277,7 @@ def _find_where_values(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
 
 
 def _find_boolean_values(
-    grid: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
+    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
     """Return the interval outside which a boolean tensor is constant, from comparisons of position
     ids or known constants.
@@ -293,7 +293,7 @@ def _find_boolean_values(
             found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
             return intersect_masked_constants([*found, find_common_constants(masked_values)])
         case ops.Compare(function_name):
-            rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
+            rows = {0.0: find_side_band(qk), 1.0: find_side_band(qk, negated=True)}
             return intersect_masked_constants(
                 [rows, propagate_binary_constants(function_name, *masked_values)]
             )
@@ -350,34 +350,34 @@ def compute_absorbing_result(
     return None
 
 
-def _find_weight_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _find_weight_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are zero, because the mask is false or
     the scores of a softmax are -inf.
     """
-    rank = grid.value.rank
+    rank = qk.value.rank
     match node.op:
         case ops.Attend():
             mask = node.op.mask(node)
-            weights = grid.value.index == node.op.weights_result
-            seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_AXES
+            weights = qk.value.index == node.op.weights_result
+            seen = weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
             return (
-                {0.0: find_side_band(grid.view_operand(mask, *ATTENTION_AXES))}
+                {0.0: find_side_band(qk.view_operand(mask, *ATTENTION_AXES))}
                 if mask and seen
                 else NO_MASKED_CONSTANTS
             )
-    if grid.key_axis != rank - 1 or grid.query_axis not in (None, rank - 2):
+    if qk.key_axis != rank - 1 or qk.query_axis not in (None, rank - 2):
         return NO_MASKED_CONSTANTS
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
-    found = [{0.0: find_side_band(align_operand(grid, mask))}]
-    masked_values = yield align_operand(grid, scores)
+    found = [{0.0: find_side_band(align_operand(qk, mask))}]
+    masked_values = yield align_operand(qk, scores)
     if isinstance(node.op, ops.MaskedSoftmax) and -inf in masked_values:
         found.append({0.0: masked_values[-inf]})
     return intersect_masked_constants(found)
 
 
-def _find_gathered_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _find_gathered_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants of a gather whose indices come from sorting another value, so that
     masked positions come last.
     """
@@ -386,10 +386,10 @@ def _find_gathered_values(grid: QueryKeyTensor, node: Node) -> MaskedConstantRul
             order = ops.Gather.ids(node).node
         case _:
             return NO_MASKED_CONSTANTS
-    if axis != grid.key_axis or order is None:
+    if axis != qk.key_axis or order is None:
         return NO_MASKED_CONSTANTS
-    masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
-    sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
+    masked_values = yield qk.view_operand(table, qk.query_axis, qk.key_axis)
+    sorted_ = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
     # Positions that are masked in the sort keys must also be masked in the table.
     return {

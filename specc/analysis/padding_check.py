@@ -218,7 +218,7 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Describe the padded positions that the op of `leak` reads; return the description and its
     label.
     """
-    called, reading = format_op_name(leak.node.op), leak.padding_source.read
+    called, padded_read = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         how = ", with padded positions last" if order == "sorted" else ""
         what = f"positions are in {order} order"
@@ -227,10 +227,10 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
         return _describe_count(leak)
     if leak.padding_source.is_shifted:
         return _describe_shift(leak, called)
-    if reading is None:
+    if padded_read is None:
         order = "flipped" if leak.is_reading_reversed() else "sorted"
         return f"`{called}` combines {order} positions with others", "this combines both orders"
-    where = _describe_position(leak, reading)
+    where = _describe_position(leak, padded_read)
     return (f"`{called}` reads them{where} without a mask", "this reads padded positions")
 
 
@@ -243,14 +243,14 @@ def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
     )
 
 
-def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
+def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
     """Describe which padded positions an op reads, relative to the current one; return "" if it
     reads all of them.
     """
-    if reading.dependence.kind == "window":
+    if padded_read.dependence.kind == "window":
         return (
             " before each position"
-            if reading.dependence.min_offset >= 0
+            if padded_read.dependence.min_offset >= 0
             else " next to each position"
         )
     if leak.has_interior_padding():

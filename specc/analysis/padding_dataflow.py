@@ -284,9 +284,9 @@ class PaddingDataflow:
         if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)
         for link in padded_links:  # dependences along other axes never reach a padded position
-            reading = self.make_padded_read(node, link, operand_facts)
-            if not is_unaffected_by_padding(reading):
-                return PaddingSource(node, is_shifted=reading.is_shifted, read=reading)
+            padded_read = self.make_padded_read(node, link, operand_facts)
+            if not is_unaffected_by_padding(padded_read):
+                return PaddingSource(node, is_shifted=padded_read.is_shifted, read=padded_read)
         return (
             None
             if self._has_equal_sort_order or not has_mixed_sort_order(padded_result)

@@ -60,9 +60,9 @@ class PaddingLeak:
 
     def has_interior_padding(self) -> bool:
         """Return True if padding is between always-valid positions and other valid positions."""
-        reading = self.padding_source.read
-        return reading is not None and (
-            reading.has_interior_padding or reading.has_interior_result_padding
+        padded_read = self.padding_source.read
+        return padded_read is not None and (
+            padded_read.has_interior_padding or padded_read.has_interior_result_padding
         )
 
     def is_padded(self, value: Value) -> bool:
@@ -103,16 +103,16 @@ class PaddingLeak:
         """Return the operand that is read at padded positions, or the first operand with padded
         positions.
         """
-        reading = self.padding_source.read
-        if reading is not None:
-            return self.node.args[reading.dependence.operand]
+        padded_read = self.padding_source.read
+        if padded_read is not None:
+            return self.node.args[padded_read.dependence.operand]
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
         """Return the axis that is read, or the last axis with the size of the mask."""
-        reading, shape = self.padding_source.read, value.shape if value else ()
-        if reading is not None and value is self.get_read_operand():
-            return reading.axis
+        padded_read, shape = self.padding_source.read, value.shape if value else ()
+        if padded_read is not None and value is self.get_read_operand():
+            return padded_read.axis
         own = self.graph.inputs[self.mask_name].shape[-1]
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 

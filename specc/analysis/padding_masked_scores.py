@@ -220,21 +220,21 @@ def _is_condition_true(padded_result: PaddedResult, query: int | None, key: int 
     return is_true_at_valid_positions(padded_result, grid)
 
 
-def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyTensor) -> bool:
+def is_true_at_valid_positions(padded_result: PaddedResult, qk: QueryKeyTensor) -> bool:
     """Return True if a mask is true at valid positions. A mask that compares positions must be true
     between each position and itself.
     """
 
-    def rule(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
-        node = grid.value.node
-        if _is_known_true_mask(padded_result, grid.value):
+    def rule(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+        node = qk.value.node
+        if _is_known_true_mask(padded_result, qk.value):
             return True
         # a mask input may be false at any position
-        if node is None or (known := find_uniform_value(grid.value)) is not None:
+        if node is None or (known := find_uniform_value(qk.value)) is not None:
             return node is not None and known == 1
-        if (inner := unwrap_view(grid)) is not None:
+        if (inner := unwrap_view(qk)) is not None:
             return (yield inner)
-        operands = [align_operand(grid, a) for a in node.operands]
+        operands = [align_operand(qk, a) for a in node.operands]
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):
@@ -244,19 +244,19 @@ def is_true_at_valid_positions(padded_result: PaddedResult, grid: QueryKeyTensor
                 return (yield from solve_any(operands))
             case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
-        return _is_true_on_diagonal(grid)
+        return _is_true_on_diagonal(qk)
 
-    return solve_memoized(grid, rule, {}, TraversalBudget(), False)
+    return solve_memoized(qk, rule, {}, TraversalBudget(), False)
 
 
 def _is_known_true_mask(padded_result: PaddedResult, value: Value) -> bool:
     return value is padded_result.padding_mask or value in padded_result.always_true_masks
 
 
-def _is_true_on_diagonal(grid: QueryKeyTensor) -> bool:
+def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:
     """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
-    compares = grid.query_axis is not None and grid.key_axis is not None
-    return compares and 0 not in find_query_key_band(grid, negated=True)
+    compares = qk.query_axis is not None and qk.key_axis is not None
+    return compares and 0 not in find_query_key_band(qk, negated=True)
 
 
 def _keeps_truth(op: Op) -> bool:

@@ -37,26 +37,26 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 )
 
 
-def split_product_factors(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the factors of a contraction. Return None if the tensor is no contraction, has a bias,
     or reads a factor at other query or key positions.
     """
-    node = grid.value.node
+    node = qk.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
     if _has_bias(node):
         return None  # A matrix product with a bias is not zero if the operands are zero.
-    axes = _find_factor_axes(grid, node)
+    axes = _find_factor_axes(qk, node)
     if axes is None:
         return None
     return [
-        grid.view_operand(factor, at.get(grid.query_axis), at.get(grid.key_axis))
+        qk.view_operand(factor, at.get(qk.query_axis), at.get(qk.key_axis))
         for factor, at in zip(node.args, axes, strict=True)
         if factor is not None
     ]
 
 
-def _find_factor_axes(grid: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
+def _find_factor_axes(qk: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
     """Return, for each factor, its axes by the result axis that they become. Return None if a
     factor is read at other query or key positions.
     """
@@ -65,7 +65,7 @@ def _find_factor_axes(grid: QueryKeyTensor, node: Node) -> list[dict[int | None,
         if link.kind in ("same", "window", "strided") and link.result_axis is not None:
             if link.offsets == SAME_POSITION and link.kind != "strided":
                 axes[link.operand][link.result_axis] = link.operand_axis
-            elif link.result_axis in (grid.query_axis, grid.key_axis):
+            elif link.result_axis in (qk.query_axis, qk.key_axis):
                 return None
     return axes
 
@@ -79,18 +79,18 @@ MAX_QUERY_KEY_TENSORS = 5_000
 """Maximum number of tensors that are analyzed per query of the analysis."""
 
 
-def has_no_key_dependent_infinities(grid: QueryKeyTensor) -> bool:
+def has_no_key_dependent_infinities(qk: QueryKeyTensor) -> bool:
     """Return True if no infinite constant occurs at some keys but not at others."""
-    return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), False)
+    return solve_memoized(qk, _solve_finite, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), False)
 
 
-def _solve_finite(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
-    node = grid.value.node
-    if grid.key_axis is None or node is None:
+def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+    node = qk.value.node
+    if qk.key_axis is None or node is None:
         return True
-    if (inner := unwrap_view(grid)) is not None:
+    if (inner := unwrap_view(qk)) is not None:
         return (yield inner)
-    if (factors := split_product_factors(grid)) is not None:
+    if (factors := split_product_factors(qk)) is not None:
         return (yield from solve_all(factors))
     match node.op:
         case ops.Pointwise("exp" | "sigmoid" | "tanh"):
@@ -100,7 +100,7 @@ def _solve_finite(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]
             operands = node.operands
             if any(map(_is_uniformly_infinite, operands)):
                 return False
-            return (yield from solve_all([align_operand(grid, a) for a in operands]))
+            return (yield from solve_all([align_operand(qk, a) for a in operands]))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
@@ -131,16 +131,16 @@ def _has_infinity_constant(value: Value | None) -> bool:
     return False
 
 
-def solve_division_by_zero(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
+def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     """Return True if the tensor contains a quotient whose divisor may be zero at some keys."""
-    node = grid.value.node
+    node = qk.value.node
     if node is None:
         return False
-    if (inner := unwrap_view(grid)) is not None:
+    if (inner := unwrap_view(qk)) is not None:
         return (yield inner)
-    operands = split_product_factors(grid)
+    operands = split_product_factors(qk)
     if operands is None:
-        operands = grid.align_operands()
+        operands = qk.align_operands()
     match node.op:
         case ops.Arith("div" | "floordiv" | "mod") if can_be_zero(operands[1]):
             return True
@@ -153,14 +153,14 @@ def solve_division_by_zero(grid: QueryKeyTensor) -> Generator[QueryKeyTensor, bo
     return False
 
 
-def can_be_zero(grid: QueryKeyTensor) -> bool:
+def can_be_zero(qk: QueryKeyTensor) -> bool:
     """Return True if a divisor varies along the key axis and may be zero."""
-    inner: QueryKeyTensor | None = grid
+    inner: QueryKeyTensor | None = qk
     while inner is not None:
         if inner.key_axis is None:
             return False
-        grid, inner = inner, unwrap_view(inner)
-    match grid.value.node and grid.value.node.op:
+        qk, inner = inner, unwrap_view(inner)
+    match qk.value.node and qk.value.node.op:
         case ops.Constant(value):
             return not value
         case ops.Pointwise("exp" | "sigmoid" | "softplus"):

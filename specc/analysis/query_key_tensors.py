@@ -64,15 +64,15 @@ class QueryKeyTensor:
         return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 
-def has_equal_chunk_rates(grid: QueryKeyTensor) -> bool:
+def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
     """Return True if both axes have the same number of positions per chunk, so that `q - k` is
     defined.
     """
-    if grid.time_axis is None:
+    if qk.time_axis is None:
         return True
-    shape = grid.value.shape
-    axes = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
-    return len({grid.time_axis.get_rate(shape[axis]) for axis in axes} - {0}) < 2
+    shape = qk.value.shape
+    axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
+    return len({qk.time_axis.get_rate(shape[axis]) for axis in axes} - {0}) < 2
 
 
 def make_query_key_tensor(
@@ -90,39 +90,39 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
     return axis
 
 
-def unwrap_view(grid: QueryKeyTensor) -> QueryKeyTensor | None:
+def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
     """Return the operand of an op that only moves axes or works along another axis, or None."""
-    node = grid.value.node
+    node = qk.value.node
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:
         return None
-    q, k = grid.query_axis, grid.key_axis
+    q, k = qk.query_axis, qk.key_axis
     match node.op:
         case ops.Insert(axis):
-            return grid.view_operand(
+            return qk.view_operand(
                 operand, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis)
             )
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return grid.view_operand(operand, shift_axis(q, axis), shift_axis(k, axis))
+            return qk.view_operand(operand, shift_axis(q, axis), shift_axis(k, axis))
         case ops.Transpose(order):
             query, key = (None if a is None else order[a] for a in (q, k))
-            return grid.view_operand(operand, query, key)
+            return qk.view_operand(operand, query, key)
         case ops.Expand(axis):
             # A broadcast axis has one position, which all positions of the result read.
-            return _view_without_axis(grid, operand, axis)
+            return _view_without_axis(qk, operand, axis)
         case ops.Split(axis, sizes):
-            return _unwrap_reshape(grid, operand, axis, len(sizes), 1)
+            return _unwrap_reshape(qk, operand, axis, len(sizes), 1)
         case ops.Merge(axis, count):
-            return _unwrap_reshape(grid, operand, axis, 1, count)
-    return grid.view_operand(operand, q, k) if _is_transparent_view(grid, node, operand) else None
+            return _unwrap_reshape(qk, operand, axis, 1, count)
+    return qk.view_operand(operand, q, k) if _is_transparent_view(qk, node, operand) else None
 
 
-def _view_without_axis(grid: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
+def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
     """Return `operand` with the indices of query and key axis that remain when `axis` is
     removed.
     """
-    query, key = (None if a == axis else a for a in (grid.query_axis, grid.key_axis))
-    return grid.view_operand(operand, query, key)
+    query, key = (None if a == axis else a for a in (qk.query_axis, qk.key_axis))
+    return qk.view_operand(operand, query, key)
 
 
 def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
@@ -134,77 +134,74 @@ def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     return a.value is b.value and (a.query_axis, a.key_axis) == (b.key_axis, b.query_axis) and apart
 
 
-def _skip_query_key_views(grid: QueryKeyTensor) -> QueryKeyTensor:
-    while (inner := unwrap_view(grid)) is not None:
-        grid = inner
-    return grid
+def _skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
+    while (inner := unwrap_view(qk)) is not None:
+        qk = inner
+    return qk
 
 
 def _unwrap_reshape(
-    grid: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
+    qk: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyTensor | None:
     """Return `operand` if a reshape at `axis` converts `operand_count` of its axes to
     `result_count` axes, or None if one of these is the query axis or the key axis.
     """
-    rows = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
+    rows = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
     if any(axis <= a < axis + result_count for a in rows):
         return None
     query, key = (
-        _move_axis(a, axis, operand_count - result_count) for a in (grid.query_axis, grid.key_axis)
+        _move_axis(a, axis, operand_count - result_count) for a in (qk.query_axis, qk.key_axis)
     )
-    return grid.view_operand(operand, query, key)
+    return qk.view_operand(operand, query, key)
 
 
 def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
     return axis if axis is None or axis < first_moved else axis + distance
 
 
-def _is_transparent_view(grid: QueryKeyTensor, node: Node, operand: Value) -> bool:
+def _is_transparent_view(qk: QueryKeyTensor, node: Node, operand: Value) -> bool:
     """Return True if a node preserves the query and key axes and the elements."""
     match node.op:
-        case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (
-            grid.query_axis,
-            grid.key_axis,
-        ):
+        case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (qk.query_axis, qk.key_axis):
             return True
         case ops.Slice():
-            return _is_time_preserving_slice(grid, node.op)
+            return _is_time_preserving_slice(qk, node.op)
         case ops.Cast():
-            return not _is_rounding_cast(operand.type, grid.value.type)
+            return not _is_rounding_cast(operand.type, qk.value.type)
     return False
 
 
-def _is_time_preserving_slice(grid: QueryKeyTensor, op: ops.Slice) -> bool:
+def _is_time_preserving_slice(qk: QueryKeyTensor, op: ops.Slice) -> bool:
     """Return True if a slice drops only prefix positions, so that each position keeps its time."""
-    node = grid.value.node
+    node = qk.value.node
     operand = node.first_operand if node is not None else None
-    if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
+    if qk.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
     # Both axes must have a prefix; their sizes differ by the number of dropped positions.
-    lengths = operand.shape[op.axis], grid.value.shape[op.axis]
-    return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
+    lengths = operand.shape[op.axis], qk.value.shape[op.axis]
+    return None not in [qk.time_axis.get_prefix_length(n) for n in lengths]
 
 
-def split_concat(grid: QueryKeyTensor) -> list[QueryKeyTensor] | None:
+def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     """Return the operands of a concatenation along the query or key axis, or None for other ops.
 
     The positions of the operand with the time axis keep their times. Prefix operands get no query
     or key axis, because their positions have no time; on the axis `side`, they are omitted.
     """
-    node = grid.value.node
-    if node is None or not isinstance(node.op, ops.Concat) or grid.time_axis is None:
+    node = qk.value.node
+    if node is None or not isinstance(node.op, ops.Concat) or qk.time_axis is None:
         return None
     axis = node.op.axis
-    if axis not in (grid.query_axis, grid.key_axis):
+    if axis not in (qk.query_axis, qk.key_axis):
         return None
-    hidden = axis == (grid.key_axis if grid.side == "keys" else grid.query_axis)
+    hidden = axis == (qk.key_axis if qk.side == "keys" else qk.query_axis)
     parts = []
     for part in node.args:
         assert part is not None, "a concatenation has no optional operands"
-        if grid.time_axis.get_prefix_length(part.shape[axis]) is not None:
-            parts.append(grid.view_operand(part, grid.query_axis, grid.key_axis))
+        if qk.time_axis.get_prefix_length(part.shape[axis]) is not None:
+            parts.append(qk.view_operand(part, qk.query_axis, qk.key_axis))
         elif not hidden:
-            parts.append(_view_without_axis(grid, part, axis))
+            parts.append(_view_without_axis(qk, part, axis))
     return parts
 
 
@@ -224,14 +221,14 @@ def shift_axis(axis: int | None, removed_axis: int) -> int | None:
     return None if axis is None else axis + (axis >= removed_axis)
 
 
-def align_operand(grid: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
+def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
     """Return an operand with its axes aligned from the right with those of the tensor
     (broadcasting).
     """
-    shift = grid.value.rank - operand.rank
-    query = None if grid.query_axis is None else grid.query_axis - shift
-    key = None if grid.key_axis is None else grid.key_axis - shift
-    return grid.view_operand(operand, query, key)
+    shift = qk.value.rank - operand.rank
+    query = None if qk.query_axis is None else qk.query_axis - shift
+    key = None if qk.key_axis is None else qk.key_axis - shift
+    return qk.view_operand(operand, query, key)
 
 
 MAX_TRAVERSAL_STEPS = 50_000

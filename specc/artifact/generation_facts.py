@@ -59,9 +59,9 @@ class GenerationMetadata:
     generation: GenerateSection
     signature: Graph
     defaults: Graph | None
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     states: tuple[DecodeState, ...]
-    static_inputs: tuple[str, ...]
+    loop_invariant_inputs: tuple[str, ...]
     full_inputs: tuple[str, ...]
     first_token_logits: str = ""
     max_context: int | None = None
@@ -87,9 +87,9 @@ class GenerationMetadata:
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation.to_json()),
             "graphs": format_ir(*graphs),
-            "reading": self.reading.to_json(),
+            "reading": self.preprocessing.to_json(),
             "states": [_convert_state(s) for s in self.states],
-            "handed": to_json_value(self.static_inputs),
+            "handed": to_json_value(self.loop_invariant_inputs),
             "whole": to_json_value(self.full_inputs),
             "first": self.first_token_logits,
             "context": self.max_context,
@@ -172,8 +172,8 @@ def parse_generation_metadata(
         signature=signature,
         defaults=graphs.get(DEFAULTS_GRAPH_NAME),
         states=_read_states(fields, signature, step, path),
-        reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
-        static_inputs=_read_names(fields, "handed", step, path),
+        preprocessing=PreprocessingConfig.from_json(fields.get_optional("reading")),
+        loop_invariant_inputs=_read_names(fields, "handed", step, path),
         full_inputs=_read_names(fields, "whole", step, path),
         first_token_logits=fields.read_string("first") if fields.has_field("first") else "",
         max_context=context if context is not None and context > 0 else None,
@@ -254,12 +254,12 @@ def check_encoder_outputs(
     the inputs and outputs of `encode`; they are empty if there is no `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
-    static_inputs = {name for name in metadata.static_inputs if name not in inputs}
+    loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
     initial |= {metadata.first_token_logits} - {""}
     # check both the values that the step reads and the inputs of `encode`
     missing = [
-        *sorted((static_inputs | initial) - set(encoder_outputs)),
+        *sorted((loop_invariant_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
     ]
     if missing:

@@ -158,7 +158,7 @@ class Manifest:
     doc: str
     graph: Graph
     defaults: Graph | None
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     config: Mapping[str, object]
     generation: Mapping[str, object] | None
     sources: Mapping[str, str]
@@ -211,7 +211,7 @@ class Manifest:
             "opset": self.opset,
             "config": replace_non_finite(self.config),
             "generation": self.generation,
-            "reading": self.reading.to_json(),
+            "reading": self.preprocessing.to_json(),
             "weights": to_json_value(self.weights),
             "stored": to_json_value(self.initializers),
             "attentions": to_json_value(self.attentions),
@@ -272,7 +272,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         doc=data.read_string("doc"),
         graph=_mark_ties(graph, stored),
         defaults=defaults if defaults is not graph else None,
-        reading=PreprocessingConfig.from_json(data.get_optional("reading")),
+        preprocessing=PreprocessingConfig.from_json(data.get_optional("reading")),
         config=data.read_table("config"),
         generation=data.read_table("generation") if data.has_field("generation") else None,
         sources=data.read_string_map("sources"),

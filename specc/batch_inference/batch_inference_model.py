@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.preprocessing_records import TEXT_READINGS
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation_stream import GenerationStream
@@ -76,7 +76,7 @@ class GenerativeBatchModel:
         """Start generation for a batch of rows; `first_row` plus the batch index of a row
         determines its random stream. Raise E09xx if an input is invalid.
         """
-        stream = self.generator.begin(self.row_reader.batch_inputs(rows), self.settings)
+        stream = self.generator.start_generation(self.row_reader.batch_inputs(rows), self.settings)
         return replace(stream, sample_indices=[first_row + row.row_number for row in rows])
 
 
@@ -167,7 +167,7 @@ class BatchInferenceModel:
         generator = self.opened.generator
         if not self.is_generative or generator is None:
             manifest = self.opened.default_model.manifest
-            return GraphResultColumns(manifest.graph, manifest.reading, self.raw_outputs)
+            return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
         if self.raw_outputs:
             raise_error(
                 "E0879",
@@ -238,5 +238,5 @@ def find_text_inputs(opened: InferenceModel) -> list[str]:
     return [
         n
         for n in input_signature.required_inputs
-        if isinstance(input_signature.reading.get_input_config(n), TEXT_READINGS)
+        if isinstance(input_signature.preprocessing.get_input_config(n), TEXT_CONFIGS)
     ]

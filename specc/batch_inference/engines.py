@@ -95,9 +95,9 @@ def _iterate_requests() -> Iterator[int]:
         yield number
 
 
-def _encode_failure(failed: Failed) -> list[object]:
+def _encode_failure(error: Failed) -> list[object]:
     """Return the first diagnostic of a failure as JSON data."""
-    first = failed.diagnostics[0]
+    first = error.diagnostics[0]
     return [first.code, first.title, list(first.notes), list(first.helps)]
 
 

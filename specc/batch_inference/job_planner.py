@@ -114,8 +114,8 @@ def _check_csv_columns(
     model: BatchInferenceModel, columns: Mapping[str, str], files: Sequence[Path]
 ) -> None:
     """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are text."""
-    reading = model.input_signature.reading
-    records = {name: reading.get_input_config(name) for name in columns}
+    preprocessing = model.input_signature.preprocessing
+    records = {name: preprocessing.get_input_config(name) for name in columns}
     numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]
     if numeric and any(path.suffix.lower() == ".csv" for path in files):
         name = numeric[0]

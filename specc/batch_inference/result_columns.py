@@ -38,18 +38,18 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """The result columns of a graph. `reading` formats the outputs. Outputs in `raw_outputs` are
-    returned as numbers. Names with the prefix `attention.` select attention weights by scope.
+    """The result columns of a graph. `preprocessing` formats the outputs. Outputs in `raw_outputs`
+    are returned as numbers. Names with the prefix `attention.` select attention weights by scope.
     """
 
     graph: Graph
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     raw_outputs: tuple[str, ...] = ()
 
     def list_selected_outputs(self) -> list[tuple[str, OutputFormat]]:
         """Return the selected outputs with their formats."""
         # all outputs are selected by default
-        shows = list(self.reading.outputs)
+        shows = list(self.preprocessing.outputs)
         if not shows and not self.raw_outputs:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
         return [*shows, *((name, NumbersOutput()) for name in self.raw_outputs)]

@@ -20,7 +20,7 @@ from specc.preprocessing.array_files import cast_exactly, convert_nested_lists
 from specc.preprocessing.image_prompts import is_multi_image_input
 from specc.preprocessing.image_tiles_and_patches import preprocess_image, preprocess_pixels
 from specc.preprocessing.images import decode_image
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_sequences
 from specc.runtime.model_inputs import ModelInputs
@@ -105,12 +105,12 @@ class RowReader:
         """Convert a whole column at once, which takes half the time. Return None if its values must
         be converted separately.
         """
-        record = self.input_signature.reading.get_input_config(name)
+        record = self.input_signature.preprocessing.get_input_config(name)
         type_ = self.input_signature.graph.inputs[name].type
         # compares exact types: in Python, a bool is an int
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
-            if isinstance(record, TEXT_READINGS) and kinds == {str}:
+            if isinstance(record, TEXT_CONFIGS) and kinds == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
             if not isinstance(record, ImageConfig) and kinds == {list} and type_.rank == 2:
                 return _convert_integer_lists(values, type_.dtype, name)
@@ -118,16 +118,19 @@ class RowReader:
 
     def _convert_array(self, name: str, value: object) -> Array:
         """Convert the value of one row for an input. Raise E09xx if the value is invalid."""
-        graph, reading = self.input_signature.graph, self.input_signature.reading
-        record, column = reading.get_input_config(name), f"the column `{self.input_columns[name]}`"
+        graph, preprocessing = self.input_signature.graph, self.input_signature.preprocessing
+        record, column = (
+            preprocessing.get_input_config(name),
+            f"the column `{self.input_columns[name]}`",
+        )
         if value is None:
             raise Failed(Diagnostic("E0878", f"{column} is empty here"))
         if isinstance(record, ImageConfig):
-            if not is_multi_image_input(graph, reading, name):
+            if not is_multi_image_input(graph, preprocessing, name):
                 return _decode_pixels(value, record)
             several = value if isinstance(value, list) else [value]
             return np.stack([_decode_pixels(one, record) for one in several or [None]])
-        if isinstance(record, TEXT_READINGS) and isinstance(value, str):
+        if isinstance(record, TEXT_CONFIGS) and isinstance(value, str):
             return encode_text_ids(value, record)
         made, type = convert_nested_lists(value, column), graph.inputs[name].type
         if made.ndim != type.rank - 1:

@@ -29,11 +29,11 @@ def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[st
     writer = open_compiled_model(str(package)).generator
     assert writer is not None, "only a package that writes is given"
     for sample in samples:
-        stepper = writer.create_decoder_session(sample)
-        assert isinstance(stepper, KVCacheSession), "the package has a step"
-        stepper.step(sample[writer.input_signature.sequence_input])
-        for state in stepper.buffers:
-            rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]
+        decoder_session = writer.create_decoder_session(sample)
+        assert isinstance(decoder_session, KVCacheSession), "the package has a step"
+        decoder_session.step(sample[writer.input_signature.sequence_input])
+        for state in decoder_session.buffers:
+            rows = decoder_session.states[state.name].numpy()[:, :, : decoder_session.past_length]
             here = np.abs(rows).max((0, 2), initial=0.0)
             if not np.isfinite(here).all():
                 raise_error(

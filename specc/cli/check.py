@@ -42,7 +42,7 @@ def execute_check(args: Namespace) -> int:
 
 
 def _report_to_json(
-    spec: LoadedSpec, checked: SpecCheckResult, report: AnalysisReport
+    spec: LoadedSpec, check_result: SpecCheckResult, report: AnalysisReport
 ) -> dict[str, object]:
     """Return the proved properties as a JSON object."""
     axes = [
@@ -53,9 +53,9 @@ def _report_to_json(
         axes.insert(0, {"axis": report.time_symbol, "causal": report.is_causal, "reason": ""})
     return {
         "model": spec.program.name,
-        "trial_values": _list_trial_values(checked),
-        "parameters": _count_parameters(spec, checked),
-        "missing_config": [missing.title for missing in checked.missing],
+        "trial_values": _list_trial_values(check_result),
+        "parameters": _count_parameters(spec, check_result),
+        "missing_config": [missing.title for missing in check_result.missing],
         "notes": list(spec.remarks),
         "axes": axes,
         "batch_axis": report.batch_symbol,
@@ -71,16 +71,16 @@ def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
-def _list_trial_values(checked: SpecCheckResult) -> list[str]:
+def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
     """Return the config values of the trials as text, e.g. `layers = 2`."""
-    return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
+    return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 
-def _count_parameters(spec: LoadedSpec, checked: SpecCheckResult) -> int | None:
+def _count_parameters(spec: LoadedSpec, check_result: SpecCheckResult) -> int | None:
     """Return the number of parameters for this config, or None if the config is incomplete."""
-    if checked.model is None:
+    if check_result.model is None:
         return None
-    model = mark_ties(spec.program, spec.library, spec.reader, checked.model)
+    model = mark_ties(spec.program, spec.library, spec.reader, check_result.model)
     return count_untied_parameters(model.graph).number or 0
 
 
@@ -102,14 +102,14 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
     return analyze_graph(model.graph)
 
 
-def _format_trials(spec: LoadedSpec, checked: SpecCheckResult) -> list[str]:
-    trial_values = _list_trial_values(checked)
+def _format_trials(spec: LoadedSpec, check_result: SpecCheckResult) -> list[str]:
+    trial_values = _list_trial_values(check_result)
     lines = [
         "shapes are valid for all sizes"
         + (f" (tried {', '.join(trial_values)})" if trial_values else "")
     ]
-    if (count := _count_parameters(spec, checked)) is not None:
+    if (count := _count_parameters(spec, check_result)) is not None:
         lines.append(f"with this config: {format_thousands(count)} parameters")
-    for missing in checked.missing:
+    for missing in check_result.missing:
         lines.append(f"not checked with concrete sizes: {missing.title}")
     return lines

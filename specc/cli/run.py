@@ -178,11 +178,11 @@ def _run_opened(
     elif chat is not None:
         messages = _read_messages(chat) if chat == args.chat else chat
         inputs = prepare_chat(input_signature, messages, run_inputs.inputs, args.image)
-        _generate(opened, opened.begin(inputs, settings), outputs)
+        _generate(opened, opened.start_generation(inputs, settings), outputs)
     elif is_single_forward_pass(opened, run_inputs.inputs, settings):
         _run_graph(opened, run_inputs, outputs)
     else:
-        _generate(opened, opened.begin(run_inputs.inputs, settings), outputs)
+        _generate(opened, opened.start_generation(run_inputs.inputs, settings), outputs)
     return 0
 
 
@@ -211,17 +211,17 @@ def _run_graph(opened: InferenceModel, run_inputs: ParsedInputs, outputs: RunOut
         results = attention_results.results
     else:
         results = model.run(**run_inputs.inputs)
-    _print_outputs(model.manifest.reading, results, outputs, run_inputs.sizes)
+    _print_outputs(model.manifest.preprocessing, results, outputs, run_inputs.sizes)
 
 
 def _print_outputs(
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     results: Mapping[str, Array],
     outputs: RunOutputFiles,
     sizes: Sequence[ImageSize] = (),
 ) -> None:
     """Print postprocessed results, or arrays as JSON; write images and arrays."""
-    found = format_results(reading, results, sizes)
+    found = format_results(preprocessing, results, sizes)
     result = {
         "lines": list(found.lines),
         "results": {name: array_to_json(array) for name, array in results.items()},
@@ -244,7 +244,7 @@ def _stream_chunks(
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streamer.run(inputs, chunk_size)
-    _print_outputs(streamer.input_signature.reading, results, outputs)
+    _print_outputs(streamer.input_signature.preprocessing, results, outputs)
 
 
 def _print_generated_text(stream: GenerationStream) -> None:

@@ -33,7 +33,7 @@ from specc.preprocessing.image_prompts import (
 )
 from specc.preprocessing.images import ImageSize, decode_image
 from specc.preprocessing.preprocessing_records import (
-    TEXT_READINGS,
+    TEXT_CONFIGS,
     DetectionOutput,
     ImageConfig,
     Waveform,
@@ -78,11 +78,11 @@ class _InputCollector:
 
     def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may contain several inputs."""
-        record = self.model.reading.get_input_config(name)
+        record = self.model.preprocessing.get_input_config(name)
         # only the suffix decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
-        if isinstance(record, TEXT_READINGS):
+        if isinstance(record, TEXT_CONFIGS):
             return self._add_value(name, self._read_text(word))
         if isinstance(record, ImageConfig):
             return self._add_value(name, self._collect_images(name, word, record))
@@ -114,7 +114,7 @@ class _InputCollector:
             arrays_found = dict(_read_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
-                self.model.reading.get_input_config(name), TEXT_READINGS
+                self.model.preprocessing.get_input_config(name), TEXT_CONFIGS
             ):
                 raise
             raise_missing_file(word)
@@ -134,8 +134,8 @@ class _InputCollector:
 
     def _read_piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
-        record = self.model.reading.get_input_config(name)
-        if isinstance(record, TEXT_READINGS) and isinstance(value, list):
+        record = self.model.preprocessing.get_input_config(name)
+        if isinstance(record, TEXT_CONFIGS) and isinstance(value, list):
             return _BatchElements(_parse_sequences(value, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
@@ -146,7 +146,7 @@ class _InputCollector:
         # token ids are one sequence of a batch, padded to a common length; any other array is a
         # batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
-        if not isinstance(record, TEXT_READINGS) or not of_ids:
+        if not isinstance(record, TEXT_CONFIGS) or not of_ids:
             return array
         return _BatchElements([array] if array.ndim == 1 else list(array))
 
@@ -167,7 +167,7 @@ class _InputCollector:
         listed = parse_json_values(word, ("[",)) if several else None
         paths = [word] if listed is None else _check_image_paths(listed, name, word)
         self.files += paths
-        if any(isinstance(shown, DetectionOutput) for _, shown in self.model.reading.outputs):
+        if any(isinstance(shown, DetectionOutput) for _, shown in self.model.preprocessing.outputs):
             decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
             self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
         images = [*map(Path, paths)]
@@ -222,11 +222,13 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     the generated input if this input has no tokenizer and an earlier input takes text.
     """
     if target != model.sequence_input or isinstance(
-        model.reading.get_input_config(target), TEXT_READINGS
+        model.preprocessing.get_input_config(target), TEXT_CONFIGS
     ):
         return True
     before = model.required_inputs[: model.required_inputs.index(target)]
-    texts = any(isinstance(model.reading.get_input_config(name), TEXT_READINGS) for name in before)
+    texts = any(
+        isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in before
+    )
     file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
     return not texts or file or word.startswith("[")
 
@@ -234,7 +236,7 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """Return one array per input. A mask given by the user replaces the computed padding mask."""
     rows = {name: _list_rows(parts) for name, parts in pieces.items()}
-    prepared = prepare_images(model.graph, model.reading, rows)
+    prepared = prepare_images(model.graph, model.preprocessing, rows)
     arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
     for name in [name for name in pieces if name not in arrays_found]:
         arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
@@ -280,10 +282,10 @@ def _batch_values(
     elements in `rows`. Add a padding mask if there is padding. Raise E0912 if their shapes differ.
     """
     if not arrays:
-        record = model.reading.get_input_config(name)
+        record = model.preprocessing.get_input_config(name)
         encoded = [
             encode_text_ids(row, record)
-            if isinstance(row, str) and isinstance(record, TEXT_READINGS)
+            if isinstance(row, str) and isinstance(record, TEXT_CONFIGS)
             else np.asarray(row)
             for row in rows
         ]
@@ -370,9 +372,9 @@ def add_prompt_images(
     """
     if not images or chat is not None:
         return [*arguments], chat
-    image_input = find_image_input(model.graph, model.reading)
+    image_input = find_image_input(model.graph, model.preprocessing)
     named = [f"{image_input}={path}" for path in images]
-    prompts = find_prompt_inputs(model.graph, model.reading)
+    prompts = find_prompt_inputs(model.graph, model.preprocessing)
     if not prompts or len(arguments) != 1 or not _is_text_argument(arguments[0]):
         return [*named, *arguments], None
     (text_input, record), (argument,) = prompts[0], arguments

@@ -12,7 +12,7 @@ from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
 from specc.preprocessing.preprocessing_records import (
-    TEXT_READINGS,
+    TEXT_CONFIGS,
     FilterBanks,
     ImageConfig,
     LogMel,
@@ -223,25 +223,25 @@ SLOT_EXAMPLES = {
 """Example command-line values of task parameters. All others have a generic text example."""
 
 
-def add_example_command(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
+def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
     """Add an example command line to errors about missing inputs."""
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:
-        readings = dict(model.reading.inputs).values()
+        readings = dict(model.preprocessing.inputs).values()
         computed = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
         names = [name for name in model.required_inputs if name not in computed]
         words = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
     return Failed(
-        *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in failed.diagnostics)
+        *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in error.diagnostics)
     )
 
 
 def _make_example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
-    record, input_type = model.reading.get_input_config(name), model.graph.inputs[name].type
-    if isinstance(record, TEXT_READINGS):
+    record, input_type = model.preprocessing.get_input_config(name), model.graph.inputs[name].type
+    if isinstance(record, TEXT_CONFIGS):
         return '"a text"'
     if isinstance(record, ImageConfig):
         return f"{name}=image.png"

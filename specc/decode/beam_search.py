@@ -71,7 +71,7 @@ class _PromptSearch:
 
 
 def search_beams(
-    stepper: DecoderSession,
+    session: DecoderSession,
     prompt: Ints,
     settings: GenerationSettings,
     *,
@@ -89,7 +89,7 @@ def search_beams(
         return []
     searches = [*map(_PromptSearch, range(len(prompt)))]
     live_searches = searches
-    logits = check_logits(stepper.step(prompt), np.ones(len(prompt), np.bool_))
+    logits = check_logits(session.step(prompt), np.ones(len(prompt), np.bool_))
     seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
@@ -101,11 +101,11 @@ def search_beams(
         live_searches = [search for search in live_searches if not search.is_finished]
         if not live_searches:
             return [s.finished[: settings.num_return_sequences] for s in searches]
-        logits, seen = _step_last_tokens(stepper, live_searches, seen)
+        logits, seen = _step_last_tokens(session, live_searches, seen)
 
 
 def _step_last_tokens(
-    stepper: DecoderSession, live_searches: Sequence[_PromptSearch], seen: Bools | None
+    session: DecoderSession, live_searches: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Run the model on the last token of each beam. Return the next-token logits, and the mask of
     the tokens that each beam contains.
@@ -114,13 +114,13 @@ def _step_last_tokens(
     newest = np.array(
         [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
     )
-    stepper.reorder(rows)
+    session.reorder(rows)
     if seen is not None:
         seen = seen[rows]
         seen[np.arange(len(rows)), newest] = True
     every = np.ones(len(rows), np.bool_)
     return check_logits(
-        stepper.step(newest[:, None]), every, _list_prompt_indices(live_searches)
+        session.step(newest[:, None]), every, _list_prompt_indices(live_searches)
     ), seen
 
 

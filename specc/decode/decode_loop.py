@@ -28,7 +28,7 @@ from specc.decode.token_selection import (
 
 
 def iterate_decode_steps(
-    stepper: DecoderSession,
+    session: DecoderSession,
     prompt: Ints,
     settings: GenerationSettings,
     *,
@@ -38,8 +38,8 @@ def iterate_decode_steps(
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
-    `padding_mask` bool[batch n] is the padding mask of the prompt; the stepper has its own padding
-    mask. The last token of each sequence is never fed. Log-probabilities are those of the model's
+    `padding_mask` bool[batch n] is the padding mask of the prompt; the decoder session has its own.
+    The last token of each sequence is never fed. Log-probabilities are those of the model's
     logits, before penalty, temperature and filters. The seed and the batch index, or the index in
     `sample_indices`, determine the sampling of a sequence.
 
@@ -51,7 +51,7 @@ def iterate_decode_steps(
         return
     rows = np.arange(len(prompt))
     ended = np.zeros(len(prompt), np.bool_)
-    logits = check_logits(stepper.step(prompt), ~ended)
+    logits = check_logits(session.step(prompt), ~ended)
     seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
@@ -76,7 +76,7 @@ def iterate_decode_steps(
         yield DecodeStepOutput(tokens, scores, ended.copy())
         if ended.all() or step + 1 == settings.max_tokens:
             return
-        logits = check_logits(stepper.step(tokens[:, None]), ~ended)
+        logits = check_logits(session.step(tokens[:, None]), ~ended)
 
 
 def select_next_tokens(

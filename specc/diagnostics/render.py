@@ -188,21 +188,21 @@ class SourceLineExcerpt:
 
 
 def render_numbered_line(
-    number: int, view: SourceLineExcerpt, margin: str, paint: Colorizer
+    number: int, excerpt: SourceLineExcerpt, margin: str, paint: Colorizer
 ) -> str:
     """Format a source line with its number."""
-    return f"{paint('margin', str(number).rjust(len(margin)) + ' |')} {view.render()}"
+    return f"{paint('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render()}"
 
 
 def render_underlines(
-    view: SourceLineExcerpt, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
+    excerpt: SourceLineExcerpt, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
 ) -> list[str]:
     """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
     underlines: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_underline(label.span)
-        first = view.column(start)
-        underlines.append((first, max(first + 1, view.column(end)), label))
+        first = excerpt.column(start)
+        underlines.append((first, max(first + 1, excerpt.column(end)), label))
     _, _, final = underlines[-1]
     suffix = " " + render_label_text(final, primary, paint) if final.text else ""
     out = [render_underline_row(underlines, primary, paint) + suffix]

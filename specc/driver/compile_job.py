@@ -79,7 +79,7 @@ class CompileJob:
 
     `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
     in the manifest. `values` are the parameters. `directories` are searched for a tokenizer.
-    `reading` is the preprocessing of inputs and postprocessing of outputs, and `remarks` are notes
+    `preprocessing` also has the postprocessing of outputs, and `remarks` are notes
     about files next to the weights. `quantize` is the merged quantization request of the spec and
     the options. `attention_forms` records how the backend lowers each attention.
     """
@@ -90,7 +90,7 @@ class CompileJob:
     graph: Graph
     values: CheckpointBinding | RandomInitWeights
     directories: tuple[Path, ...]
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     compiler: CompilerBackend
     target: Target
     quantize: QuantizeRequest
@@ -155,7 +155,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             graph=graph,
             values=values,
             directories=directories,
-            reading=add_checkpoint_task(
+            preprocessing=add_checkpoint_task(
                 reading_section.build_preprocessing_config(
                     spec.program, model, directories, language
                 ),

@@ -284,32 +284,33 @@ def build_decoder(
     encoder, or a state or an input that the profile cannot represent.
     """
     layers = list_cache_layers(profile, derived)
-    if derived.encode is not None or derived.static_inputs:
-        static_names = (*derived.static_inputs, *(derived.encode.outputs if derived.encode else ()))
+    if derived.encode is not None or derived.loop_invariant_inputs:
+        encoded = derived.encode.outputs if derived.encode else ()
+        names = (*derived.loop_invariant_inputs, *encoded)
         raise_unsupported_profile(
             profile,
-            f"`{static_names[0]}` is computed once and passed to every step",
+            f"`{names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} does not run an encoder"],
         )
     lengths = map_profile_lengths(derived, layers)
     step = rename_lengths(derived.step, lengths)
-    replay = GraphCopy()
-    declare_input_ids(replay, step, derived)
+    copier = GraphCopy()
+    declare_input_ids(copier, step, derived)
     for name, value in step.inputs.items():
         if name == derived.sequence_input or name in {s.name for s in derived.states}:
             continue
-        replay.copied_values[value] = _declare_other_input(
-            profile, replay, name, value, step.input_facts[name], name in derived.full_length_inputs
+        copier.copied_values[value] = _declare_other_input(
+            profile, copier, name, value, step.input_facts[name], name in derived.full_length_inputs
         )
     for n, layer in enumerate(layers):
         for word, state in layer.items():
-            replay.declare_cache(step, state, PAST_CACHE.format(n, word))
-    replay.copy_required_nodes(step, step.outputs.values())
-    outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
-    outputs |= build_cache_outputs(replay, step, layers, PRESENT_CACHE)
-    outputs |= copy_other_outputs(replay, step, derived, source)
+            copier.declare_cache(step, state, PAST_CACHE.format(n, word))
+    copier.copy_required_nodes(step, step.outputs.values())
+    outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
+    outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
+    outputs |= copy_other_outputs(copier, step, derived, source)
     states = rename_states(step, layers, PAST_CACHE, PRESENT_CACHE)
-    return replay.build_graph(step.name, outputs), states
+    return copier.build_graph(step.name, outputs), states
 
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
@@ -323,33 +324,33 @@ def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) 
     return {name: dim for name, dim in named.items() if name}
 
 
-def declare_input_ids(replay: GraphCopy, step: Graph, derived: DerivedGraphs) -> None:
+def declare_input_ids(copier: GraphCopy, step: Graph, derived: DerivedGraphs) -> None:
     """Declare the input `input_ids`, which contains the new tokens."""
     value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
-    replay.copied_values[value] = replay.builder.add_input(
+    copier.copied_values[value] = copier.builder.add_input(
         IDS, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
     )
 
 
 def _declare_other_input(
-    profile: str, replay: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
+    profile: str, copier: GraphCopy, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Declare an input other than the token ids: the attention mask or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.padding_side and batch_size is not None and new_length is not None:
-        if MASK in replay.builder.inputs:
+        if MASK in copier.builder.inputs:
             raise_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
                 [f"{PROFILE_READERS[profile]} passes only one mask, `{MASK}`"],
             )
         if covers_past:
-            return replay.declare_mask(MASK, value.type)
+            return copier.declare_mask(MASK, value.type)
         total_length = Dim.symbol(PAST) + new_length
-        mask = replay.declare_mask(MASK, Type.of("bool", batch_size, total_length))
-        return replay.builder.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
+        mask = copier.declare_mask(MASK, Type.of("bool", batch_size, total_length))
+        return copier.builder.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
     if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
-        return replay.builder.add_input(POSITIONS, facts)
+        return copier.builder.add_input(POSITIONS, facts)
     raise_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
@@ -358,7 +359,7 @@ def _declare_other_input(
 
 
 def build_cache_outputs(
-    replay: GraphCopy, step: Graph, layers: tuple[CacheLayer, ...], name: str
+    copier: GraphCopy, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
     """Return the present key values (which include the new positions) by output name. `name` is a
     format string for the layer index and `key` or `value`.
@@ -366,18 +367,18 @@ def build_cache_outputs(
     made = {}
     for n, layer in enumerate(layers):
         for word, state in layer.items():
-            cache = replay.copied_values[step.outputs[state.next_output]]
+            cache = copier.copied_values[step.outputs[state.next_output]]
             op = get_cache_layout(state).export_op
-            made[name.format(n, word)] = replay.builder.add_op(op, cache) if op else cache
+            made[name.format(n, word)] = copier.builder.add_op(op, cache) if op else cache
     return made
 
 
 def copy_other_outputs(
-    replay: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
+    copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the other outputs, such as taps. Programs that do not expect them ignore them."""
     inside = {source, *(s.next_output for s in derived.states)}
-    return {n: replay.copied_values[v] for n, v in step.outputs.items() if n not in inside}
+    return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 
 
 def rename_states(

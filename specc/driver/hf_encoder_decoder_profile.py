@@ -29,10 +29,10 @@ from specc.ir.model import DecodeState, DerivedGraphs
 
 
 def find_encoder_output(
-    encode: Graph, source: Value, static_inputs: Iterable[Value]
+    encode: Graph, source: Value, loop_invariant_inputs: Iterable[Value]
 ) -> Value | None:
     """Return the last value [batch, positions, features] on every path from `source` to
-    `static_inputs` (their common dominator), or None if there is none.
+    `loop_invariant_inputs` (their common dominator), or None if there is none.
 
     Values that do not depend on `source`, such as a mask computed from another input, are ignored.
     """
@@ -59,7 +59,7 @@ def find_encoder_output(
         if (parent := find_common_dominator(filter(None, node.args))) is not None:
             for result in results:
                 dominators[result], depth[result] = parent, depth[parent] + 1
-    dominator = find_common_dominator(static_inputs)
+    dominator = find_common_dominator(loop_invariant_inputs)
     while dominator is not None and not _is_hidden_state(dominator, source):
         dominator = dominators[dominator]
     return dominator
@@ -74,10 +74,10 @@ def _is_hidden_state(value: Value, source: Value) -> bool:
     )
 
 
-def find_cross_attention(step: Graph, static_inputs: Iterable[str]) -> list[dict[str, str]]:
+def find_cross_attention(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[dict[str, str]]:
     """Return the names of the key and the value of each cross-attention, in step order."""
     origin: dict[Value, str] = {
-        step.inputs[name]: name for name in static_inputs if name in step.inputs
+        step.inputs[name]: name for name in loop_invariant_inputs if name in step.inputs
     }
     found: list[dict[str, str]] = []
     for node, results in step.nodes:
@@ -122,7 +122,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     """
     encode = derived.encode
     if encode is None:
-        names = ", ".join(f"`{n}`" for n in derived.static_inputs)
+        names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
         raise_unsupported_profile(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
@@ -147,7 +147,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
         encoder_mask=mask,
         encoder_output=encoder_output,
         cache_layers=cache_layers,
-        cross_attentions=find_cross_attention(derived.step, derived.static_inputs),
+        cross_attentions=find_cross_attention(derived.step, derived.loop_invariant_inputs),
         renamed_lengths=lengths,
     )
     _check_layers(parts)
@@ -171,8 +171,8 @@ def _check_layers(parts: EncoderDecoderLayout) -> None:
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
     named = {n for pair in parts.cross_attentions for n in pair.values()}
-    static_inputs = [n for n in parts.derived.static_inputs if n in parts.encoder_graph.outputs]
-    for name in static_inputs:
+    encoder_outputs = parts.encoder_graph.outputs
+    for name in (n for n in parts.derived.loop_invariant_inputs if n in encoder_outputs):
         # values that `encode` computes from the mask alone are recomputed from the mask
         if name not in named and depends_on_encoder_input(parts, name):
             raise_unsupported_profile(
@@ -198,7 +198,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
     """Return the names of the encoder's input and of its mask ("" if there is none)."""
     mask = _find_encoder_mask(encode, derived)
     encoder_input = _find_encoder_input(encode, derived, mask)
-    for name in derived.static_inputs:
+    for name in derived.loop_invariant_inputs:
         if name not in encode.outputs and name != mask:
             raise_unsupported_profile(
                 "hf",
@@ -213,8 +213,8 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     # a mask that only the decoder reads is an input of every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
-    static_inputs = [n for n in derived.static_inputs if n in derived.step.inputs]
-    masks += [n for n in static_inputs if facts[n].padding_side and n not in masks]
+    step_inputs = [n for n in derived.loop_invariant_inputs if n in derived.step.inputs]
+    masks += [n for n in step_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
         raise_unsupported_profile(
             "hf",
@@ -302,7 +302,7 @@ def _build_decoder(
     _declare_cross_mask(parts, replay, step, encode)
     _fill_decoder_masks(parts, replay, step)
     _add_past_caches(parts, replay, step, without_past=without_past)
-    for name in derived.static_inputs:
+    for name in derived.loop_invariant_inputs:
         # `decoder_model` computes the cross-attention keys and values; in `decoder_with_past_model`
         # they are inputs. Both compute values that depend only on the mask.
         if step.inputs[name] not in replay.copied_values:
@@ -317,20 +317,19 @@ def _build_decoder(
 
 
 def _emit_presents(
-    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, *, with_cross_attention: bool
+    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
     `decoder_model` outputs the cross-attention cache, which later steps do not change.
     """
-    self_attention = build_cache_outputs(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
+    presents = build_cache_outputs(copier, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
     for n, pair in enumerate(parts.cross_attentions):
         for name in (PRESENT_SELF_ATTENTION.format(n, word) for word in CACHE_PARTS):
-            outputs[name] = self_attention[name]
+            outputs[name] = presents[name]
         for word in CACHE_PARTS if with_cross_attention else ():
-            outputs[PRESENT_CROSS_ATTENTION.format(n, word)] = replay.copied_values[
-                step.inputs[pair[word]]
-            ]
+            value = step.inputs[pair[word]]
+            outputs[PRESENT_CROSS_ATTENTION.format(n, word)] = copier.copied_values[value]
     return outputs
 
 
@@ -353,33 +352,34 @@ outputs."""
 
 
 def _declare_cross_mask(
-    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, encode: Graph
+    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if a step reads it or values that depend on it."""
-    everything = parts.derived.static_inputs
-    static_inputs = [n for n in everything if n == parts.encoder_mask and n in step.inputs]
+    invariant_names = parts.derived.loop_invariant_inputs
+    masks = [n for n in invariant_names if n == parts.encoder_mask and n in step.inputs]
     # outputs of `encode` that depend only on the mask are recomputed here
-    left = not all(depends_on_encoder_input(parts, n) for n in everything if n in encode.outputs)
-    if not parts.encoder_mask or not (static_inputs or left):
+    encoded = [n for n in invariant_names if n in encode.outputs]
+    reads_mask = masks or not all(depends_on_encoder_input(parts, n) for n in encoded)
+    if not parts.encoder_mask or not reads_mask:
         return
     mask = encode.inputs[parts.encoder_mask]
-    given = replay.declare_mask(CROSS_MASK, mask.type)
-    replay.copied_values |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
+    given = copier.declare_mask(CROSS_MASK, mask.type)
+    copier.copied_values |= {mask: given} | {step.inputs[n]: given for n in masks}
 
 
-def _fill_decoder_masks(parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph) -> None:
+def _fill_decoder_masks(parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
     """Replace the mask of the generated tokens by ones, because this profile has no such input."""
-    derived = parts.derived
-    known = {derived.sequence_input, *derived.static_inputs, *(s.name for s in derived.states)}
+    derived, invariant_names = parts.derived, parts.derived.loop_invariant_inputs
+    known = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
-        if step.input_facts[name].padding_side and name not in derived.static_inputs:
-            replay.copied_values[value] = replay.make_constant(value.type, True)
+        if step.input_facts[name].padding_side and name not in invariant_names:
+            copier.copied_values[value] = copier.make_constant(value.type, True)
         elif name not in known:
             raise_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
 def _add_past_caches(
-    parts: EncoderDecoderLayout, replay: GraphCopy, step: Graph, *, without_past: bool
+    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
     """With `without_past`, replace the self-attention caches by empty constants. Otherwise declare,
     per layer, the self-attention cache and then the cross-attention cache; programs rely on this
@@ -389,11 +389,11 @@ def _add_past_caches(
         for word, state in layer.items():
             value = step.inputs[state.name]
             if without_past:
-                replay.copied_values[value] = replay.make_constant(value.type, 0.0)
+                copier.copied_values[value] = copier.make_constant(value.type, 0.0)
             else:
-                replay.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, word))
+                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, word))
         for word in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[word]]
-            replay.copied_values[value] = replay.builder.add_input(
+            copier.copied_values[value] = copier.builder.add_input(
                 PAST_CROSS_ATTENTION.format(n, word), Input(value.type)
             )

@@ -300,7 +300,7 @@ def _build_calibration_inputs(job: LoweringJob) -> ModelInputs:
     generation = job.model.generation
     return build_model_inputs(
         job.graph,
-        job.reading,
+        job.preprocessing,
         None if job.options.inline_defaults else job.model.defaults,
         generation.sequence_input if generation else "",
     )

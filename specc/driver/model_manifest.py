@@ -46,7 +46,7 @@ def describe_generator(job: LoweringJob, source: StandaloneGeneratorGraph) -> Me
 def build_manifest(
     job: LoweringJob,
     graph: Graph,
-    emitted: EmittedModel,
+    emitted_model: EmittedModel,
     *,
     is_full_forward: bool = True,
     sources: Mapping[str, str] = {},
@@ -61,7 +61,7 @@ def build_manifest(
     """
     model, described = job.model, scoring_graph or graph
     kept = job.quantization_decision.unquantized_reasons
-    job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
+    job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
     # a generator always computes its defaults, so they are not listed
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
@@ -69,7 +69,7 @@ def build_manifest(
         doc=model.doc,
         graph=graph,
         defaults=model.defaults if is_full_forward and not inlines_defaults else None,
-        reading=job.reading if is_full_forward else PreprocessingConfig(),
+        preprocessing=job.preprocessing if is_full_forward else PreprocessingConfig(),
         config=model.config,
         generation=model.generation.to_json() if is_full_forward and model.generation else None,
         streaming=model.streaming if is_full_forward else None,
@@ -77,25 +77,27 @@ def build_manifest(
         weights=describe_weight_sources(
             job.values,
             job.options.init,
-            emitted.weight_files,
+            emitted_model.weight_files,
             hash_contents=job.options.hash == "full",
         ),
-        initializers=_find_initializers(job, described, emitted),
+        initializers=_find_initializers(job, described, emitted_model),
         precision=precision.describe_weight_precision(
-            described, job.quantized, kept, emitted, job.int4_method
+            described, job.quantized, kept, emitted_model, job.int4_method
         )
         if job.quantized
         else {},
         target=job.target.name,
         opset=job.opset,
-        attentions=emitted.attention_notes if decode_settings is None else (),
+        attentions=emitted_model.attention_notes if decode_settings is None else (),
         decoding=decode_settings,
         scoring_graph=scoring_graph,
     )
     return {METADATA_KEY: manifest.dump(), DOC_METADATA_KEY: manifest.doc}
 
 
-def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
+def _find_initializers(
+    job: LoweringJob, graph: Graph, emitted_model: EmittedModel
+) -> dict[str, str]:
     """Return the initializer of each parameter. A parameter has no initializer if a derived graph
     uses only its shape.
     """
@@ -103,5 +105,7 @@ def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) ->
     # for a quantized parameter, the initializer of its quantized values
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
     return {
-        n: emitted.initializer_names[i] for n, i in stored.items() if i in emitted.initializer_names
+        n: emitted_model.initializer_names[i]
+        for n, i in stored.items()
+        if i in emitted_model.initializer_names
     }

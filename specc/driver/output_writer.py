@@ -253,7 +253,9 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
     # preprocessing files are written next to the model; their names begin with its name
-    job = replace(job, reading=job.reading.assign_file_names(sanitize_file_stem(path.stem)))
+    job = replace(
+        job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
+    )
     if options.is_generator_file:
         generator = build_generator(job)
         source: ModelSource = generator
@@ -271,7 +273,9 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         dtype=options.dtype,
         metadata=metadata,
         load=not options.no_load,
-        side_files=[(TOKENIZER_SUFFIX, file.content) for file in job.reading.files if file.name],
+        side_files=[
+            (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
+        ],
     )
     return build_report(job, written)
 
@@ -279,10 +283,10 @@ def write_model_file(job: LoweringJob) -> CompileReport:
 def write_package(job: LoweringJob) -> CompileReport:
     """Write the package directory without overwriting input files."""
     options = job.options
-    tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
-    job = replace(job, reading=job.reading.rename_files(tokenizers))
+    tokenizers = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
+    job = replace(job, preprocessing=job.preprocessing.rename_files(tokenizers))
     contents = build_package_graphs(job)
-    texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
+    texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files]
     # programs that read other profiles load tokenizer files by their usual names
     taken = [extra.name for extra in (*texts, *contents.extra_files)]
     companions = tuple(read_companions(options.io_names, job.directories, taken))
@@ -312,7 +316,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     )
 
 
-def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
+def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
     """Build the report of the written files; `remarks` precede the remarks on weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
@@ -326,12 +330,12 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
         ),
         *_iterate_unapplied_settings(job),
         *remarks,
-        *_describe_weight_storage(job, written),
+        *_describe_weight_storage(job, written_model),
         *describe_memory_shortage(job.stored_parameters, count_parameters(job.values)),
     )
     return CompileReport(
-        path=written.path,
-        files=written.files,
+        path=written_model.path,
+        files=written_model.files,
         model=job.model,
         remarks=remarks,
         warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
@@ -348,15 +352,15 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
         yield "`generate` does not apply the stop strings, because its output is tokens, not text"
 
 
-def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
+def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> Iterator[str]:
     """Yield a remark on where the weights are stored, if the user did not choose it."""
-    if linked := len(written.plan.linked_tensors):
+    if linked := len(written_model.plan.linked_tensors):
         yield (
             f"{linked} weights are external data in their original file: keep that file next to "
             "the model"
         )
         return
-    reasons = sorted(set(written.plan.copy_reasons.values()))
+    reasons = sorted(set(written_model.plan.copy_reasons.values()))
     # no remark if the user chose the weight storage, or if the weights are random
     named = job.options.weights or job.spec.checkpoint
     if named and reasons and not job.options.weights_as:

@@ -254,7 +254,7 @@ def describe_weight_precision(
     graph: Graph,
     values: QuantizedWeights,
     kept_reasons: Mapping[str, str],
-    emitted: EmittedModel,
+    emitted_model: EmittedModel,
     int4_method: str,
 ) -> dict[str, object]:
     """Return the manifest entry of each quantized weight, and the reason for each unquantized
@@ -276,9 +276,9 @@ def describe_weight_precision(
             "layout": form.layout,
             "rounding": form.rounding,
             "turned": form.is_transposed,
-            "scales": emitted.initializer_names[form.format_scales_name(name)],
+            "scales": emitted_model.initializer_names[form.format_scales_name(name)],
             **(
-                {"zero_points": emitted.initializer_names[form.format_zero_points_name(name)]}
+                {"zero_points": emitted_model.initializer_names[form.format_zero_points_name(name)]}
                 if form.has_zero_points
                 else {}
             ),
@@ -293,11 +293,11 @@ def describe_weight_precision(
     }
 
 
-def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
+def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
     """Yield lines that describe the lowering of each attention layer; consecutive layers with the
     same lowering share a line.
     """
-    lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
+    lowered = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
     for how, entries in groupby(lowered, key=lambda one: one[0]):
         scopes = [scope for _, scope in entries]
         shown = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]

@@ -373,10 +373,10 @@ def _resolve_path(name: str, context: _ReadingContext) -> Path:
     return path
 
 
-def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
+def warn_unreachable_tokens(program: Program, config: PreprocessingConfig) -> Iterator[Diagnostic]:
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = _find_entry_spans(program)
-    for name, record in reading.inputs:
+    for name, record in config.inputs:
         if isinstance(record, WordTokenizer) and (words := find_unreachable_words(record)):
             span = spans.get(name)
             shown = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])

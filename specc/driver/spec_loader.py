@@ -320,10 +320,10 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
     next to weights are exempt, because general word lists have many unused entries.
     """
     try:
-        reading = reading_section.build_preprocessing_config(spec.program, model)
+        preprocessing = reading_section.build_preprocessing_config(spec.program, model)
     except Failed:
         return ()
-    return tuple(reading_section.warn_unreachable_tokens(spec.program, reading))
+    return tuple(reading_section.warn_unreachable_tokens(spec.program, preprocessing))
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:

@@ -292,7 +292,7 @@ class TrainingSpec:
     values: Arrays
     ties: Mapping[str, str]
     defaults: Graph | None
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     generation: GenerateSection | None
     warnings: tuple[Diagnostic, ...] = ()
 
@@ -322,7 +322,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         values=arrays,
         ties=ties,
         defaults=model.defaults,
-        reading=reading_section.build_preprocessing_config(spec.program, model, directories),
+        preprocessing=reading_section.build_preprocessing_config(spec.program, model, directories),
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )

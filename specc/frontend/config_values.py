@@ -315,18 +315,18 @@ def _convert_to_field_type(
 
 
 def _explain_unknown_name(
-    context: Context, failed: Failed, entry: ast.Field, name: ast.Name, env: Env
+    context: Context, error: Failed, entry: ast.Field, name: ast.Name, env: Env
 ) -> None:
     """If a name is unknown, raise E0202 with the names or values that the type of the field
     accepts.
     """
     kind = entry.type.name
-    if failed.diagnostics[0].code != "E0202":
+    if error.diagnostics[0].code != "E0202":
         return
     if kind in KIND_PLURALS:
         raise_unknown_name(context, kind, name, env)
     if kind in EXAMPLE_VALUES:
-        _raise_unknown_value(failed.diagnostics[0], entry, name)
+        _raise_unknown_value(error.diagnostics[0], entry, name)
 
 
 EXAMPLE_VALUES = {

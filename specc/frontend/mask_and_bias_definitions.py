@@ -235,16 +235,16 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         context.call_stack.pop()
 
 
-def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> Failed:
+def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Failed:
     """Relocate E0417 in a definition to the call that bound the arguments."""
-    diagnostic, span = failed.diagnostics[0], function.span
+    diagnostic, span = error.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
         or diagnostic.primary is None
         or span is None
         or span.source is diagnostic.primary.span.source
     ):
-        return failed
+        return error
     others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
     title = f"`{function.name}`: {diagnostic.title}"
     return Failed(

@@ -338,8 +338,8 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    reading = expression_to_plain_data(context, entry.value, env)
-    if not isinstance(reading, dict):
+    entry_data = expression_to_plain_data(context, entry.value, env)
+    if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
         raise_error("E0203", title, entry.span)
-    return reading
+    return entry_data

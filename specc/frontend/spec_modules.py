@@ -356,11 +356,11 @@ def _check_assigned_names(program: Program) -> None:
         parent, _, key = path.rpartition(".")
         siblings = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in siblings]
-        reading = [k for k in siblings if _reads_config_key(known[k], key)]
+        fields_of_key = [k for k in siblings if _reads_config_key(known[k], key)]
         default = f"expected one of {', '.join(siblings) or 'none'}"
         helps = suggest_similar_name(key, names, default)
-        if reading:
-            helps = [f"`{key}` in config.json is the config field `{reading[0]}`"]
+        if fields_of_key:
+            helps = [f"`{key}` in config.json is the config field `{fields_of_key[0]}`"]
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         with errors:
             raise_error("E0201", title, assignment.span, "unknown key", helps=helps)

@@ -97,7 +97,7 @@ def _run_check(
 
 
 def _check_without_overrides(
-    program: Program, library: Library, graph: str, failed: Failed
+    program: Program, library: Library, graph: str, error: Failed
 ) -> list[SymbolicTrial]:
     """Repeat the check without assigned values that equal the computed default of their field, e.g.
     `side = 8` with `image / patch` = 32 / 4. Re-raise the original error if the repeated check
@@ -105,21 +105,21 @@ def _check_without_overrides(
     """
     fields = program.map_fields_by_path()
     overrides = _find_overrides(program, fields)
-    if not overrides or not _is_shape_error(failed):
-        raise failed from None
+    if not overrides or not _is_shape_error(error):
+        raise error from None
     others = {p: a for p, a in program.assignments.items() if p not in overrides}
     reduced = replace(program, assignments=others)
     try:
         trials = _check_free_then_derived(reduced, library, graph)
     except Failed:
-        raise failed from None
+        raise error from None
     if _has_same_values(library, program, reduced, overrides):
         return trials
     path, value = next(iter(overrides.items()))
     default = fields[path].default
     if value.span is None or default is None or default.span is None:
-        raise failed from None
-    _raise_override_error(failed.diagnostics[0], path, value.span, default.span.text)
+        raise error from None
+    _raise_override_error(error.diagnostics[0], path, value.span, default.span.text)
 
 
 def _find_overrides(
@@ -191,9 +191,9 @@ def _map_derived_fields(program: Program) -> dict[str, str]:
     }
 
 
-def _is_shape_error(failed: Failed) -> bool:
+def _is_shape_error(error: Failed) -> bool:
     """Return True if all errors are shape errors (E03xx)."""
-    return all(d.code.startswith("E03") for d in failed.diagnostics)
+    return all(d.code.startswith("E03") for d in error.diagnostics)
 
 
 def _run_trials(
@@ -228,12 +228,12 @@ def _run_trials(
     return trials
 
 
-def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
+def _add_trial_sizes(error: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
     """Add a note with the trial sizes, which the spec does not show, to the errors of a trial."""
     if not sizes:
-        return list(failed.diagnostics)
+        return list(error.diagnostics)
     values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
-    return [replace(d, notes=(*d.notes, f"with {values}")) for d in failed.diagnostics]
+    return [replace(d, notes=(*d.notes, f"with {values}")) for d in error.diagnostics]
 
 
 def _is_requirement_error(diagnostic: Diagnostic) -> bool:

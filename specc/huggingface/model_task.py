@@ -26,7 +26,7 @@ from specc.huggingface.tokenizer_settings import map_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
 from specc.preprocessing.task_kinds import TASKS, Task, find_task
 from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import JsonTokenizer
@@ -55,7 +55,7 @@ MODEL_TYPES_WITH_TOKEN_TYPE_IDS = ("bert", "electra", "deberta-v2")
 
 
 def add_checkpoint_task(
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     program: Program,
     model: ModelDefinition,
     config_json: JsonObject | None,
@@ -64,17 +64,17 @@ def add_checkpoint_task(
     """Return the preprocessing config with the task of the graph, if the graph has a task and a
     text input.
     """
-    texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
+    texts = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
     kind = find_task(classes, tuple(model.graph.outputs))
     if text is None or not kind:
-        return reading
+        return preprocessing
     name, record = text
-    if not _can_preprocess(kind, record, reading):
-        return reading
+    if not _can_preprocess(kind, record, preprocessing):
+        return preprocessing
     config = _select_encoder_config(config_json)
-    return reading.with_task(_find_task(kind, name, record, config, directories))
+    return preprocessing.with_task(_find_task(kind, name, record, config, directories))
 
 
 def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
@@ -90,12 +90,12 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
     return part if isinstance(part, dict) else whole
 
 
-def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
+def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingConfig) -> bool:
     """Return True if the model has the preprocessing that the task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
-    return not takes_image or any(isinstance(r, ImageConfig) for _, r in reading.inputs)
+    return not takes_image or any(isinstance(r, ImageConfig) for _, r in preprocessing.inputs)
 
 
 def _find_task(

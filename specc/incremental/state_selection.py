@@ -10,8 +10,8 @@ The input is the result of `compute_position_demand`. Earlier positions of a val
 only if they were cached, or if they can be recomputed from cached values.
 
 Contractions and loops are never recomputed; reshapes and other views are free; values that depend
-only on positions, masks and static inputs are always recomputed. Dynamic lengths are estimated as
-64; estimates between 2 and 100 000 led to the same choices.
+only on positions, masks and loop-invariant inputs are always recomputed. Dynamic lengths are
+estimated as 64; estimates between 2 and 100 000 led to the same choices.
 
 In the example, a delay needs the previous position of `exp(x W)`. Caching `x` would take as many
 bytes, but `x W` would be computed twice. Caching `x W` and recomputing `exp` costs more than

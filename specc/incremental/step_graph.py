@@ -120,8 +120,8 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand:
 
 
 class StepGraphBuilder:
-    """Builds the graph of a decode step. `static_inputs` maps inputs of the step to values that
-    `encode` or the caller computes once per sequence.
+    """Builds the graph of a decode step. `loop_invariant_inputs` maps inputs of the step to values
+    that `encode` or the caller computes once per sequence.
     """
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
@@ -129,7 +129,7 @@ class StepGraphBuilder:
         self.names = names or StateNames.from_graph(plan.graph, plan.flow.loop_body_dataflows)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
-        self.static_inputs: dict[str, Value] = {}
+        self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
         """Build the inputs, the live nodes in graph order, the outputs, and the next states."""
@@ -163,7 +163,7 @@ class StepGraphBuilder:
         used = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.flow, used):
             name = self.names.name_value(value)
-            self.static_inputs[name] = value
+            self.loop_invariant_inputs[name] = value
             # An input of the spec keeps its batch axis; it is not split.
             blocks = None if value in own else find_folded_batch_axis(value.type, plan.batch_size)
             type = blocks.split_batch_of_type(value.type) if blocks else value.type
@@ -318,17 +318,17 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeGraph:
-    """A decode step, without the encoder graph that computes its static inputs and initial states.
+    """A decode step without the encoder graph, which computes invariant inputs and initial states.
 
-    `static_inputs` maps inputs of the step to values of the full graph that are the same in every
-    step; `initial_values` maps states to initial values. `first_token_logits` is the output from
-    which the first token can be sampled if the prompt is empty, or "".
+    `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
+    every step; `initial_values` maps states to initial values. `first_token_logits` is the output
+    from which the first token can be sampled if the prompt is empty, or "".
     """
 
     plan: StepPlan
     graph: Graph
     states: tuple[DecodeState, ...]
-    static_inputs: Mapping[str, Value]
+    loop_invariant_inputs: Mapping[str, Value]
     initial_values: Mapping[str, InitialValue]
     first_token_logits: str = ""
 
@@ -365,8 +365,8 @@ def derive_step_graph(
         plan=plan,
         graph=step,
         states=tuple(built.states.states),
-        static_inputs={
-            n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
+        loop_invariant_inputs={
+            n: v for n, v in {**fixed, **built.loop_invariant_inputs}.items() if n in step.inputs
         },
         initial_values=built.states.initial_values,
         first_token_logits=first_token_logits,
@@ -377,13 +377,13 @@ def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
     """Add the encoder graph to a decode step."""
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns the others.
-    once = {n: InitialValue(v) for n, v in step.static_inputs.items() if v not in inputs}
+    once = {n: InitialValue(v) for n, v in step.loop_invariant_inputs.items() if v not in inputs}
     first = _make_first_result(step, {*once, *step.initial_values})
     return DerivedGraphs(
         encode=build_encoder_graph(step.plan, {**once, **step.initial_values, **first}),
         step=step.graph,
         states=step.states,
-        static_inputs=tuple(step.static_inputs),
+        loop_invariant_inputs=tuple(step.loop_invariant_inputs),
         full_length_inputs=tuple(n for n in step.plan.full_inputs if n in step.graph.inputs),
         sequence_input=step.plan.time_axis_input,
         initial_logits_output=next(iter(first), ""),

@@ -102,17 +102,17 @@ class DecodeState:
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
-    there is no encoder. `step` takes the new positions of `sequence_input`, the `static_inputs`
-    (outputs of `encode`, or inputs of the spec), inputs along the time axis (those in
-    `full_length_inputs` include earlier positions), and the states. `initial_logits_output` is the
-    output of `encode` with the logits for an empty prompt, [batch, vocab] or [batch, 1, vocab], or
-    "" if a prompt has at least one token.
+    there is no encoder. `step` takes the new positions of `sequence_input`, the
+    `loop_invariant_inputs` (outputs of `encode`, or inputs of the spec), inputs along the time axis
+    (those in `full_length_inputs` include earlier positions), and the states.
+    `initial_logits_output` is the output of `encode` with the logits for an empty prompt, [batch,
+    vocab] or [batch, 1, vocab], or "" if a prompt has at least one token.
     """
 
     encode: Graph | None
     step: Graph
     states: tuple[DecodeState, ...]
-    static_inputs: tuple[str, ...]
+    loop_invariant_inputs: tuple[str, ...]
     full_length_inputs: tuple[str, ...]
     sequence_input: str
     initial_logits_output: str = ""

@@ -31,14 +31,14 @@ axis."""
 
 
 def prepare_images(
-    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, object]
+    graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, object]
 ) -> dict[str, object]:
     """Return `inputs` with images converted to arrays, with the shape inputs of these images, and
     with the image placeholders of texts replaced. Raise E0902 to E0904, E0912 or E0990 if an image
     is invalid, and E0991 if a text and its images do not match.
     """
     found = dict(inputs)
-    for name, record in reading.inputs:
+    for name, record in preprocessing.inputs:
         if not isinstance(record, ImageConfig) or name not in graph.inputs or name not in inputs:
             continue
         groups = _group_images(graph, record, name, inputs)
@@ -51,7 +51,7 @@ def prepare_images(
         arrays = batch_images(graph, name, record, prepared)
         found |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
         if has_several_images(graph, name, record):
-            found |= _replace_placeholders(graph, reading, name, inputs, prepared)
+            found |= _replace_placeholders(graph, preprocessing, name, inputs, prepared)
     return found
 
 
@@ -140,21 +140,21 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
         )
 
 
-def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
+def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name: str) -> bool:
     """Return True if an input takes arrays of several images per text."""
-    images = isinstance(reading.get_input_config(name), ImageConfig)
+    images = isinstance(preprocessing.get_input_config(name), ImageConfig)
     return images and graph.inputs[name].type.rank == BATCHED_RANK
 
 
 def split_images(
-    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, Array]
+    graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return `inputs` with arrays of images grouped by text. Raise E0912 if the numbers of images
     and texts differ.
     """
     grouped = dict(inputs)
     for name, array in inputs.items():
-        if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
+        if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
             texts = _count_texts(graph, inputs, name)
@@ -189,7 +189,7 @@ def _raise_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
 
 def _replace_placeholders(
     graph: Graph,
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     name: str,
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreprocessedImage]],
@@ -197,7 +197,7 @@ def _replace_placeholders(
     """Replace the placeholders of the images `name` in the texts. Raise E0991 if placeholders and
     images do not match.
     """
-    for text_input, record in find_prompt_inputs(graph, reading):
+    for text_input, record in find_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
@@ -213,11 +213,13 @@ def _replace_placeholders(
 
 
 def find_prompt_inputs(
-    graph: Graph, reading: PreprocessingConfig
+    graph: Graph, preprocessing: PreprocessingConfig
 ) -> list[tuple[str, JsonTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
     texts = [
-        (n, r) for n, r in reading.inputs if isinstance(r, JsonTokenizer) and n in graph.inputs
+        (n, r)
+        for n, r in preprocessing.inputs
+        if isinstance(r, JsonTokenizer) and n in graph.inputs
     ]
     return [
         (name, record)
@@ -226,9 +228,9 @@ def find_prompt_inputs(
     ]
 
 
-def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
+def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
     """Return the input that takes images. Raise E0910 if there is none."""
-    for name, record in reading.inputs:
+    for name, record in preprocessing.inputs:
         if isinstance(record, ImageConfig) and name in graph.inputs:
             return name
     helps = [f"the inputs are {', '.join(graph.inputs)}"]

@@ -262,10 +262,10 @@ class NumbersOutput(Record):
 
 
 TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
-TEXT_READINGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
+TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs."""
 Sound: TypeAlias = Waveform | LogMel | FilterBanks
-TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_READINGS}
+TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
@@ -387,7 +387,7 @@ OutputFormat: TypeAlias = (
 )
 INPUT_RECORDS: Mapping[str, type[InputConfig]] = {
     record.tag: record
-    for record in (ImageConfig, Waveform, LogMel, FilterBanks, *TEXT_READINGS, NumbersOutput)
+    for record in (ImageConfig, Waveform, LogMel, FilterBanks, *TEXT_CONFIGS, NumbersOutput)
 }
 OUTPUT_RECORDS: Mapping[str, type[OutputFormat]] = {
     record.tag: record

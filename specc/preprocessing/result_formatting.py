@@ -99,13 +99,15 @@ class FormattedResults:
 
 
 def format_results(
-    reading: PreprocessingConfig, outputs: Mapping[str, Array], sizes: Sequence[ImageSize] = ()
+    preprocessing: PreprocessingConfig,
+    outputs: Mapping[str, Array],
+    sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
     """Format outputs by their postprocessing in `reading`, or as numbers if they have none. Raise
     E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
     input images, one per batch element.
     """
-    plan = reading.outputs or tuple((name, NumbersOutput()) for name in outputs)
+    plan = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
     images: list[tuple[str, bytes]] = []
     for name, record in plan:

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextReading
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import encode_with_offsets
@@ -17,7 +17,7 @@ from specc.preprocessing.tokenizer_library import encode_with_offsets
 
 def encode_text_inputs(
     graph: Graph,
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     inputs: Mapping[str, object],
     generated_input: str = "",
 ) -> dict[str, object]:
@@ -26,14 +26,14 @@ def encode_text_inputs(
     for name, value in inputs.items():
         if (
             name not in graph.inputs
-            or not isinstance(reading.get_input_config(name), TEXT_READINGS)
+            or not isinstance(preprocessing.get_input_config(name), TEXT_CONFIGS)
             or not _is_text(value)
         ):
             found[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
         for key, array in batch_texts(
-            graph, reading, name, texts, generated_input=generated_input
+            graph, preprocessing, name, texts, generated_input=generated_input
         ).items():
             if key == name or key not in inputs:
                 found[key] = array
@@ -42,7 +42,7 @@ def encode_text_inputs(
 
 def batch_texts(
     graph: Graph,
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     name: str,
     texts: Sequence[object],
     *,
@@ -55,8 +55,8 @@ def batch_texts(
     `generated_input` is padded on the left and other inputs on the right. Raise E0912 if lengths
     differ and there is no mask input.
     """
-    record = reading.get_input_config(name)
-    assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
+    record = preprocessing.get_input_config(name)
+    assert isinstance(record, TEXT_CONFIGS), f"`{name}` is not read as text"
     sequences: list[Array] = []
     for row in try_encode_texts(texts, record, name):
         if isinstance(row, Diagnostic):

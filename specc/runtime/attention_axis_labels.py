@@ -12,7 +12,7 @@ from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.preprocessing.images import denormalize_image
 from specc.preprocessing.preprocessing_records import (
-    TEXT_READINGS,
+    TEXT_CONFIGS,
     ImageConfig,
     LogMel,
     TextOutput,
@@ -77,8 +77,8 @@ class AttentionAxisLabeler:
         return "   ".join(filter(None, words))
 
     def _describe_axis(self, name: str, array: Array) -> str:
-        record = self.model.manifest.reading.get_input_config(name)
-        if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
+        record = self.model.manifest.preprocessing.get_input_config(name)
+        if isinstance(record, TEXT_CONFIGS) and array.ndim == 2 and len(array):
             return (
                 "".join(make_token_labels(array[0], record))
                 if name != self._generated_input
@@ -114,8 +114,8 @@ class AttentionAxisLabeler:
         """Return the tokenizer of an input; for the generated input, the tokenizer of the
         output.
         """
-        record = self.model.manifest.reading.get_input_config(name)
-        if isinstance(record, TEXT_READINGS):
+        record = self.model.manifest.preprocessing.get_input_config(name)
+        if isinstance(record, TEXT_CONFIGS):
             return record
         return (
             self._find_output_tokenizer()
@@ -125,14 +125,14 @@ class AttentionAxisLabeler:
 
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
-        shows = self.model.manifest.reading.outputs
+        shows = self.model.manifest.preprocessing.outputs
         texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
         return texts[0] if texts else None
 
     def _label_frames(self, count: int) -> AttentionMapAxis | None:
         """Label each audio frame with its start time in seconds."""
         for name, array in self.arrays.items():
-            record = self.model.manifest.reading.get_input_config(name)
+            record = self.model.manifest.preprocessing.get_input_config(name)
             if isinstance(record, Waveform | LogMel) and count:
                 duration = _compute_duration(array, record)
                 labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
@@ -151,7 +151,7 @@ class AttentionAxisLabeler:
         )
 
     def _find_image(self) -> tuple[str, ImageConfig] | None:
-        for name, record in self.model.manifest.reading.inputs:
+        for name, record in self.model.manifest.preprocessing.inputs:
             if not isinstance(record, ImageConfig) or name not in self.arrays:
                 continue
             # config values may have changed the model so that it no longer matches its

@@ -21,15 +21,15 @@ MIN_EXTRA_PADDING_COLUMNS = 16
 
 @dataclass(frozen=True, slots=True)
 class BatchSubset:
-    """The sequences of one stepper that stay in the batch, as indices int64 [kept]."""
+    """The sequences of one decoder session that stay in the batch, as indices int64 [kept]."""
 
-    stepper: KVCacheSession
+    session: KVCacheSession
     batch_indices: Ints
 
     @property
     def column_count(self) -> int:
         """Return the number of tokens processed per sequence, including padding."""
-        return int(self.stepper.inputs.tokens.shape[1])
+        return int(self.session.inputs.tokens.shape[1])
 
 
 def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
@@ -76,31 +76,31 @@ def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tup
 
 
 def merge_batches(
-    stepper: KVCacheSession,
+    session: KVCacheSession,
     kept_indices: Ints,
     added_session: KVCacheSession | None,
     added_indices: Ints,
 ) -> None:
-    """Replace the batch of `stepper` by its sequences `kept_indices`, followed by the sequences
+    """Replace the batch of `session` by its sequences `kept_indices`, followed by the sequences
     `added_indices` of `added_session`. Remove columns that no sequence uses.
     """
-    parts = [BatchSubset(stepper, kept_indices)]
+    parts = [BatchSubset(session, kept_indices)]
     if added_session is not None and len(added_indices):
         parts.append(BatchSubset(added_session, added_indices))
-    merged = _MergedBatch.from_parts(stepper, parts)
-    states, static_inputs, constant_inputs = (
+    merged = _MergedBatch.from_parts(session, parts)
+    states, loop_invariant_inputs, constant_inputs = (
         merged.merge_states(),
-        merged.merge_static_inputs(),
+        merged.merge_loop_invariant_inputs(),
         merged.merge_constant_inputs(),
     )
-    stepper.inputs.arrays, stepper.inputs.tokens = merged.merge_time_axis_inputs()
-    stepper.inputs.static_inputs, stepper.past_length = constant_inputs, merged.column_count
-    stepper.states, stepper.static_inputs = states, static_inputs
+    session.inputs.arrays, session.inputs.tokens = merged.merge_time_axis_inputs()
+    session.inputs.constant_inputs, session.past_length = constant_inputs, merged.column_count
+    session.states, session.loop_invariant_inputs = states, loop_invariant_inputs
 
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """The sequences of several steppers, merged into one batch for `target_session`."""
+    """The sequences of several decoder sessions, merged into one batch for `target_session`."""
 
     target_session: KVCacheSession
     parts: tuple[BatchSubset, ...]
@@ -124,7 +124,7 @@ class _MergedBatch:
     def _join_state(self, state: DecodeState) -> Array:
         if state.batch_axis is None:  # the number of columns before the merge
             return np.array(self.column_count, np.int64)
-        arrays = [p.stepper.session.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
+        arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stack_elements(arrays, state.type, state.batch_axis)
         buffered = state.name in self.target_session.metadata.in_place_states
@@ -178,11 +178,11 @@ class _MergedBatch:
             start += len(rows)
         return state_array
 
-    def merge_static_inputs(self) -> DeviceTensors:
-        """Return the merged outputs of `encode`, or the static inputs of the caller."""
-        names, graph = self.target_session.metadata.static_inputs, self.target_session.graph
+    def merge_loop_invariant_inputs(self) -> DeviceTensors:
+        """Return the merged outputs of `encode`, or the constant inputs of the caller."""
+        names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
         arrays = self._stack_inputs(
-            names, graph, lambda s, n: s.session.copy_to_host(s.static_inputs[n])
+            names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])
         )
         return {
             name: self.target_session.session.copy_to_device(array)
@@ -193,17 +193,19 @@ class _MergedBatch:
         """Return the caller's inputs without a time axis."""
         graph = self.target_session.input_signature.graph
         return self._stack_inputs(
-            self.target_session.inputs.static_inputs, graph, lambda s, n: s.inputs.static_inputs[n]
+            self.target_session.inputs.constant_inputs,
+            graph,
+            lambda s, n: s.inputs.constant_inputs[n],
         )
 
     def _stack_inputs(
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
-        """Stack the inputs of `graph` that `read` returns for each stepper."""
+        """Stack the inputs of `graph` that `read` returns for each decoder session."""
         found = {}
         for name in names:
             type = graph.inputs[name].type
-            arrays = [read(part.stepper, name) for part in self.parts]
+            arrays = [read(part.session, name) for part in self.parts]
             found[name] = self._stack_elements(
                 arrays, type, find_batch_axis(type, self.target_session.batch_size)
             )
@@ -213,9 +215,9 @@ class _MergedBatch:
         """Return the inputs with a time axis and the tokens, both without spare columns."""
         merged: dict[str, Array] = {}
         for name in self.target_session.inputs.arrays:
-            parts = [part.stepper.inputs.arrays[name][part.batch_indices] for part in self.parts]
+            parts = [part.session.inputs.arrays[name][part.batch_indices] for part in self.parts]
             merged[name] = np.concatenate([*map(self._align_states, parts)])
-        tokens = [self._align_states(p.stepper.inputs.tokens[p.batch_indices]) for p in self.parts]
+        tokens = [self._align_states(p.session.inputs.tokens[p.batch_indices]) for p in self.parts]
         return merged, np.concatenate(tokens)
 
     def _align_states(self, value: Array) -> Array:
@@ -238,7 +240,7 @@ class _MergedBatch:
 def _count_columns(part: BatchSubset) -> int:
     """Return the number of columns from the first real token of the longest sequence."""
     columns = part.column_count
-    mask = part.stepper.inputs.arrays.get(part.stepper.input_signature.mask_input)
+    mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
         return columns
     is_token = mask[part.batch_indices]

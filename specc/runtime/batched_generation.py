@@ -58,7 +58,10 @@ def _generate_in_order(
     def begin_rows() -> Iterator[IndexedPrompt]:
         for next_index, row in enumerate(prompts):
             try:
-                yield next_index, generator.begin(make_prompt_inputs(generator, row), settings)
+                yield (
+                    next_index,
+                    generator.start_generation(make_prompt_inputs(generator, row), settings),
+                )
             except Failed as failed:
                 results[next_index] = _add_prompt_index(failed, next_index)
 
@@ -187,7 +190,7 @@ def _check_batch_size(batch_size: object) -> int:
     )
 
 
-def _add_prompt_index(failed: Failed, number: int) -> Diagnostic:
+def _add_prompt_index(error: Failed, number: int) -> Diagnostic:
     """Return the diagnostic of a prompt with the index of the prompt added."""
-    first = failed.diagnostics[0]
+    first = error.diagnostics[0]
     return replace(first, notes=(*first.notes, f"prompt {number + 1}"))

@@ -137,7 +137,7 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
-    batch elements of `stepper`. `prepare` prepares sequences that start together, for which
+    batch elements of `session`. `prepare` prepares sequences that start together, for which
     `get_shape` is equal. `on_start` receives the indices of all active sequences.
     `processed_tokens` counts all processed tokens, and `valid_tokens` excludes padding.
     """
@@ -147,7 +147,7 @@ class ContinuousBatch(Generic[T]):
     prepare: Callable[[Sequence[T]], GenerationStream]
     get_shape: Callable[[T], object]
     on_start: Callable[[Sequence[int]], None] = lambda numbers: None
-    stepper: KVCacheSession | None = None
+    session: KVCacheSession | None = None
     slots: list[BatchSlot[T]] = field(default_factory=list)
     processed_tokens: int = 0
     valid_tokens: int = 0
@@ -198,7 +198,7 @@ class ContinuousBatch(Generic[T]):
             [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
         )
         try:
-            stepper, stream, logits = self._prefill_sequences([text for _, text in new_inputs])
+            session, stream, logits = self._prefill_sequences([text for _, text in new_inputs])
         except Failed as failed:
             yield from self._retry_one_by_one(new_inputs, failed)
             return
@@ -210,11 +210,11 @@ class ContinuousBatch(Generic[T]):
         yield from _choose_tokens(slots, logits)
         unfinished = np.array([n for n, slot in enumerate(slots) if not slot.is_finished], np.int64)
         self.slots = [*(self.slots[row] for row in active), *(slots[n] for n in unfinished)]
-        if active and self.stepper is not None:
-            merge_batches(self.stepper, np.array(active), stepper, unfinished)
+        if active and self.session is not None:
+            merge_batches(self.session, np.array(active), session, unfinished)
         else:
-            merge_batches(stepper, unfinished, None, unfinished)
-            self.stepper = stepper
+            merge_batches(session, unfinished, None, unfinished)
+            self.session = session
 
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
@@ -227,9 +227,9 @@ class ContinuousBatch(Generic[T]):
         prepared = prepend_padding_columns(
             input_signature, stream.prepared_inputs, count_extra_padding_columns(facts.states)
         )
-        stepper = self.model.create_decoder_session(prepared)
-        assert isinstance(stepper, KVCacheSession), "a step has states"
-        return stepper, stream, self._feed_tokens(stepper, prepared[input_signature.sequence_input])
+        session = self.model.create_decoder_session(prepared)
+        assert isinstance(session, KVCacheSession), "a step has states"
+        return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
         """Count the encoder tokens processed, including padding."""
@@ -241,39 +241,39 @@ class ContinuousBatch(Generic[T]):
 
     def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
-        assert self.stepper is not None, "there are unfinished sequences"
+        assert self.session is not None, "there are unfinished sequences"
         active = self.active_slots
-        self.stepper.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
+        self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
         # tokens after the end of a sequence are ignored
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[row] for row in active]
         try:
-            logits = self._feed_tokens(self.stepper, tokens)
+            logits = self._feed_tokens(self.session, tokens)
         except Failed as failed:
-            self.slots, self.stepper = [], None
+            self.slots, self.session = [], None
             yield from self._retry_one_by_one([(x.sequence_index, x.input) for x in slots], failed)
             return
         self.valid_tokens += len(active)
         yield from _choose_tokens(slots, logits[active])
         remaining = self.active_slots
         if remaining and 2 * len(remaining) <= len(self.slots):
-            merge_batches(self.stepper, np.array(remaining), None, np.array([], np.int64))
+            merge_batches(self.session, np.array(remaining), None, np.array([], np.int64))
             self.slots = [self.slots[row] for row in remaining]
 
-    def _feed_tokens(self, stepper: KVCacheSession, tokens: Ints) -> Floats:
+    def _feed_tokens(self, session: KVCacheSession, tokens: Ints) -> Floats:
         self.processed_tokens += tokens.size
-        return np.asarray(stepper.step(tokens), np.float32)
+        return np.asarray(session.step(tokens), np.float32)
 
     def _retry_one_by_one(
-        self, inputs: Sequence[tuple[int, T]], failed: Failed
+        self, inputs: Sequence[tuple[int, T]], error: Failed
     ) -> Iterator[EndedSequence]:
         """Retry the sequences of a failed batch individually."""
         if len(inputs) == 1 and not self.slots:
-            yield inputs[0][0], failed
+            yield inputs[0][0], error
             return
         for text in inputs:
             single = replace(
-                self, batch_size=1, stepper=None, slots=[], processed_tokens=0, valid_tokens=0
+                self, batch_size=1, session=None, slots=[], processed_tokens=0, valid_tokens=0
             )
             yield from single.generate([text])
             self.processed_tokens, self.valid_tokens = (

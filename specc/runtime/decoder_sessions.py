@@ -74,7 +74,7 @@ class FullForwardSession:
         is_first, self.is_started = not self.is_started, True
         self.results = self.session.run(
             {
-                **self.inputs.static_inputs,
+                **self.inputs.constant_inputs,
                 **self.inputs.arrays,
                 self.input_signature.sequence_input: self.inputs.tokens,
             }
@@ -132,7 +132,7 @@ class KVCacheSession:
             made = encoder_session.run_on_device(inputs)
         lengths = infer_lengths(input_signature.graph, prepared)
         initial = make_initial_states(metadata, step_session, made, prepared, lengths)
-        self.static_inputs, self.states = initial
+        self.loop_invariant_inputs, self.states = initial
         self.initial_logits = (
             _select_last(made[first].numpy()) if (first := metadata.first_token_logits) else None
         )
@@ -189,15 +189,16 @@ class KVCacheSession:
     def _run_step(self, inputs: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
         """Run the step on these inputs and the current states."""
         if not self.buffers:
-            return self.session.run_on_device({**inputs, **self.static_inputs, **self.states})
+            fixed = self.loop_invariant_inputs
+            return self.session.run_on_device({**inputs, **fixed, **self.states})
         # other mappings replace these when batch elements are reordered
-        mappings = (self.static_inputs, self.states)
+        mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
             buffers = {s.name: self.states[s.name] for s in self.buffers}
             into = {s.next_output: self.states[s.name] for s in self.buffers}
             outputs = {**into, **_allocate_outputs(self, len(self.inputs.tokens))}
-            self.bound_run = self.session.bind({**self.static_inputs, **buffers}, outputs)
+            self.bound_run = self.session.bind({**self.loop_invariant_inputs, **buffers}, outputs)
             self.bound_mappings = mappings
         others = {s.name: self.states[s.name] for s in self.other_states}
         return self.bound_run.run({**inputs, **others})
@@ -242,8 +243,8 @@ class KVCacheSession:
         self.bound_run = None
         axes = {s.name: s.batch_axis for s in self.metadata.states}
         self.states = {n: self._gather_tensor(v, axes[n], indices) for n, v in self.states.items()}
-        for name, value in self.static_inputs.items():
-            self.static_inputs[name] = self._gather_tensor(
+        for name, value in self.loop_invariant_inputs.items():
+            self.loop_invariant_inputs[name] = self._gather_tensor(
                 value, find_batch_axis(self.graph.inputs[name].type, self.batch_size), indices
             )
 
@@ -266,16 +267,16 @@ def _choose_buffer_length(needed: int, former_length: int) -> int:
     return length + -length % MIN_BUFFER_POSITIONS
 
 
-def _allocate_outputs(stepper: KVCacheSession, batch_size: int) -> DeviceTensors:
+def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors:
     """Preallocate the outputs whose shape is the same at every step."""
     outputs: DeviceTensors = {}
-    for name, value in stepper.graph.outputs.items():
+    for name, value in session.graph.outputs.items():
         shape = value.type.shape
-        sizes = [batch_size if d == stepper.batch_size else d.number for d in shape]
+        sizes = [batch_size if d == session.batch_size else d.number for d in shape]
         lengths = [n for n in sizes if n is not None]
-        if name not in stepper.state_outputs and len(lengths) == len(sizes):
+        if name not in session.state_outputs and len(lengths) == len(sizes):
             empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
-            outputs[name] = stepper.session.copy_to_device(empty)
+            outputs[name] = session.session.copy_to_device(empty)
     return outputs
 
 
@@ -289,9 +290,9 @@ def make_initial_states(
     """Return the constant inputs of all steps, which `encode` (`encoder_outputs`) or the caller
     provides, and the initial states.
     """
-    static_inputs = {
+    loop_invariant_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
-        for n in metadata.static_inputs
+        for n in metadata.loop_invariant_inputs
     }
     states: DeviceTensors = {}
     for state in metadata.states:
@@ -304,7 +305,7 @@ def make_initial_states(
             for n, d in enumerate(state.type.shape)
         ]
         states[state.name] = step.copy_to_device(np.zeros(shape, NUMPY_DTYPES[state.type.dtype]))
-    return static_inputs, states
+    return loop_invariant_inputs, states
 
 
 def _select_last(logits: Array) -> Floats:

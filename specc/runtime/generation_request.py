@@ -27,7 +27,7 @@ from specc.preprocessing.chat_template import (
 )
 from specc.preprocessing.image_prompts import find_image_input, prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, TextOutput, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, TextOutput, TextReading
 from specc.preprocessing.python_inputs import is_image
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import JsonTokenizer
@@ -37,20 +37,20 @@ from specc.runtime.model_inputs import ModelInputs
 
 NO_INPUTS: Mapping[str, object] = {}
 CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
-"""A function that creates a stepper for a batch of prepared inputs."""
+"""A function that creates a decoder session for a batch of prepared inputs."""
 
 
 def find_text_tokenizer(
-    reading: PreprocessingConfig, generation: GenerateSection
+    preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
     """Return the tokenizer of the generated text: that of the output if it has one, otherwise that
     of the input.
     """
-    record = dict(reading.outputs).get(generation.logits_output)
+    record = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
         return record.vocabulary
-    found = reading.get_input_config(generation.sequence_input)
-    return found if isinstance(found, TEXT_READINGS) else None
+    found = preprocessing.get_input_config(generation.sequence_input)
+    return found if isinstance(found, TEXT_CONFIGS) else None
 
 
 @dataclass(kw_only=True)
@@ -66,7 +66,7 @@ class GenerativeModel:
 
     input_signature: ModelInputs
     generation: GenerateSection
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     max_context: int | None
     create_decoder_session: CreateDecoderSession = field(repr=False)
     limiting_table: str = ""
@@ -80,7 +80,7 @@ class GenerativeModel:
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
         """The function that decodes ids to generated text, or None if there is no tokenizer."""
-        record = find_text_tokenizer(self.reading, self.generation)
+        record = find_text_tokenizer(self.preprocessing, self.generation)
         return partial(decode_text, record=record) if record else None
 
     @property
@@ -136,7 +136,7 @@ class GenerationRequest:
 
 def has_chat_template(input_signature: ModelInputs) -> bool:
     """Return True if the model has a chat template for the generated input."""
-    record = input_signature.reading.get_input_config(input_signature.sequence_input)
+    record = input_signature.preprocessing.get_input_config(input_signature.sequence_input)
     return isinstance(record, JsonTokenizer) and record.chat_template is not None
 
 
@@ -150,8 +150,8 @@ def prepare_chat(
     in the messages. Raise E0424 if there is no chat template, E0910 if the model has no image
     input, and E0991 if the number of images differs from the number of image parts.
     """
-    sequence_input, reading = input_signature.sequence_input, input_signature.reading
-    record = reading.get_input_config(sequence_input) if sequence_input else None
+    sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
+    record = preprocessing.get_input_config(sequence_input) if sequence_input else None
     if not isinstance(record, JsonTokenizer) or record.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     parsed = parse_messages(messages)
@@ -159,8 +159,8 @@ def prepare_chat(
     text = render_chat_template(record.chat_template, add_image_parts(parsed, len(images)))
     given = {**inputs, sequence_input: text}
     if images:
-        given[find_image_input(input_signature.graph, reading)] = images
-    found = prepare_images(input_signature.graph, reading, given)
+        given[find_image_input(input_signature.graph, preprocessing)] = images
+    found = prepare_images(input_signature.graph, preprocessing, given)
     prompt = found[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
     # the chat template has already added the special tokens

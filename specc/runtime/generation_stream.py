@@ -190,9 +190,9 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
             run_standalone(request.model.standalone_session, request), request, observer
         )
         return
-    stepper = request.model.create_decoder_session(request.prepared_inputs)
+    session = request.model.create_decoder_session(request.prepared_inputs)
     yield from iterate_decode_steps(
-        stepper,
+        session,
         request.prompt,
         request.limited_settings,
         padding_mask=request.padding_mask,
@@ -237,9 +237,9 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
         return list_standalone_hypotheses(
             run_standalone(request.model.standalone_session, request), request.settings.stop
         )
-    stepper = request.model.create_decoder_session(request.prepared_inputs)
+    session = request.model.create_decoder_session(request.prepared_inputs)
     return search_beams(
-        stepper,
+        session,
         request.prompt,
         request.limited_settings,
         padding_mask=request.padding_mask,

@@ -74,7 +74,7 @@ class Generator(GenerativeModel):
                 helps=[f"inputs: {', '.join(unassigned)}"],
             )
         inputs |= dict(zip(unassigned, values, strict=False))
-        return self.begin(inputs, self.resolve_settings(settings))
+        return self.start_generation(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
         """Merge and check settings. The caller's settings override compiled settings, which
@@ -114,7 +114,9 @@ class Generator(GenerativeModel):
             if RECORDED_SETTINGS.get(o.name) in self.compiled_settings
         }
 
-    def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
+    def start_generation(
+        self, inputs: Mapping[str, object], settings: GenerationSettings
+    ) -> GenerationStream:
         """Start generation from inputs by name and checked settings."""
         sequence_input = self.input_signature.sequence_input
         starts_without_prompt = sequence_input not in inputs and (
@@ -172,7 +174,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
     if source is None or source.type.rank not in (2, 3):
         return None
 
-    def make_stepper(prepared: Arrays) -> FullForwardSession:
+    def make_session(prepared: Arrays) -> FullForwardSession:
         return FullForwardSession(
             model.session, model.input_signature, generation.logits_output, prepared
         )
@@ -183,10 +185,10 @@ def make_generator(model: LoadedModel) -> Generator | None:
     return Generator(
         input_signature=model.input_signature,
         generation=generation,
-        reading=model.manifest.reading,
+        preprocessing=model.manifest.preprocessing,
         max_context=bound.high,
         random_init=model.manifest.random_init,
-        create_decoder_session=make_stepper,
+        create_decoder_session=make_session,
         logits_vocabulary_size=get_logits_vocabulary_size(graph, generation),
         allows_empty_prompt=_can_sample_first_token(graph, generation),
     )
@@ -213,7 +215,7 @@ def _make_standalone_generator(
             right_padded_masks=find_right_padded_masks(manifest.scoring_graph or manifest.graph),
         ),
         generation=generation,
-        reading=manifest.reading,
+        preprocessing=manifest.preprocessing,
         max_context=as_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
         create_decoder_session=_raise_no_step_graph,
@@ -275,17 +277,17 @@ def open_generator(
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.metadata, opened.input_signature
 
-    def make_stepper(prepared: Arrays) -> KVCacheSession:
+    def make_session(prepared: Arrays) -> KVCacheSession:
         return KVCacheSession(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
         input_signature=input_signature,
         generation=facts.generation,
-        reading=input_signature.reading,
+        preprocessing=input_signature.preprocessing,
         max_context=facts.max_context,
         limiting_table=facts.limiting_table,
         random_init=facts.random_init,
-        create_decoder_session=make_stepper,
+        create_decoder_session=make_session,
         logits_vocabulary_size=get_logits_vocabulary_size(opened.graph, facts.generation),
         allows_empty_prompt=bool(facts.first_token_logits),
         continuous_batching_metadata=facts if facts.allows_mixed_lengths else None,
@@ -313,7 +315,7 @@ def _build_step_inputs(
     masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(
         graph=signature,
-        reading=metadata.reading.load_files(Path(package.path)),
+        preprocessing=metadata.preprocessing.load_files(Path(package.path)),
         defaults=metadata.defaults,
         sequence_input=sequence_input,
         length_bounds={

@@ -147,7 +147,7 @@ class InferenceModel(Closeable):
         has_parameters = bool(manifest.graph.parameters) or manifest.decoding is not None
         return manifest.random_init if has_parameters else None
 
-    def begin(
+    def start_generation(
         self, inputs: Mapping[str, object], settings: Mapping[str, object]
     ) -> GenerationStream:
         """Start generation from these inputs. Raise E0701 if the model is not generative."""
@@ -199,7 +199,7 @@ def list_model_files(opened: InferenceModel) -> list[Path]:
     model = opened.default_model
     # A single model has no index, so its tensors describe its inputs.
     weights = [name for name, _ in model.file.list_external_files()]
-    tokenizers = [f.name for f in model.manifest.reading.files if f.name]
+    tokenizers = [f.name for f in model.manifest.preprocessing.files if f.name]
     directory = model.path.parent
     return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
 
@@ -246,7 +246,7 @@ def require_attention_model(opened: InferenceModel) -> LoadedModel:
 def get_model_task(opened: InferenceModel) -> Task | None:
     """Return the task of the full-forward graph, or None if it has none."""
     has_no_full_forward = opened.uses_step_graph or opened.is_streaming_only
-    return None if has_no_full_forward else opened.default_model.manifest.reading.task
+    return None if has_no_full_forward else opened.default_model.manifest.preprocessing.task
 
 
 def has_batch_shared_scales(opened: InferenceModel) -> bool:

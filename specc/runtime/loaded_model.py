@@ -119,7 +119,7 @@ class LoadedModel:
         manifest = self.manifest
         sequence_input = str((manifest.generation or {}).get("growing", ""))
         return build_model_inputs(
-            manifest.graph, manifest.reading, manifest.defaults, sequence_input
+            manifest.graph, manifest.preprocessing, manifest.defaults, sequence_input
         )
 
     def prepare_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
@@ -225,7 +225,7 @@ def load_parsed_model(
     Raise E0804 if there is too little memory for its weights (checked before allocation), E0921 or
     E0922 if the provider is not available, and E0942 if the tokenizer does not match the model.
     """
-    manifest = replace(manifest, reading=manifest.reading.load_files(file.path.parent))
+    manifest = replace(manifest, preprocessing=manifest.preprocessing.load_files(file.path.parent))
     footprint = file.measure_weights()
     if provider == "cpu":  # only the device driver knows the free device memory
         check_free_memory(

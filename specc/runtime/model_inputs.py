@@ -40,14 +40,14 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """The inputs of `graph`, their preprocessing `reading`, and the graph `defaults` that computes
+    """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes
     omitted inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds
     of each length; left padding must be a multiple of `padding_strides`, and `right_padded_masks`
     may have padding on the right only. `unused_inputs` have no consumer and may be omitted.
     """
 
     graph: Graph
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     defaults: Graph | None = None
     sequence_input: str = ""
     length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
@@ -104,15 +104,15 @@ class ModelInputs:
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
-            for name, value in prepare_images(self.graph, self.reading, inputs).items()
+            for name, value in prepare_images(self.graph, self.preprocessing, inputs).items()
             if name in kinds
         }
         for name, value in encode_text_inputs(
-            self.graph, self.reading, converted, self.sequence_input
+            self.graph, self.preprocessing, converted, self.sequence_input
         ).items():
             array = convert_to_array(value, name, left=self.is_left_padded(name))
             arrays[name] = cast_exactly(array, kinds[name].dtype, name)
-        arrays = split_images(self.graph, self.reading, arrays)
+        arrays = split_images(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
             specs, arrays, bounds=dict(self.length_bounds), evaluate_dim=_solve_lengths
         )
@@ -126,7 +126,7 @@ class ModelInputs:
 
     def _convert_value(self, name: str, value: object) -> object:
         """Convert the value of an input to an array or strings, or keep lists of numbers."""
-        is_multiple = is_multi_image_input(self.graph, self.reading, name)
+        is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
         return convert_input(value, name)
@@ -151,12 +151,12 @@ class ModelInputs:
 
 
 def build_model_inputs(
-    graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, sequence_input: str
+    graph: Graph, preprocessing: PreprocessingConfig, defaults: Graph | None, sequence_input: str
 ) -> ModelInputs:
     """Build the inputs of a full-forward graph, with its length bounds and strides."""
     return ModelInputs(
         graph=graph,
-        reading=reading,
+        preprocessing=preprocessing,
         defaults=defaults,
         sequence_input=sequence_input,
         length_bounds=find_length_bounds(graph),
@@ -198,14 +198,14 @@ class PerTokenInputs:
     The caller's values are those of the prompt. For generated tokens, an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
     default or declares a padding side. Other inputs raise an error. `arrays` contains all
-    positions, of which the last `new_count` are new. `static_inputs` are the inputs without a time
-    axis, `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise defaults.
-    The mask is false for finished sequences (`is_finished`, bool [batch]).
+    positions, of which the last `new_count` are new. `constant_inputs` are the inputs without a
+    time axis, `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise
+    defaults. The mask is false for finished sequences (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs
     arrays: dict[str, Array]
-    static_inputs: dict[str, Array]
+    constant_inputs: dict[str, Array]
     tokens: Ints
     new_count: int = 0
     default_tables: dict[str, Array] = field(default_factory=dict)
@@ -228,7 +228,7 @@ class PerTokenInputs:
         return cls(
             input_signature=input_signature,
             arrays=given,
-            static_inputs=once,
+            constant_inputs=once,
             tokens=prepared[growing],
             new_count=prepared[growing].shape[1],
         )
@@ -314,7 +314,7 @@ class PerTokenInputs:
         """Reorder batch elements: new element i is old element `indices[i]`."""
         inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch_size
         self.tokens = self.tokens[indices]
-        for arrays in (self.arrays, self.static_inputs):
+        for arrays in (self.arrays, self.constant_inputs):
             for name, value in arrays.items():
                 if (axis := find_batch_axis(inputs[name].type, batch)) is not None:
                     arrays[name] = np.take(value, indices, axis)
@@ -334,10 +334,10 @@ class PerTokenInputs:
         """Compute the default of an input for the whole sequence."""
         defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         assert defaults is not None, "a computed input has a default"
-        known = {**self.static_inputs, **self.arrays, growing: self.tokens}
+        known = {**self.constant_inputs, **self.arrays, growing: self.tokens}
         alone = resolve_missing_inputs(defaults, (name,))
         # values with no consumer may not have been extended yet
-        used = {*self.static_inputs, growing} | find_default_sources(alone, name)
+        used = {*self.constant_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
 

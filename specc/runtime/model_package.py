@@ -129,7 +129,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
         return []
     step = package.read_manifest("step").graph
     facts = parse_generation_metadata(about, step, str(package.path))
-    rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
+    rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.loop_invariant_inputs]
     for state in facts.states:
         name = state.name.removeprefix("past.")
         rows.append(("kept", name, str(state.type), _describe_state_growth(state, facts)))

@@ -257,11 +257,11 @@ class StepInputSampler:
         # values from `encoder_graph` are the same in both steps
         inputs = make_random_inputs(step, sizes, rng, density)
         once = self._sample_encoder_outputs(inputs, sizes, rng)
-        inputs |= {n: once[n] for n in self.metadata.static_inputs if n in once}
+        inputs |= {n: once[n] for n in self.metadata.loop_invariant_inputs if n in once}
         # The first step has as many new positions as precede the second step; inputs that cover all
         # positions are sliced.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
-        first |= {n: inputs[n] for n in self.metadata.static_inputs}
+        first |= {n: inputs[n] for n in self.metadata.loop_invariant_inputs}
         first_length = count * self._chunk_size
         first |= {n: inputs[n][:, :first_length] for n in self.metadata.full_inputs}
         for state in self.metadata.states:
@@ -315,13 +315,13 @@ class StepInputSampler:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
-        given |= {n: made[n] for n in self.encoder.inputs if n in self.metadata.static_inputs}
+        shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
+        given |= {n: made[n] for n in shared}
         # Only the lengths of this input matter, because there are no positions when `encode` runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
-        results = backend.load_reference().evaluate_graph(
-            self.encoder, given, self.encoder_weights or {}
-        )
+        weights = self.encoder_weights or {}
+        results = backend.load_reference().evaluate_graph(self.encoder, given, weights)
         outputs = self.encoder.outputs
         return {n: _convert_dtype(v, outputs[n].type.dtype) for n, v in results.items()}
 

@@ -30,7 +30,7 @@ Lengths: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingModel(StepGraphs):
-    """A package with a streaming step graph; `begin` starts a new stream."""
+    """A package with a streaming step graph; `start_stream` starts a new stream."""
 
     chunks: StreamChunks
 
@@ -60,7 +60,7 @@ class StreamingModel(StepGraphs):
                 self, chunk_length, f"pass a multiple of {size}, as {next_multiple}"
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
-        stream = self.begin(**{n: v for n, v in inputs.items() if n not in time_axes})
+        stream = self.start_stream(**{n: v for n, v in inputs.items() if n not in time_axes})
         # A value whose rank is too low is rejected by name when it is pushed.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
@@ -118,7 +118,7 @@ class StreamingModel(StepGraphs):
                 results[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
         return results
 
-    def begin(self, **constant_inputs: object) -> "InputStream":
+    def start_stream(self, **constant_inputs: object) -> "InputStream":
         """Start a stream with the inputs that have no time axis. Raise E0910 if a name is
         unknown.
         """
@@ -151,7 +151,7 @@ class InputStream:
     past_inputs: Arrays = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     states: DeviceTensors = field(default_factory=dict)
-    static_inputs: DeviceTensors = field(default_factory=dict)
+    loop_invariant_inputs: DeviceTensors = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
@@ -272,8 +272,8 @@ class InputStream:
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and update the states."""
         facts, step = self.model.metadata, self.model.step_session
-        if not self.states and not self.static_inputs:
-            self.static_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
+        if not self.states and not self.loop_invariant_inputs:
+            self.loop_invariant_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
         if not count:
             return self.model.make_empty_results(self.lengths)
         time_axes, fully_read = self.model.time_axes, {*facts.full_inputs}
@@ -282,7 +282,7 @@ class InputStream:
             if name in step.inputs:
                 stop = count + (self.position_count if name in fully_read else 0)
                 step_inputs[name] = np.take(inputs[name], range(stop), axis)
-        results = step.run_on_device({**step_inputs, **self.static_inputs, **self.states})
+        results = step.run_on_device({**step_inputs, **self.loop_invariant_inputs, **self.states})
         self.states = {s.name: results.pop(s.next_output) for s in facts.states}
         return {name: value.numpy() for name, value in results.items()}
 

@@ -18,7 +18,7 @@ from specc.preprocessing.predictions import (
     TaskResults,
     make_predictions,
 )
-from specc.preprocessing.preprocessing_records import TEXT_READINGS, ImageConfig, TextReading
+from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
 from specc.preprocessing.python_inputs import convert_input
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches import (
@@ -74,7 +74,7 @@ class _EncodedBatch:
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
     """Return True if the inputs are inputs of the task rather than inputs of the graph."""
-    task = model.manifest.reading.task
+    task = model.manifest.preprocessing.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
 
@@ -83,20 +83,20 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     """Run the model for its task on `inputs`, which contain task inputs and options by name. Raise
     E0906, E0910 or E0912 if an input is invalid.
     """
-    task = model.manifest.reading.task
+    task = model.manifest.preprocessing.task
     assert task is not None, "checked by `is_for_task`"
     options = _read_options(task, inputs)
     slots = {s.name for s in task.slots}
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_required_inputs(task, given)
-    reading, graph = model.manifest.reading, model.manifest.graph
-    record = reading.get_input_config(task.text_input)
-    assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
+    preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
+    record = preprocessing.get_input_config(task.text_input)
+    assert isinstance(record, TEXT_CONFIGS), "a task has an input that reads text"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = encode_batch(task, record, given, options)
     graph_inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
-        image = next(name for name, r in reading.inputs if isinstance(r, ImageConfig))
+        image = next(name for name, r in preprocessing.inputs if isinstance(r, ImageConfig))
         graph_inputs[image] = given["image"]
     if graph_inputs or _can_batch(model, task, batch):
         results = model.run(**_make_arrays(model, task, batch) | graph_inputs)

@@ -17,7 +17,7 @@ from specc.ir.model import GenerateSection
 from specc.preprocessing.image_tiles_and_patches import preprocess_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
-    TEXT_READINGS,
+    TEXT_CONFIGS,
     ImageConfig,
     LabelsOutput,
     OutputFormat,
@@ -34,15 +34,17 @@ IGNORE_INDEX = -100
 
 
 def make_training_inputs(
-    graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
+    graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
     """Batch one input of all examples to an array or a list of texts, with its padding mask."""
-    record = reading.get_input_config(name)
-    if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
+    record = preprocessing.get_input_config(name)
+    if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageConfig):
         return {
-            name: np.concatenate(_convert_examples(values, partial(_read_image, reading, name)))
+            name: np.concatenate(
+                _convert_examples(values, partial(_read_image, preprocessing, name))
+            )
         }
     arrays = _convert_examples(values, partial(_read_array, name))
     if len({array.shape for array in arrays}) == 1:
@@ -70,9 +72,9 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
     return arrays
 
 
-def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
+def _read_image(preprocessing: PreprocessingConfig, name: str, value: object) -> Array:
     """Convert an image file, PIL image or pixel array to [1, channels, height, width]."""
-    record = reading.get_input_config(name)
+    record = preprocessing.get_input_config(name)
     if isinstance(record, ImageConfig) and is_image(value):
         return preprocess_image(value, record, name).values[None]
     array = _read_array(name, value)
@@ -83,9 +85,11 @@ def _read_array(name: str, value: object) -> Array:
     return convert_to_array(convert_input(value, name), name)
 
 
-def make_training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
+def make_training_targets(
+    preprocessing: PreprocessingConfig, name: str, values: list[object]
+) -> Array:
     """Batch the targets of the output `name`, int64 or float32 [batch, …]."""
-    record = dict(reading.outputs).get(name)
+    record = dict(preprocessing.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
         # integers become floats if they are mixed with floats, e.g. 2 next to 0.5
@@ -97,7 +101,10 @@ def make_training_targets(reading: PreprocessingConfig, name: str, values: list[
 
 
 def make_causal_targets(
-    graph: Graph, reading: PreprocessingConfig, generation: GenerateSection, values: list[object]
+    graph: Graph,
+    preprocessing: PreprocessingConfig,
+    generation: GenerateSection,
+    values: list[object],
 ) -> tuple[dict[str, Array], Array]:
     """Make inputs and shifted targets from sequences that `graph` learns to generate, as declared
     by `generation`.
@@ -107,7 +114,7 @@ def make_causal_targets(
     inputs: list[Array] = []
     wanted: list[Array] = []
     for number, encoded in enumerate(
-        _convert_examples(values, partial(_encode_target, reading, generation))
+        _convert_examples(values, partial(_encode_target, preprocessing, generation))
     ):
         ids = encoded.tolist()
         if start and ids[: len(start)] == start:
@@ -135,7 +142,7 @@ def make_causal_targets(
 
 
 def _encode_target(
-    reading: PreprocessingConfig, generation: GenerateSection, value: object
+    preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
     """Encode a target sequence with the tokenizer of the output, or of the input if the output has
     none.
@@ -143,7 +150,7 @@ def _encode_target(
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
-    record = find_text_tokenizer(reading, generation)
+    record = find_text_tokenizer(preprocessing, generation)
     if record is None:
         _raise_no_tokenizer(name)
     return encode_text_ids(value, record)
@@ -194,7 +201,7 @@ class TrainingCollator:
     """
 
     graph: Graph
-    reading: PreprocessingConfig
+    preprocessing: PreprocessingConfig
     defaults: Graph | None = None
     generation: GenerateSection | None = None
 
@@ -202,7 +209,7 @@ class TrainingCollator:
     def input_signature(self) -> ModelInputs:
         """The model's inputs with their preprocessing and defaults."""
         growing = self.generation.sequence_input if self.generation else ""
-        return build_model_inputs(self.graph, self.reading, self.defaults, growing)
+        return build_model_inputs(self.graph, self.preprocessing, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
         """Batch examples that have the same inputs and targets. Inputs are checked and defaults are
@@ -215,7 +222,7 @@ class TrainingCollator:
         self._check_targets(names)
         columns = {name: [example[name] for example in examples] for name in names}
         targets = {
-            name: make_training_targets(self.reading, name, values)
+            name: make_training_targets(self.preprocessing, name, values)
             for name, values in columns.items()
             if name not in self.graph.inputs
         }
@@ -224,10 +231,12 @@ class TrainingCollator:
             inputs_of_name: Mapping[str, object]
             if section := self._find_learned_section(name, names):
                 inputs_of_name, targets[section.logits_output] = make_causal_targets(
-                    self.graph, self.reading, section, columns[name]
+                    self.graph, self.preprocessing, section, columns[name]
                 )
             else:
-                inputs_of_name = make_training_inputs(self.graph, self.reading, name, columns[name])
+                inputs_of_name = make_training_inputs(
+                    self.graph, self.preprocessing, name, columns[name]
+                )
             # a mask in the example takes precedence over the computed one
             inputs |= {n: x for n, x in inputs_of_name.items() if n == name or n not in columns}
         return TrainingBatch(self.input_signature.prepare(inputs), targets)

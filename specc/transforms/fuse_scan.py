@@ -162,13 +162,13 @@ def _match_cell(
 
 
 def _match_value(
-    pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
+    pattern: Value, value: Value | None, bindings: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
     """Return the extended bindings if the value matches the pattern, otherwise None. Operands of
     sums and products match in either order.
     """
     if pattern.node is None:
-        return _match_leaf(pattern, value, bound, free)
+        return _match_leaf(pattern, value, bindings, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
     # Sums may be written in either order; trying both orders avoids additional patterns.
@@ -176,28 +176,28 @@ def _match_value(
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
     for order in orders:
-        found = _match_operands(pattern.node.args, order, bound, free)
+        found = _match_operands(pattern.node.args, order, bindings, free)
         if found is not None:
             return found
     return None
 
 
 def _match_leaf(
-    leaf: Value, value: Value | None, bound: LeafBindings, free: set[Value]
+    leaf: Value, value: Value | None, bindings: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
     """Bind an input of the pattern, which must be the same value wherever it occurs."""
     if value is None:
-        return bound if leaf in free else None
-    if leaf in bound:
-        return bound if bound[leaf] is value else None
-    return {**bound, leaf: value} if leaf.type == value.type else None
+        return bindings if leaf in free else None
+    if leaf in bindings:
+        return bindings if bindings[leaf] is value else None
+    return {**bindings, leaf: value} if leaf.type == value.type else None
 
 
 def _match_operands(
-    patterns: NodeOperands, values: NodeOperands, bound: LeafBindings, free: set[Value]
+    patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
     """Match all operands. A missing optional operand may be None or omitted."""
-    found: LeafBindings | None = bound
+    found: LeafBindings | None = bindings
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or found is None:
             return None
@@ -216,14 +216,16 @@ class _LoopFusion:
         op: ops.Scan,
         args: list[Value],
         cell: _CellPattern,
-        bound: LeafBindings,
+        bindings: LeafBindings,
     ) -> None:
         self.b, self.op, self.cell = b, op, cell
         self.args = args[1:] if op.has_mask else args
         self.keep = args[0] if op.has_mask else None
         self.inputs = list(op.body.inputs.values())
         self.outer = dict(zip(self.inputs, self.args, strict=True))
-        self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
+        self.leaves = {
+            name: bindings[leaf] for name, leaf in cell.leaves.items() if leaf in bindings
+        }
 
     def build_results(self, element: Value) -> NodeResults | None:
         """Return final states and scan outputs; return None if a weight is computed inside the

@@ -86,15 +86,15 @@ def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> De
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half_dtype}
-    static_inputs: dict[str, str] = {}
+    loop_invariant_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
         # an initial state has the dtype of the state; other outputs keep their dtype
         told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
-        open_ = set(derived.static_inputs) - told.keys() - {derived.initial_logits_output}
+        open_ = set(derived.loop_invariant_inputs) - told.keys() - {derived.initial_logits_output}
         results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
-        encode, static_inputs = _convert_graph(encode, half_dtype, {}, results)
-    given = {**dict.fromkeys(thin, half_dtype), **static_inputs}
+        encode, loop_invariant_inputs = _convert_graph(encode, half_dtype, {}, results)
+    given = {**dict.fromkeys(thin, half_dtype), **loop_invariant_inputs}
     next_states = {s.next_output: s.type.dtype for s in states}
     outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
     step, _ = _convert_graph(derived.step, half_dtype, given, outputs)

@@ -140,7 +140,7 @@ def _make_random_request(
     ) and sequence_input in session.optional_inputs:
         inputs.pop(sequence_input, None)
     inputs = move_padding_to_side(inputs, graph, generator.input_signature.defaults)
-    return generator.begin(inputs, replace(settings, log_probs=not beam))
+    return generator.start_generation(inputs, replace(settings, log_probs=not beam))
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
@@ -168,24 +168,26 @@ class _ReferenceDecode:
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
         session = _ReferenceSession(self.graph, weights, perturbation)
         source = asked.model.generation.logits_output
-        stepper = FullForwardSession(
+        decoder_session = FullForwardSession(
             session, asked.model.input_signature, source, asked.prepared_inputs
         )
         if settings.strategy == "beam":
-            return self._search_beams(stepper)
+            return self._search_beams(decoder_session)
         width = settings.max_tokens
         steps = list(
-            iterate_decode_steps(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
+            iterate_decode_steps(
+                decoder_session, asked.prompt, settings, padding_mask=asked.padding_mask
+            )
         )
         return {
             "tokens": _stack_steps([s.tokens for s in steps], width)[:, None],
             "log_probs": _stack_steps([np.asarray(s.log_probs) for s in steps], width),
         }
 
-    def _search_beams(self, stepper: FullForwardSession) -> dict[str, Array]:
+    def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
         asked, settings = self.request, self.request.limited_settings
-        found = search_beams(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
+        found = search_beams(session, asked.prompt, settings, padding_mask=asked.padding_mask)
         tokens = [[list(h.tokens) for h in row] for row in found]
         scores = [[h.score for h in row] for row in found]
         return {"tokens": _pad_sequences(tokens, settings), "scores": np.array(scores)}

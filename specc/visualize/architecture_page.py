@@ -56,30 +56,35 @@ class ArchitectureView:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-def render_architecture_svg(view: ArchitectureView) -> str:
+def render_architecture_svg(architecture: ArchitectureView) -> str:
     """Render a graph as an SVG drawing; nested blocks are expanded up to MAX_ITEMS boxes."""
-    graph = next(iter(view.graphs.values()))
-    block = build_block_tree(graph, view.sizes)
-    return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), view.name))
+    graph = next(iter(architecture.graphs.values()))
+    block = build_block_tree(graph, architecture.sizes)
+    return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), architecture.name))
 
 
-def render_architecture_page(view: ArchitectureView) -> str:
+def render_architecture_page(architecture: ArchitectureView) -> str:
     """Return a self-contained page without network access."""
-    trees = {name: build_block_tree(g, view.sizes) for name, g in view.graphs.items()}
+    trees = {
+        name: build_block_tree(g, architecture.sizes) for name, g in architecture.graphs.items()
+    }
     anchors = _Anchors(trees)
-    cost = compute_cost_curves(next(iter(view.graphs.values())))
-    sources = _collect_sources(list(view.graphs.values()), anchors)
+    cost = compute_cost_curves(next(iter(architecture.graphs.values())))
+    sources = _collect_sources(list(architecture.graphs.values()), anchors)
     body = "\n".join(
         [
-            _render_head(view),
+            _render_head(architecture),
             _render_tabs(list(trees)),
-            *(_render_graph(n, name, trees[name], view, anchors) for n, name in enumerate(trees)),
+            *(
+                _render_graph(n, name, trees[name], architecture, anchors)
+                for n, name in enumerate(trees)
+            ),
             _render_costs(cost),
             *_render_listings(sources),
         ]
     )
     return render_page(
-        f"Architecture: {make_printable_label(view.name, 80)}",
+        f"Architecture: {make_printable_label(architecture.name, 80)}",
         body,
         styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
         programs=[read_page_resource("page.js"), read_page_resource("architecture.js")],
@@ -109,14 +114,20 @@ class _Anchors:
         return f'<a href="#s{self.files[line.file]}-{line.line_number}">{where}</a>'
 
 
-def _render_head(view: ArchitectureView) -> str:
-    doc = f'<p class="doc">{escape(make_printable_label(view.doc, 600))}</p>' if view.doc else ""
-    count = (
-        view.parameter_count_text and f'<p class="count">{escape(view.parameter_count_text)}</p>'
+def _render_head(architecture: ArchitectureView) -> str:
+    doc = (
+        f'<p class="doc">{escape(make_printable_label(architecture.doc, 600))}</p>'
+        if architecture.doc
+        else ""
     )
-    title = escape(make_printable_label(view.name, 80))
+    count = (
+        architecture.parameter_count_text
+        and f'<p class="count">{escape(architecture.parameter_count_text)}</p>'
+    )
+    title = escape(make_printable_label(architecture.name, 80))
     return (
-        f"<header><div><h1>{title}</h1>{doc}{count if view.parameter_count_text else ''}</div>"
+        f"<header><div><h1>{title}</h1>{doc}"
+        f"{count if architecture.parameter_count_text else ''}</div>"
         '<div class="tools"><button type="button" id="fold">open all</button>'
         '<button type="button" id="theme" aria-label="dark or light">◐</button></div></header>'
     )
@@ -138,15 +149,17 @@ def _render_tab(n: int, name: str) -> str:
     )
 
 
-def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchors: _Anchors) -> str:
-    graph = view.graphs[name]
+def _render_graph(
+    n: int, name: str, tree: Block, architecture: ArchitectureView, anchors: _Anchors
+) -> str:
+    graph = architecture.graphs[name]
     hidden = "" if n == 0 else " hidden"
     ports = [
-        *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, view.sizes),
-        *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, view.sizes),
+        *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, architecture.sizes),
+        *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, architecture.sizes),
     ]
     panels = [
-        _render_panel(anchors.blocks[n, block.path], block, view, anchors)
+        _render_panel(anchors.blocks[n, block.path], block, architecture, anchors)
         for block in tree.walk_blocks()
         if (n, block.path) in anchors.blocks
     ]
@@ -157,7 +170,7 @@ def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchor
             '<div class="columns"><div class="tree" role="tree">',
             '<div class="titles"><span>block</span><span>output</span>'
             "<span>weights</span><span>multiply-adds</span></div>",
-            *_render_rows(n, tree, view.sizes, anchors, 0),
+            *_render_rows(n, tree, architecture.sizes, anchors, 0),
             '</div><div class="panels">',
             *panels,
             "</div></div></section>",
@@ -214,19 +227,21 @@ def _use_no_break_spaces(text: str) -> str:
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: _Anchors) -> str:
+def _render_panel(
+    panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
+) -> str:
     """Render the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [
         ("gives", block.output_type),
         ("weights", format_dim_formula(block.parameter_count, {})),
     ]
-    facts.append(("multiply-adds", _format_multiply_adds(block, view.sizes)))
+    facts.append(("multiply-adds", _format_multiply_adds(block, architecture.sizes)))
     if block.saved_multiply_adds.terms:
         facts.append(
             (
                 "full forward",
-                _use_no_break_spaces(format_dim_formula(block.multiply_adds, view.sizes)),
+                _use_no_break_spaces(format_dim_formula(block.multiply_adds, architecture.sizes)),
             )
         )
     rows = "".join(
@@ -234,11 +249,11 @@ def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: 
         for name, text in facts
         if text and text != "0"
     )
-    title = escape(make_printable_label(f"{block.path or view.name}{repeats}", 120))
+    title = escape(make_printable_label(f"{block.path or architecture.name}{repeats}", 120))
     description = (
         f'<p class="meaning">{_render_code(block.description)}</p>' if block.description else ""
     )
-    picture = _render_block(block, block.path or view.name)
+    picture = _render_block(block, block.path or architecture.name)
     return (
         f'<article class="panel" id="{panel_id}" hidden><h2 class="path">{title}</h2>'
         f"<dl>{rows}</dl>{description}{_render_lines(block.lines, anchors)}{picture}</article>"

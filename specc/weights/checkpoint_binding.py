@@ -107,7 +107,7 @@ def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str,
 
 def _initialize_head(
     initialization: HeadInitialization | None,
-    bound: Mapping[str, BoundParameter],
+    bound_parameters: Mapping[str, BoundParameter],
     missing: Sequence[MissingParameter],
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
@@ -117,7 +117,7 @@ def _initialize_head(
     """
     if initialization is None:
         return None, None
-    present = [b.parameter for b in bound.values() if b.tied_to is None]
+    present = [b.parameter for b in bound_parameters.values() if b.tied_to is None]
     reasons = explain_uninitialized(
         initialization, missing, present, exprs, checkpoint.tensors.keys()
     )
@@ -269,7 +269,7 @@ def _collect_ignored_tensors(
 
 
 def _choose_dtypes(
-    bound: Mapping[str, BoundParameter],
+    bound_parameters: Mapping[str, BoundParameter],
     exprs: Mapping[str, Expr],
     rules: WeightRules,
     checkpoint: Checkpoint,
@@ -280,13 +280,13 @@ def _choose_dtypes(
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     decided = {
         name: b if b.expr is None else replace(b, dtype=infer_expression_dtype(b.expr, dtypes))
-        for name, b in bound.items()
+        for name, b in bound_parameters.items()
     }
     warnings: list[Diagnostic] = []
-    for name, b in bound.items():
+    for name, b in bound_parameters.items():
         own = exprs[name]
         # The file has a separate copy that differs from the tied tensor.
-        if b.tied_to is None or own == bound[b.tied_to].expr:
+        if b.tied_to is None or own == bound_parameters[b.tied_to].expr:
             continue
         if not _has_tensor(checkpoint, own):
             continue

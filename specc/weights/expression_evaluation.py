@@ -199,19 +199,21 @@ def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]
 
 
 def _slice_view(
-    expr: SliceExpr | SplitPartExpr, view: TensorView | None, entries: Mapping[str, TensorEntry]
+    expr: SliceExpr | SplitPartExpr,
+    tensor_view: TensorView | None,
+    entries: Mapping[str, TensorEntry],
 ) -> TensorView | None:
     """Return the bytes of some rows, which are contiguous if all axes before the sliced axis have
     length 1.
     """
     shapes = {n: entries[n].shape for n in iterate_tensor_names(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
-    if view is None or math.prod(shape[: expr.axis]) != 1:
+    if tensor_view is None or math.prod(shape[: expr.axis]) != 1:
         return None
     length = shape[expr.axis]
     start, stop = _get_slice_bounds(expr, length)
-    row = view.nbytes // length if length else 0
-    return TensorView(view.tensor, view.offset + start * row, (stop - start) * row)
+    row = tensor_view.nbytes // length if length else 0
+    return TensorView(tensor_view.tensor, tensor_view.offset + start * row, (stop - start) * row)
 
 
 def _get_length(shape: Shape, axis: int) -> int:

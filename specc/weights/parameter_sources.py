@@ -260,9 +260,9 @@ class CheckpointBinding:
         for piece in pieces:
             yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
-    def _read_stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
-        for chunk in self.checkpoint.get_file(view.tensor).iterate_chunks(
-            view.tensor, view.offset, view.nbytes
+    def _read_stored(self, tensor_view: TensorView, dtype: str) -> Iterator[Array]:
+        for chunk in self.checkpoint.get_file(tensor_view.tensor).iterate_chunks(
+            tensor_view.tensor, tensor_view.offset, tensor_view.nbytes
         ):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 

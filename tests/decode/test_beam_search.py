@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.toy_models import (
-    TableStepper,
+    TableDecoder,
     list_all_texts,
     make_continuing_logits,
     make_hashed_logits,
@@ -30,7 +30,7 @@ def search_tokens(
     table: Any, prompt: list[list[int]], said: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
     return [
-        [h.tokens for h in row] for row in search_beams(TableStepper(table), np.array(prompt), said)
+        [h.tokens for h in row] for row in search_beams(TableDecoder(table), np.array(prompt), said)
     ]
 
 
@@ -46,7 +46,7 @@ def test_wide_beam_finds_the_best_sequence(seed: int, penalty: float) -> None:
         early_stopping="never",
         num_return_sequences=5,
     )
-    (made,) = search_beams(TableStepper(table), np.array([[2, 1]]), said)
+    (made,) = search_beams(TableDecoder(table), np.array([[2, 1]]), said)
     scores = [
         sum_log_probabilities(table, (2, 1), t) / len(t) ** penalty for t in list_all_texts(4, 4, 0)
     ]
@@ -63,7 +63,7 @@ def test_one_beam_is_greedy(seed: int, penalty: float) -> None:
     table, prompt = make_hashed_logits(seed, 6), np.array([[2, 3], [4, 1]])
     said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
     steps = np.stack(
-        [m.tokens for m in iterate_decode_steps(TableStepper(table), prompt, said)], axis=1
+        [m.tokens for m in iterate_decode_steps(TableDecoder(table), prompt, said)], axis=1
     )
     beams = search_tokens(
         table, prompt.tolist(), replace(said, strategy="beam", num_beams=1, early_stopping=True)
@@ -87,7 +87,7 @@ def test_batch_elements_are_independent(seed: int, penalized: bool) -> None:
 def test_scores_are_sorted_and_correct(seed: int) -> None:
     table = make_hashed_logits(seed, 6)
     (made,) = search_beams(
-        TableStepper(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
+        TableDecoder(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
     )
     assert len(made) == 3
     assert [h.score for h in made] == sorted((h.score for h in made), reverse=True)
@@ -116,7 +116,7 @@ def test_ties_prefer_the_lower_token() -> None:
 
 
 def test_model_inputs() -> None:
-    toy = TableStepper(make_continuing_logits("ab", "bcdef"))
+    toy = TableDecoder(make_continuing_logits("ab", "bcdef"))
     made = search_beams(
         toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     )
@@ -134,7 +134,7 @@ def test_early_stopping() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=12, length_penalty=1.0)
     lengths = {}
     for early in (True, False, "never"):
-        toy = TableStepper(table)
+        toy = TableDecoder(table)
         ((best,),) = search_beams(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
         lengths[early] = len(best.tokens), len(toy.input_count)
     assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
@@ -151,7 +151,7 @@ def test_fewer_sequences_than_beams() -> None:
 def test_custom_stopping_criterion() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     made = search_beams(
-        TableStepper(make_continuing_logits("abcdef")),
+        TableDecoder(make_continuing_logits("abcdef")),
         np.array([[1]]),
         said,
         ends_sequence=lambda t: tuple(t[-2:]) == (3, 4),
@@ -161,9 +161,9 @@ def test_custom_stopping_criterion() -> None:
 
 def test_empty_batch_and_no_padding() -> None:
     assert (
-        search_beams(TableStepper(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
+        search_beams(TableDecoder(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
     )
-    flat = TableStepper(lambda text: [3.0, 2.9, 2.8, 2.7])
+    flat = TableDecoder(lambda text: [3.0, 2.9, 2.8, 2.7])
     said = replace(
         BEAM, stop=(), max_tokens=1, num_beams=1, num_return_sequences=1, repetition_penalty=1.2
     )
@@ -174,5 +174,5 @@ def test_empty_batch_and_no_padding() -> None:
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
 def test_extreme_length_penalty(penalty: float) -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=30, length_penalty=penalty)
-    ((best,),) = search_beams(TableStepper(make_hashed_logits(0, 4)), np.array([[1]]), said)
+    ((best,),) = search_beams(TableDecoder(make_hashed_logits(0, 4)), np.array([[1]]), said)
     assert best.tokens

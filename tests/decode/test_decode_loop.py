@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_models import (
-    TableStepper,
+    TableDecoder,
     make_continuing_logits,
     make_hashed_logits,
     sum_log_probabilities,
@@ -33,7 +33,7 @@ def generate_tokens(
 ) -> Ints:
     """Return i64[batch steps]: the tokens that the toy model of this seed generates."""
     steps = iterate_decode_steps(
-        TableStepper(make_hashed_logits(seed, VOCAB, spread)), np.array(prompt), settings
+        TableDecoder(make_hashed_logits(seed, VOCAB, spread)), np.array(prompt), settings
     )
     return np.stack([made.tokens for made in steps], axis=1)
 
@@ -46,7 +46,7 @@ prompts = st.integers(1, 3).flatmap(
 
 
 def test_model_inputs() -> None:
-    toy = TableStepper(make_continuing_logits("abcd", "aabb"))
+    toy = TableDecoder(make_continuing_logits("abcd", "aabb"))
     steps = list(
         iterate_decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,)))
     )
@@ -59,7 +59,7 @@ def test_finished_sequences_are_padded() -> None:
     prompt = np.array([[1], [2]])
     steps = list(
         iterate_decode_steps(
-            TableStepper(make_continuing_logits("ab", "bcde")),
+            TableDecoder(make_continuing_logits("ab", "bcde")),
             prompt,
             GenerationSettings(stop=(0,), pad=5, log_probs=True),
         )
@@ -74,7 +74,7 @@ def test_finished_sequences_are_padded() -> None:
 def test_several_eos_tokens() -> None:
     steps = list(
         iterate_decode_steps(
-            TableStepper(make_continuing_logits("ab", "bcd")),
+            TableDecoder(make_continuing_logits("ab", "bcd")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(4, 2)),
         )
@@ -83,7 +83,7 @@ def test_several_eos_tokens() -> None:
 
 
 def test_max_tokens() -> None:
-    toy = TableStepper(make_continuing_logits("abcdefgh"))
+    toy = TableDecoder(make_continuing_logits("abcdefgh"))
     assert (
         len(list(iterate_decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
     )
@@ -97,7 +97,7 @@ def test_watch_can_stop_a_sequence() -> None:
 
     steps = list(
         iterate_decode_steps(
-            TableStepper(make_continuing_logits("abcd", "bcde")),
+            TableDecoder(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
             observer=stop_at_token_3,
@@ -109,7 +109,7 @@ def test_watch_can_stop_a_sequence() -> None:
 def test_log_probs_exclude_penalties() -> None:
     table = make_hashed_logits(4, VOCAB)
     settings = replace(SAMPLED, repetition_penalty=1.5, log_probs=True, stop=())
-    steps = list(iterate_decode_steps(TableStepper(table), np.array([[3, 1]]), settings))
+    steps = list(iterate_decode_steps(TableDecoder(table), np.array([[3, 1]]), settings))
     text = [int(made.tokens[0]) for made in steps]
     total = sum(float(made.log_probs[0]) for made in steps if made.log_probs is not None)
     assert total == pytest.approx(sum_log_probabilities(table, (3, 1), text), abs=1e-5)
@@ -124,7 +124,7 @@ def test_repetition_penalty_ignores_padding() -> None:
         return [
             int(m.tokens[0])
             for m in iterate_decode_steps(
-                TableStepper(make_flat_logits), np.array([[0, 1]]), settings, padding_mask=keep
+                TableDecoder(make_flat_logits), np.array([[0, 1]]), settings, padding_mask=keep
             )
         ]
 
@@ -187,7 +187,7 @@ def test_nonfinite_logits(wrong: float, strategy: str) -> None:
 
     settings = GenerationSettings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
     with pytest.raises(Failed) as caught:
-        list(iterate_decode_steps(TableStepper(table), np.array([[1]]), settings))
+        list(iterate_decode_steps(TableDecoder(table), np.array([[1]]), settings))
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 
 
@@ -203,7 +203,7 @@ def test_logits_of_finished_sequences_are_ignored() -> None:
 
     steps = list(
         iterate_decode_steps(
-            TableStepper(table), np.array([[1], [2]]), GenerationSettings(stop=(0,))
+            TableDecoder(table), np.array([[1], [2]]), GenerationSettings(stop=(0,))
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[0, 2], [0, 2], [0, 2], [0, 0]][

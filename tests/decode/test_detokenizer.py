@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.toy_models import TableStepper, make_continuing_logits
+from support.toy_models import TableDecoder, make_continuing_logits
 
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.detokenizer import (
@@ -126,7 +126,7 @@ def test_batch_elements_stop_independently() -> None:
     texts = BatchDetokenizer(letter_decode, 3, ["cd"])
     shown: list[list[str]] = []
     ended = []
-    toy = TableStepper(make_continuing_logits("abcdef", "babab", "cab"))
+    toy = TableDecoder(make_continuing_logits("abcdef", "babab", "cab"))
     for made in iterate_decode_steps(
         toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), observer=texts.feed
     ):
@@ -140,7 +140,7 @@ def test_batch_elements_stop_independently() -> None:
 def test_withheld_text_is_shown_at_the_end() -> None:
     texts = BatchDetokenizer(letter_decode, 1, ["bcx"])
     for _ in iterate_decode_steps(
-        TableStepper(make_continuing_logits("abcdef")),
+        TableDecoder(make_continuing_logits("abcdef")),
         np.array([[1]]),
         GenerationSettings(max_tokens=2),
         observer=texts.feed,

@@ -18,8 +18,8 @@ from specc.decode.token_selection import (
 VOCAB = 6
 
 
-class ConstantStepper:
-    """A stepper with constant logits."""
+class ConstantDecoder:
+    """A decoder session with constant logits."""
 
     def __init__(self, liked: list[int]) -> None:
         self.row = np.zeros(VOCAB, np.float32)
@@ -34,7 +34,7 @@ class ConstantStepper:
 
 def generate_text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[int]:
     """Return the greedy tokens after a prompt; 2, 3 and 4 have the highest logits."""
-    made = iterate_decode_steps(ConstantStepper([2, 3, 4]), np.array([prompt]), settings)
+    made = iterate_decode_steps(ConstantDecoder([2, 3, 4]), np.array([prompt]), settings)
     return [int(step.tokens[0]) for step in made]
 
 
@@ -106,10 +106,10 @@ def test_renormalized_logits() -> None:
     """After masking, the remaining probabilities sum to 1."""
     settings = GenerationSettings(strategy="beam", num_beams=2, max_tokens=1, suppress_tokens=(2,))
     plain, made = (
-        search_beams(ConstantStepper([2, 3, 4]), np.array([[1]]), s)[0][0].score
+        search_beams(ConstantDecoder([2, 3, 4]), np.array([[1]]), s)[0][0].score
         for s in (settings, replace(settings, renormalize_logits=True))
     )
-    chances = np.exp(ConstantStepper([2, 3, 4]).row.astype(np.float64))
+    chances = np.exp(ConstantDecoder([2, 3, 4]).row.astype(np.float64))
     chances /= chances.sum()
     assert abs(plain - np.log(chances[3])) < 1e-6
     assert abs(made - np.log(chances[3] / (1 - chances[2]))) < 1e-6
@@ -132,8 +132,8 @@ def test_beam_search_follows_the_rules() -> None:
         no_repeat_ngram_size=1,
         forced_eos_token_id=0,
     )
-    found = search_beams(ConstantStepper([2, 3, 4]), prompt, settings)
+    found = search_beams(ConstantDecoder([2, 3, 4]), prompt, settings)
     assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]
-    row = ConstantStepper([2, 3, 4]).row
+    row = ConstantDecoder([2, 3, 4]).row
     share = float(row[2] - np.log(np.exp(row).sum()))
     assert abs(found[0][0].score - share / 3) < 1e-6

@@ -32,10 +32,10 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     spec = open_spec(name, config_settings=[f"{k}={v}" for k, v in config.items()])
     model = elaborate_spec(spec)
     graphs = {"score": model.graph, "inside": add_taps(model.graph, (TAPS[name],))}
-    reading = readings.build_preprocessing_config(spec.program, model)
+    preprocessing = readings.build_preprocessing_config(spec.program, model)
     parts = {
         role: PackageGraph(
-            graph, f"{role}.onnx", build_manifest_text(model, graph, reading, {}, {"seed": 5})
+            graph, f"{role}.onnx", build_manifest_text(model, graph, preprocessing, {}, {"seed": 5})
         )
         for role, graph in graphs.items()
     }

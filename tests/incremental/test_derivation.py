@@ -70,7 +70,7 @@ def test_only_the_last_logits_are_computed() -> None:
 def test_cross_attention_keys_are_encoder_outputs() -> None:
     made = derive_spec("encoder_decoder", **TRANSLATOR)
     assert made.encode
-    assert made.static_inputs == (
+    assert made.loop_invariant_inputs == (
         "source_keep",
         "decoder.layers.0.encoder_attn.key",
         "decoder.layers.0.encoder_attn.value",
@@ -96,7 +96,7 @@ def test_additive_attention_keys_are_encoder_outputs() -> None:
         "rnnsearch", src_vocab=13, tgt_vocab=11, embed_dim=5, hidden=6, attention_dim=4, readout=3
     )
     assert made.encode
-    assert "decoder.align.U.linear" in made.static_inputs
+    assert "decoder.align.U.linear" in made.loop_invariant_inputs
     (state,) = made.states
     assert (state.name, str(state.type), state.time_axis) == (
         "past.decoder.rnn.state",

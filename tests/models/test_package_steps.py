@@ -72,10 +72,10 @@ def make_inputs(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
     return dict(model.generate(**inputs).prepared_inputs)
 
 
-def open_steppers(
+def open_decoder_sessions(
     model: Model, prompts: Rows, sources: Rows
 ) -> tuple[KVCacheSession, FullForwardSession, Ids]:
-    """Return a stepper with KV cache and one with full passes, and the initial inputs of both."""
+    """Return a decoder session with KV cache and one with full passes, and the initial inputs of both."""
     inputs, whole = (make_inputs(model, prompts, sources), make_generator(model.default_model))
     assert whole
     steps, full = writer(model).create_decoder_session(inputs), whole.create_decoder_session(inputs)
@@ -120,7 +120,7 @@ def test_any_steps_give_the_logits_of_full_passes(
     name: str, target: str, plan: tuple[Rows, Rows, list[Any]], chunk: int
 ) -> None:
     prompts, sources, rest = plan
-    steps, full, first = open_steppers(package(name, target), prompts, sources)
+    steps, full, first = open_decoder_sessions(package(name, target), prompts, sources)
     steps.chunk_size = chunk
     for what, given_ in [("step", first), *rest]:
         if what == "reorder":
@@ -137,7 +137,7 @@ def test_a_prompt_in_chunks_gives_the_logits_of_a_full_pass(
 ) -> None:
     """13 tokens with a shorter last chunk; a batch is padded."""
     rows = [*map(list, prompts)]
-    steps, full, first = open_steppers(package(name, target), rows, [[5, 4, 3]] * len(rows))
+    steps, full, first = open_decoder_sessions(package(name, target), rows, [[5, 4, 3]] * len(rows))
     steps.chunk_size = 4
     for tokens in (first, np.full((len(rows), 1), 7), np.full((len(rows), 6), 8)):
         assert_same(steps.step(tokens), full.step(tokens), tokens.shape)
@@ -171,8 +171,8 @@ def test_a_batch_element_equals_itself_alone(
     model, rng = package(name, target), np.random.default_rng(seed)
     sources = [rng.integers(3, VOCAB, rng.integers(1, 6)).tolist() for _ in prompts]
     fed = rng.integers(3, VOCAB, (3, len(prompts), 1))
-    together, _, first = open_steppers(model, prompts, sources)
-    alone = [open_steppers(model, [p], [s]) for p, s in zip(prompts, sources, strict=True)]
+    together, _, first = open_decoder_sessions(model, prompts, sources)
+    alone = [open_decoder_sessions(model, [p], [s]) for p, s in zip(prompts, sources, strict=True)]
     made = [together.step(first), *(together.step(tokens) for tokens in fed)]
     each = [[steps.step(own)] for steps, _, own in alone]
     for tokens in fed:
@@ -189,7 +189,7 @@ def test_a_batch_element_equals_itself_alone(
 def test_steps_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_POSITIONS - 4)).tolist()
-    steps, full, first = open_steppers(package(name, target), prompts, [[5, 4, 3]] * rows)
+    steps, full, first = open_decoder_sessions(package(name, target), prompts, [[5, 4, 3]] * rows)
     assert_same(steps.step(first), full.step(first), "the prompt")
     for count in (2, 1, 5, 1, 2):
         tokens = rng.integers(3, VOCAB, (rows, count))

@@ -16,7 +16,7 @@ from support.elaborated_specs import (
     elaborate_with_config,
     sample_spec_weights,
 )
-from support.generation_models import FullPassStepper
+from support.generation_models import FullForwardDecoder
 from support.small_configs import SMALL_CONFIGS
 
 import specc
@@ -147,7 +147,7 @@ def generate_by_full_passes(
     ids = np.array([[0] * (longest - len(p)) + [*p] for p in prompts], np.int64)
     there = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
     keep = np.array(there, bool)
-    full = FullPassStepper(spec, weights, GIVEN[name], {"keep": keep})
+    full = FullForwardDecoder(spec, weights, GIVEN[name], {"keep": keep})
     if settings.strategy == "beam":
         found = search_beams(full, ids, settings, padding_mask=keep)
         return [[h.tokens for h in row] for row in found]

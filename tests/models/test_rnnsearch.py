@@ -74,7 +74,7 @@ def dates(path: Path) -> Model:
 
 @pytest.fixture(scope="module")
 def vocabulary(dates: Model) -> CharTokenizer:
-    record = dates.manifest.reading.get_input_config("source")
+    record = dates.manifest.preprocessing.get_input_config("source")
     assert isinstance(record, CharTokenizer)
     return record
 

@@ -49,8 +49,8 @@ PROMPT = np.array([[1, 1, 5, 7], [1, 9, 4, 13], [3, 8, 11, 6]])
 KEEP = PROMPT != PAD
 
 
-class FullPassStepper:
-    """A stepper that runs the whole torch model on all tokens so far."""
+class FullForwardDecoder:
+    """A decoder session that runs the whole torch model on all tokens so far."""
 
     def __init__(self, model: Any, keep: Bools | None = None, source: Ints | None = None) -> None:
         self.model, self.source = model, source
@@ -153,18 +153,21 @@ def theirs(model: Any, *, stop: Any = STOP, **options: Any) -> Any:
     return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get("sequences_scores")
 
 
-def begin(model: Any) -> tuple[FullPassStepper, Ints, Bools | None]:
+def begin(model: Any) -> tuple[FullForwardDecoder, Ints, Bools | None]:
     if isinstance(model, BartForConditionalGeneration):
-        return FullPassStepper(model, source=SOURCE), np.full((len(SOURCE), 1), START), None
-    return FullPassStepper(model, KEEP), PROMPT, KEEP
+        return FullForwardDecoder(model, source=SOURCE), np.full((len(SOURCE), 1), START), None
+    return FullForwardDecoder(model, KEEP), PROMPT, KEEP
 
 
-def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, FullPassStepper]:
-    stepper, prompt, keep = begin(model)
+def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, FullForwardDecoder]:
+    decoder_session, prompt, keep = begin(model)
     return np.stack(
-        [m.tokens for m in iterate_decode_steps(stepper, prompt, settings, padding_mask=keep)],
+        [
+            m.tokens
+            for m in iterate_decode_steps(decoder_session, prompt, settings, padding_mask=keep)
+        ],
         axis=1,
-    ), stepper
+    ), decoder_session
 
 
 def padded(found: list[list[BeamHypothesis]]) -> Ints:
@@ -195,9 +198,9 @@ def test_greedy(make: Any, seed: int, penalty: float) -> None:
     settings = merge_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, repetition_penalty=penalty
     )
-    ours, stepper = greedy(model, settings)
+    ours, decoder_session = greedy(model, settings)
     published, _ = theirs(model, repetition_penalty=penalty)
-    assert stepper.closest > 1e-4
+    assert decoder_session.closest > 1e-4
     assert np.array_equal(ours, published)
 
 
@@ -212,8 +215,8 @@ def test_beam_search(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, num_beams=beams, length_penalty=penalty, early_stopping=early,
         num_return_sequences=best,
     )  # fmt: skip
-    stepper, prompt, keep = begin(model)
-    found = search_beams(stepper, prompt, settings, padding_mask=keep)
+    decoder_session, prompt, keep = begin(model)
+    found = search_beams(decoder_session, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         num_beams=beams,
@@ -237,8 +240,8 @@ def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, 
         num_return_sequences=2,
         repetition_penalty=1.2,
     )
-    stepper, prompt, keep = begin(model)
-    found = search_beams(stepper, prompt, settings, padding_mask=keep)
+    decoder_session, prompt, keep = begin(model)
+    found = search_beams(decoder_session, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         stop=[STOP, 7, 12],

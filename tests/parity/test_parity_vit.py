@@ -40,6 +40,6 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
 
     given = make_samples({"pixel_values": FixedValues((channels, 12, 12))}, {})
     assert_matches_published(ours, given, published, {"logits": ""})
-    shown = dict(ours.compiled.manifest.reading.outputs)["logits"]
+    shown = dict(ours.compiled.manifest.preprocessing.outputs)["logits"]
     assert isinstance(shown, LabelsOutput)
     assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

@@ -134,8 +134,8 @@ def test_ctc_decoding_merges_repeated_tokens() -> None:
     assert decode_ctc(ids, SPOKEN) == "aab <unk>"
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
     there = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
-    reading = PreprocessingConfig(outputs=(("y", SPOKEN),))
-    assert format_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
+    preprocessing = PreprocessingConfig(outputs=(("y", SPOKEN),))
+    assert format_results(preprocessing, {"y": scores, "there": there}).lines == ("ab", "bb")
 
 
 def test_options_of_preprocessor_config(tmp_path: Path) -> None:

@@ -32,29 +32,31 @@ def test_sigmoid_returns_every_class_above_the_threshold() -> None:
 
 
 def test_one_table_per_image() -> None:
-    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=("cat", "[tag]"))),))
+    preprocessing = PreprocessingConfig(
+        outputs=(("logits", DetectionOutput(labels=("cat", "[tag]"))),)
+    )
     logits = np.array([[[0, 9, 0], [0, 0, 9]], [[0, 0, 9], [0, 0, 9]]], np.float32)
     outputs = {"logits": logits, "pred_boxes": np.stack([BOXES, BOXES])}
-    assert format_results(reading, outputs, [SIZE, SIZE]).lines == (
+    assert format_results(preprocessing, outputs, [SIZE, SIZE]).lines == (
         "0:",
         "label  score  left  top  right  bottom",
         "[tag]  1.000   5.0  0.0   15.0    10.0",
         "1:",
         "no objects",
     )
-    relative = format_results(reading, outputs).lines
+    relative = format_results(preprocessing, outputs).lines
     assert relative[2].split()[2:] == ["0.2", "0.0", "0.8", "1.0"]
 
 
 @pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
 def test_wrong_number_of_labels(labels: tuple[str, ...]) -> None:
-    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=labels)),))
+    preprocessing = PreprocessingConfig(outputs=(("logits", DetectionOutput(labels=labels)),))
     outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
     with pytest.raises(Failed, match="E0916"):
-        format_results(reading, outputs, [SIZE])
+        format_results(preprocessing, outputs, [SIZE])
 
 
 def test_missing_boxes() -> None:
-    reading = PreprocessingConfig(outputs=(("logits", DetectionOutput()),))
+    preprocessing = PreprocessingConfig(outputs=(("logits", DetectionOutput()),))
     with pytest.raises(Failed, match="E0916"):
-        format_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])
+        format_results(preprocessing, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])

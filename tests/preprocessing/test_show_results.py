@@ -35,10 +35,10 @@ def make_logits(*shares: float) -> np.ndarray:
 
 
 def test_label_and_probability():
-    reading = PreprocessingConfig(outputs=(("logits", LabelsOutput(tuple("0123456789"))),))
+    preprocessing = PreprocessingConfig(outputs=(("logits", LabelsOutput(tuple("0123456789"))),))
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
-    assert format_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
+    assert format_results(preprocessing, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
 
 
 def test_labels_are_aligned():

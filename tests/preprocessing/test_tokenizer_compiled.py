@@ -55,7 +55,7 @@ def test_small_tokenizer_is_embedded(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [p.name for p, _ in made.files] == ["m.onnx"]
     (tmp_path / "words.json").unlink()
     model = specc.load(tmp_path / "m.onnx")
-    record = model.manifest.reading.get_input_config("ids")
+    record = model.manifest.preprocessing.get_input_config("ids")
     assert isinstance(record, JsonTokenizer)
     assert decode_text(model.run(ids="Attention is")["count"][0], record) == "attention is"
     assert main(["run", str(tmp_path / "m.onnx"), "Attention is all you need"]) == 0
@@ -71,7 +71,7 @@ def test_large_tokenizer_is_stored_under_its_hash(tmp_path: Path) -> None:
     assert beside.name in names
     assert beside.stat().st_size > MAX_EMBEDDED_BYTES
     assert beside.read_bytes() == (tmp_path / "words.json").read_bytes()
-    (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.reading.inputs}
+    (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.preprocessing.inputs}
     assert encode_text_ids("fox", record).tolist()[0] == 2
     assert beside.name == f"m-{record.file.sha256[:16]}.tokenizer.json"
     beside.write_bytes(beside.read_bytes().replace(b"[UNK]", b"[UNX]"))
@@ -116,7 +116,7 @@ def test_padding_side(tmp_path: Path, side: str, left: bool) -> None:
     assert keep.tolist()[1] == [True] * keep.shape[1]
     assert keep[0, -1] == left
     assert keep[0, 0] != left
-    record = model.manifest.reading.get_input_config("ids")
+    record = model.manifest.preprocessing.get_input_config("ids")
     assert isinstance(record, JsonTokenizer)
     assert given["ids"][0][keep[0]].tolist() == encode_text_ids("fox", record).tolist()
 
@@ -150,7 +150,7 @@ def test_gpt2_with_a_tokenizer_next_to_the_weights(tmp_path: Path) -> None:
 def test_gpt2_without_a_tokenizer(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m.onnx", set=SMALL, init=0)
     model = specc.load(tmp_path / "m.onnx")
-    assert model.manifest.reading.get_input_config("input_ids") == NumbersOutput()
+    assert model.manifest.preprocessing.get_input_config("input_ids") == NumbersOutput()
     assert model.run(input_ids=[[1, 2, 3]])["logits"].shape == (1, 3, 400)
     directory = tmp_path / "checkpoint"
     directory.mkdir()

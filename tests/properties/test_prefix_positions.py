@@ -286,11 +286,15 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
         assert texts[0] == texts[1]
 
 
-def _use_times_as_indices(grid: QueryKeyTensor) -> affine_indices.AffineIndex | None:
+def _use_times_as_indices(query_key: QueryKeyTensor) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
-    if (grid.query_axis, grid.key_axis) == (0, None):
+    if (query_key.query_axis, query_key.key_axis) == (0, None):
         return affine_indices.AffineIndex(query_slope=affine_indices.ONE)
-    return affine_indices.AffineIndex(key_slope=affine_indices.ONE) if grid.key_axis == 0 else None
+    return (
+        affine_indices.AffineIndex(key_slope=affine_indices.ONE)
+        if query_key.key_axis == 0
+        else None
+    )
 
 
 def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:

@@ -69,7 +69,7 @@ def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any])
     """Return one sequence alone, with the seed of its index."""
     writer = made.generator
     assert writer
-    text = writer.begin(make_prompt_inputs(writer, row), writer.resolve_settings(asked))
+    text = writer.start_generation(make_prompt_inputs(writer, row), writer.resolve_settings(asked))
     (written,) = generate_in_batches(writer, [(number, text)], 1)
     assert not isinstance(written[1], Failed)
     return written[1][0]
@@ -147,7 +147,7 @@ def test_free_slots_are_refilled() -> None:
     writer = made.generator
     settings = writer.resolve_settings(SETTINGS["drawn"] | {"max_tokens": 30, "stop": [2, 3]})
     rows = [[rng.randrange(6, VOCAB)] for _ in range(200)]
-    texts = [writer.begin({"input_ids": [row]}, settings) for row in rows]
+    texts = [writer.start_generation({"input_ids": [row]}, settings) for row in rows]
     batch = make_continuous_batch(writer, 16)
     ended = dict(batch.generate(enumerate(texts)))
     results = [found for found in ended.values() if not isinstance(found, Failed)]
@@ -163,10 +163,10 @@ def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatc
     made = model("gpt2")
     real = ContinuousBatch._feed_tokens
 
-    def fed(self: Any, stepper: Any, tokens: Any) -> Any:
+    def fed(self: Any, decoder_session: Any, tokens: Any) -> Any:
         if len(tokens) > 1 or (tokens == 16).any():
             raise Failed(specc.Diagnostic("E0924", "it stopped"))
-        return real(self, stepper, tokens)
+        return real(self, decoder_session, tokens)
 
     monkeypatch.setattr(ContinuousBatch, "_feed_tokens", fed)
     found = list(made.generate_each([[6], [16], [7]], batch_size=3, max_tokens=2, stop=[]))

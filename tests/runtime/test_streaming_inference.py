@@ -1,4 +1,4 @@
-"""`model.stream`: inputs in chunks, static inputs, and the end of a stream."""
+"""`model.stream`: inputs in chunks, constant inputs, and the end of a stream."""
 
 from pathlib import Path
 from threading import Thread
@@ -85,7 +85,7 @@ def test_an_invalid_chunk_is_refused(tmp_path: Path, rows: int) -> None:
     assert stream.push(x=given(4)["x"])["y"].shape == (2, 2, 2)
 
 
-def test_static_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
+def test_constant_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(4)
     with pytest.raises(specc.Failed, match=r"E0978.*`x` must not be passed to `stream`"):
         one.stream(x=all_["x"])

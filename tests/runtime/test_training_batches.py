@@ -30,7 +30,7 @@ def lessons(spec: str) -> TrainingCollator:
     found = open_training_spec(open_spec_argument(spec), WeightSources(init=0))
     return TrainingCollator(
         graph=found.graph,
-        reading=found.reading,
+        preprocessing=found.preprocessing,
         defaults=found.defaults,
         generation=found.generation,
     )
@@ -48,7 +48,7 @@ def dates() -> TrainingCollator:
 
 def test_images_are_preprocessed_as_in_run(digits: TrainingCollator) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
-    record = digits.reading.get_input_config("pixel_values")
+    record = digits.preprocessing.get_input_config("pixel_values")
     assert isinstance(record, ImageConfig)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]

@@ -39,7 +39,7 @@ def run_steps(
     }
     past = 0
     for count in plan:
-        step_inputs = {n: outputs.get(n, once.get(n)) for n in derived.static_inputs}
+        step_inputs = {n: outputs.get(n, once.get(n)) for n in derived.loop_invariant_inputs}
         for name in list_time_inputs(graph, derived):
             if name in derived.step.inputs:
                 start = 0 if name in derived.full_length_inputs else past

@@ -30,11 +30,11 @@ from support.onnx_sessions import open_silent_session
 from support.small_configs import SMALL_CONFIGS
 
 
-class FullPassStepper:
+class FullForwardDecoder:
     """A `specc.decode.token_selection.DecoderSession` that runs a full forward pass in each step: no KV
     cache, no derived graphs, float64.
 
-    `others` are static inputs; `beside` are inputs along the time axis other than the tokens.
+    `others` are loop-invariant inputs; `beside` are inputs along the time axis other than the tokens.
     """
 
     def __init__(
@@ -208,10 +208,10 @@ class GenerationCase:
         """Return the hypotheses of beam search, computed with full forward passes."""
         return search_beams(self._full(), self.prompt, self.settings, padding_mask=self._kept())
 
-    def _full(self) -> FullPassStepper:
+    def _full(self) -> FullForwardDecoder:
         keeps = self._keeps()
         beside = {n: a for n, a in keeps.items() if self._along(n)}
-        return FullPassStepper(
+        return FullForwardDecoder(
             self.spec,
             self.weights,
             {**self.inputs, **{n: keeps[n] for n in keeps.keys() - beside}},
@@ -239,7 +239,7 @@ class GenerationCase:
 
 
 def _inputs(spec: ElaboratedSpec, growing: str, batch: int) -> dict[str, NDArray[Any]]:
-    """Return random static inputs; the first of several sources is shorter than the others."""
+    """Return random loop-invariant inputs; the first of several sources is shorter than the others."""
     rng, found = np.random.default_rng(0), {}
     for name, value in spec.model.graph.inputs.items():
         if name == growing or spec.model.graph.input_facts[name].padding_side:

@@ -105,7 +105,7 @@ class GenerativeModel:
         bounds.pop(time_axis or "", None)
         self.input_signature = ModelInputs(
             graph=graph,
-            reading=PreprocessingConfig(),
+            preprocessing=PreprocessingConfig(),
             defaults=self.model.defaults,
             sequence_input=generation.sequence_input,
             length_bounds=bounds,
@@ -115,17 +115,17 @@ class GenerativeModel:
     def can_batch(self) -> bool:
         return can_batch_mixed_lengths(self.model, self.derived)
 
-    def stepper(self, prepared: Mapping[str, Array]) -> KVCacheSession:
-        """Return a stepper for the prompts."""
+    def make_session(self, prepared: Mapping[str, Array]) -> KVCacheSession:
+        """Return a decoder session for the prompts."""
         derived, generation = self.derived, self.model.generation
         assert generation
         metadata = GenerationMetadata(
             generation=generation,
             signature=self.model.graph,
             defaults=self.model.defaults,
-            reading=PreprocessingConfig(),
+            preprocessing=PreprocessingConfig(),
             states=derived.states,
-            static_inputs=derived.static_inputs,
+            loop_invariant_inputs=derived.loop_invariant_inputs,
             full_inputs=derived.full_length_inputs,
             first_token_logits=derived.initial_logits_output,
         )
@@ -246,7 +246,7 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
             )
             margin = batch_slots.count_extra_padding_columns(model.derived.states)
             prepared = batch_slots.prepend_padding_columns(model.input_signature, prepared, margin)
-            first = model.stepper(prepared)
+            first = model.make_session(prepared)
             logits = np.asarray(first.step(prepared[growing]), np.float64)
             new = [(sequence, sequence.prompt) for sequence in joined]
             if difference := _compared(model, new, logits):

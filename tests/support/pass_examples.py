@@ -309,7 +309,7 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     yield f"{', '.join(kept) or 'nothing'} is cached"
     work = _derived(graph, words)
     if work.derived:
-        for name in work.derived.static_inputs:
+        for name in work.derived.loop_invariant_inputs:
             yield f'"{name}" is passed to each step'
 
 

@@ -12,8 +12,8 @@ from specc.decode.token_selection import Floats, Ints
 Table = Callable[[tuple[int, ...]], Sequence[float]]
 
 
-class TableStepper:
-    """A stepper over `table`, which returns the logits after a sequence. Records the sequences and
+class TableDecoder:
+    """A decoder session over `table`, which returns the logits after a sequence. Records the sequences and
     the number of input tokens.
     """
 

@@ -58,20 +58,20 @@ def elaborate_pair() -> tuple[LoadedSpec, Mapping[str, ModelDefinition]]:
 def build_manifest_text(
     model: ModelDefinition,
     graph: Graph,
-    reading: PreprocessingConfig,
+    preprocessing: PreprocessingConfig,
     sources: Mapping[str, str],
     weights: Mapping[str, Any],
 ) -> MetadataTexts:
     """Return the manifest of a compiled graph."""
 
-    def built(emitted: EmittedModel) -> dict[str, str]:
-        held = {n: emitted.initializer_names[n] for n in graph.parameters}
+    def built(emitted_model: EmittedModel) -> dict[str, str]:
+        held = {n: emitted_model.initializer_names[n] for n in graph.parameters}
         manifest = Manifest(
             name=model.name,
             doc=model.doc,
             graph=graph,
             defaults=model.defaults,
-            reading=reading,
+            preprocessing=preprocessing,
             config=model.config,
             generation=None,
             sources=sources,
@@ -79,7 +79,7 @@ def build_manifest_text(
             initializers=held,
             target="onnx",
             opset=23,
-            attentions=emitted.attention_notes,
+            attentions=emitted_model.attention_notes,
         )
         return {METADATA_KEY: manifest.dump()}
 
@@ -100,9 +100,9 @@ def write_pair_package(
     values = bind_pair_weights(spec, [m.graph for m in models.values()], seed, weights)
     parts = {}
     for name, model in models.items():
-        reading = reading_section.build_preprocessing_config(spec.program, model)
+        preprocessing = reading_section.build_preprocessing_config(spec.program, model)
         build_metadata = build_manifest_text(
-            model, model.graph, reading, {}, {} if weights else {"seed": seed}
+            model, model.graph, preprocessing, {}, {} if weights else {"seed": seed}
         )
         parts[name] = PackageGraph(model.graph, f"{name}.onnx", build_metadata)
     metadata = options.pop(

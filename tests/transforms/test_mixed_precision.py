@@ -145,7 +145,7 @@ def test_kv_cache_is_half(name: str) -> None:
             assert thin.encode is not None
             made = thin.encode.outputs[state.initial_output].type.dtype
             assert made == state.type.dtype
-    for name_ in thin.static_inputs:
+    for name_ in thin.loop_invariant_inputs:
         if thin.encode is not None and name_ in thin.encode.outputs:
             made = thin.encode.outputs[name_].type.dtype
             assert thin.step.inputs[name_].type.dtype == made

@@ -179,8 +179,8 @@ def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
         (CastExpr(a, "f16"), None),
     ],
 )
-def test_stored_views(expr: Expr, view: TensorView | None) -> None:
-    assert find_stored_view(expr, make_entries(a=(4, 6), one=(1, 4, 6))) == view
+def test_stored_views(expr: Expr, tensor_view: TensorView | None) -> None:
+    assert find_stored_view(expr, make_entries(a=(4, 6), one=(1, 4, 6))) == tensor_view
 
 
 def test_a_view_has_the_bytes_of_the_value() -> None:

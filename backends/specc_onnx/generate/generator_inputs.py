@@ -211,7 +211,7 @@ class GenerationContext:
         """Return the inputs of the step along the time axis, except the tokens."""
         other_inputs = {
             self.derived.sequence_input,
-            *self.derived.static_inputs,
+            *self.derived.loop_invariant_inputs,
             *(s.name for s in self.derived.states),
         }
         return [n for n in self.derived.step.inputs if n not in other_inputs]

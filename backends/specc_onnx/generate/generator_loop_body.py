@@ -33,15 +33,15 @@ from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_un
 
 
 def hoist_invariant_nodes(
-    context: GenerationContext, static_inputs: Mapping[str, Tensor]
+    context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
 ) -> set[Node]:
     """Lower the loop-invariant nodes of the step into the main graph and return them."""
     step, g = context.derived.step, context.g
-    invariant = set(find_invariant_nodes(step, static_inputs))
-    inputs = {t.name: t.type for t in static_inputs.values()}
+    invariant = set(find_invariant_nodes(step, loop_invariant_inputs))
+    inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # The other inputs of the step have tensors only inside the body.
-    hoisted_inputs = {n: step.inputs[n] for n in static_inputs}
-    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), static_inputs)
+    hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
+    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
     # In the step, `batch` counts all beams; in the graph of the spec, it counts sequences.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
@@ -55,11 +55,11 @@ def hoist_invariant_nodes(
     return invariant
 
 
-def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node]:
+def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
     """Return the loop-invariant nodes of `step`, which depend only on weights and encoder outputs,
     in order.
     """
-    known = {step.inputs[n] for n in static_inputs}
+    known = {step.inputs[n] for n in loop_invariant_inputs}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
     invariant = []
@@ -113,15 +113,15 @@ def _is_true_for_tokens(value: Value) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
     """One loop iteration: `token_carries` (tokens and masks), `state_carries` (caches), the
-    `strategy`, the encoder outputs `static_inputs`, and the `hoisted_nodes` computed from them.
-    `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is the mask of
-    these sequences.
+    `strategy`, the encoder outputs `loop_invariant_inputs`, and the `hoisted_nodes` computed from
+    them. `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is the
+    mask of these sequences.
     """
 
     token_carries: Sequence[LoopCarry]
     state_carries: Sequence[LoopCarry]
     strategy: DecodingStrategy
-    static_inputs: Mapping[str, Tensor]
+    loop_invariant_inputs: Mapping[str, Tensor]
     hoisted_nodes: set[Node]
     first_logits: Tensor | None = None
     empty_prompt_mask: str | None = None
@@ -146,12 +146,12 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
             c.name: t for c, t in zip(carries[:state_count], carry_tensors, strict=False)
         }
         input_types = {
-            t.name: t.type for t in (*body_tensors.values(), *loop.static_inputs.values())
+            t.name: t.type for t in (*body_tensors.values(), *loop.loop_invariant_inputs.values())
         }
         # The loop is skipped for an empty batch.
         lower_bounds = {**step.min_lengths, str(context.batch): 1}
         with g.enter_graph(LengthResolver(input_types, step.length_equations, lower_bounds)):
-            context.bind_inputs(step, {**body_tensors, **loop.static_inputs})
+            context.bind_inputs(step, {**body_tensors, **loop.loop_invariant_inputs})
             if loop.first_logits is None:
                 logits = _emit_step(context, loop)
             else:

@@ -116,8 +116,8 @@ def _make_generation_context(
     assert len(shape) == 2, f"{derived.sequence_input} is not a token sequence per batch element"
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
-    static_inputs = (derived.step.inputs[n].type for n in derived.static_inputs)
-    repeats_beams = any(batch in t.shape for t in static_inputs)
+    loop_invariant_inputs = (derived.step.inputs[n].type for n in derived.loop_invariant_inputs)
+    repeats_beams = any(batch in t.shape for t in loop_invariant_inputs)
     return GenerationContext(
         parts=parts,
         g=Emitter(
@@ -145,7 +145,9 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         ),
     ]
     state_carries = [emit_state_carry(context, s) for s in context.derived.states]
-    static_inputs = {n: emit_encoder_output(context, n) for n in context.derived.static_inputs}
+    loop_invariant_inputs = {
+        n: emit_encoder_output(context, n) for n in context.derived.loop_invariant_inputs
+    }
     logits = context.derived.step.outputs[context.decoding.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
@@ -167,8 +169,8 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         token_carries=token_carries,
         state_carries=state_carries,
         strategy=strategy,
-        static_inputs=static_inputs,
-        hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
+        loop_invariant_inputs=loop_invariant_inputs,
+        hoisted_nodes=hoist_invariant_nodes(context, loop_invariant_inputs),
         first_logits=first_logits,
         empty_prompt_mask=None if first_logits is None else emit_empty_prompt_mask(context),
     )

@@ -91,7 +91,7 @@ def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> 
         encode=None,
         step=graph,
         states=states,
-        static_inputs=(),
+        loop_invariant_inputs=(),
         full_length_inputs=(),
         sequence_input="ids",
     )

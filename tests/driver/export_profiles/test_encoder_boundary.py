@@ -93,7 +93,7 @@ def build_step(encode: Graph) -> DerivedGraphs:
         encode=encode,
         step=graph,
         states=states,
-        static_inputs=tuple(given),
+        loop_invariant_inputs=tuple(given),
         full_length_inputs=(),
         sequence_input="ids",
     )
@@ -115,7 +115,9 @@ def test_value_from_an_earlier_layer_moves_the_encoder_output() -> None:
 
 def test_cross_attention_keys_and_values() -> None:
     derived = build_step(build_encoder()[0])
-    assert find_cross_attention(derived.step, derived.static_inputs) == [{"key": "k", "value": "v"}]
+    assert find_cross_attention(derived.step, derived.loop_invariant_inputs) == [
+        {"key": "k", "value": "v"}
+    ]
 
 
 def test_encoder_decoder_graphs() -> None:

@@ -297,9 +297,9 @@ def test_invariant_nodes_read_weights_and_encoder_outputs() -> None:
     derived = GenerationCase(
         elaborate_smallest("transformer"), make_settings(elaborate_smallest("transformer"))
     ).ingredients.derived
-    fixed = set(find_invariant_nodes(derived.step, derived.static_inputs))
+    fixed = set(find_invariant_nodes(derived.step, derived.loop_invariant_inputs))
     assert {node for node, _ in derived.step.nodes} - fixed
-    known = {derived.step.inputs[n] for n in derived.static_inputs} | set(
+    known = {derived.step.inputs[n] for n in derived.loop_invariant_inputs} | set(
         derived.step.parameters.values()
     )
     for node, results in derived.step.nodes:

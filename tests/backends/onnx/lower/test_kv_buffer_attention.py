@@ -32,7 +32,7 @@ def open_generator(
     return writer
 
 
-def prefill_stepper(writer: Generator, ids: Any) -> KVCacheSession:
+def prefill_decoder_session(writer: Generator, ids: Any) -> KVCacheSession:
     made = writer.create_decoder_session(writer.input_signature.prepare({"input_ids": ids}))
     assert isinstance(made, KVCacheSession)
     return made
@@ -72,7 +72,7 @@ def test_full_buffer_doubles_its_capacity(tmp_path: Path) -> None:
     ids = rng.integers(0, 17, (2, 150))
     ours, grown = open_generator(tmp_path, **GPT2), open_generator(tmp_path, target="onnx", **GPT2)
     lengths = set()
-    a, b = (prefill_stepper(w, ids[:, :1]) for w in (ours, grown))
+    a, b = (prefill_decoder_session(w, ids[:, :1]) for w in (ours, grown))
     for n in range(150):
         np.testing.assert_allclose(a.step(ids[:, n : n + 1]), b.step(ids[:, n : n + 1]), atol=2e-6)
         lengths.add(a.states[a.buffers[0].name].shape()[2])
@@ -84,16 +84,16 @@ def test_first_buffer_is_a_quarter_longer_than_the_prompt(
     prompt_length: int, capacity: int, tmp_path: Path
 ) -> None:
     ids = np.ones((1, prompt_length), np.int64)
-    made = prefill_stepper(open_generator(tmp_path, **GPT2), ids)
+    made = prefill_decoder_session(open_generator(tmp_path, **GPT2), ids)
     made.step(ids)
     assert made.states[made.buffers[0].name].shape()[2] == capacity
 
 
 def test_next_step_does_not_change_former_logits(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 17, (2, 4))
-    made = prefill_stepper(open_generator(tmp_path, **GPT2), ids[:, :1])
+    made = prefill_decoder_session(open_generator(tmp_path, **GPT2), ids[:, :1])
     given = [made.step(ids[:, n : n + 1]) for n in range(4)]
-    again = prefill_stepper(open_generator(tmp_path, **GPT2), ids[:, :1])
+    again = prefill_decoder_session(open_generator(tmp_path, **GPT2), ids[:, :1])
     for n, kept in enumerate(given):
         np.testing.assert_array_equal(kept, again.step(ids[:, n : n + 1]))
 
@@ -101,10 +101,10 @@ def test_next_step_does_not_change_former_logits(tmp_path: Path) -> None:
 def test_chunked_prefill_equals_one_step(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, 17, (3, 12))
     writer = open_generator(tmp_path, **GPT2)
-    want = prefill_stepper(writer, ids).step(ids)
+    want = prefill_decoder_session(writer, ids).step(ids)
     for sizes in ([5, 7], [4, 1, 3, 4], [1] * 12):
         pieces = np.split(ids, np.cumsum(sizes)[:-1], axis=1)
-        made = prefill_stepper(writer, pieces[0])
+        made = prefill_decoder_session(writer, pieces[0])
         np.testing.assert_allclose([made.step(p) for p in pieces][-1], want, atol=2e-6)
 
 
@@ -112,11 +112,13 @@ def test_reordered_batch_elements_keep_their_buffers(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, 17, (3, 6))
     writer = open_generator(tmp_path, **GPT2)
     order = np.array([2, 0, 0, 1])
-    made = prefill_stepper(writer, ids[:, :5])
+    made = prefill_decoder_session(writer, ids[:, :5])
     made.step(ids[:, :5])
     made.reorder(order)
     got = made.step(ids[order, 5:])
-    np.testing.assert_allclose(got, prefill_stepper(writer, ids[order]).step(ids[order]), atol=2e-6)
+    np.testing.assert_allclose(
+        got, prefill_decoder_session(writer, ids[order]).step(ids[order]), atol=2e-6
+    )
 
 
 def test_left_padding_does_not_change_results(tmp_path: Path) -> None:

@@ -184,10 +184,10 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 def test_model_contains_its_metadata(tmp_path: Path) -> None:
     graph = build_decoder()
 
-    def texts(emitted: EmittedModel) -> dict[str, str]:
+    def texts(emitted_model: EmittedModel) -> dict[str, str]:
         return {
-            "specc": json.dumps([dict(a) for a in emitted.attention_notes]),
-            "beside": json.dumps(list(emitted.weight_files)),
+            "specc": json.dumps([dict(a) for a in emitted_model.attention_notes]),
+            "beside": json.dumps(list(emitted_model.weight_files)),
         }
 
     path = tmp_path / "m.onnx"
