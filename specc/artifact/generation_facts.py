@@ -22,7 +22,13 @@ from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_text import format_ir, parse_dim
-from specc.ir.model import DEFAULTS_GRAPH_NAME, DecodeState, GenerateSection, StateRole
+from specc.ir.model import (
+    DEFAULTS_GRAPH_NAME,
+    DecodeState,
+    GenerateSection,
+    StateRole,
+    has_token_logits,
+)
 from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -228,17 +234,17 @@ def _read_signature(
     growing = generation.sequence_input
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
         _raise_invalid_package(path, "the generated input is missing")
-    rank = signature.inputs[growing].type.rank
-    _check_generated_output(generation, step, rank, path, tokens=tokens)
+    _check_generated_output(generation, step, signature.inputs[growing].type, path, tokens=tokens)
     return signature
 
 
 def _check_generated_output(
-    generation: GenerateSection, step: Graph, rank: int, path: str, *, tokens: bool
+    generation: GenerateSection, step: Graph, sequence_type: Type, path: str, *, tokens: bool
 ) -> None:
     """Raise E0831 if the step lacks the output that tokens are sampled from."""
-    drawn_from = generation.logits_output in step.outputs
-    if not drawn_from or rank < 2 or (tokens and rank != 2):
+    source = step.outputs.get(generation.logits_output)
+    known = source is not None and (not tokens or has_token_logits(sequence_type, source.type))
+    if not known or sequence_type.rank < 2:
         what = "tokens are sampled from" if tokens else "is streamed"
         _raise_invalid_package(path, f"the result that {what} is missing")
 

@@ -55,6 +55,7 @@ class GenerativeBatchModel:
             has_scores=beam,
             has_log_probs=chosen.log_probs,
             returns_several_sequences=beam and chosen.num_return_sequences > 1,
+            codebooks=self.generator.codebooks,
         )
 
     def make_continuous_batch(

@@ -323,7 +323,8 @@ class BlockComputation:
         self, input_length: int, generated: Sequence[GenerationResult]
     ) -> int:
         """Return the multiply-adds of generating a sequence, including its prompt."""
-        taking, count = self.model.row_reader, len(generated[0].tokens)
+        taking, first = self.model.row_reader, generated[0]
+        count = len(first.tokens) // max(first.num_codebooks, 1)
         # prompt and generated tokens count as one sequence
         is_prompt = taking.input_signature.sequence_input in taking.input_columns
         return self.model.cost_formulas.estimate_multiply_adds(

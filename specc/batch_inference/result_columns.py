@@ -27,7 +27,7 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.result_formatting import compute_probabilities, format_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionNode, locate_attention_nodes
-from specc.runtime.generation_stream import GenerationResult
+from specc.runtime.generation_stream import GenerationResult, split_frames
 
 ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """The error message of a failed row, or "" for other rows."""
@@ -251,28 +251,38 @@ class GeneratedResultColumns:
     has_scores: bool = False
     has_log_probs: bool = False
     returns_several_sequences: bool = False
+    codebooks: int = 0
 
     def iterate_columns(self) -> Iterator[TableColumn]:
-        """Return the columns: texts, or tokens if the model has no vocabulary."""
+        """Return the columns: texts, or tokens if the model has no vocabulary. With several
+        codebooks, tokens are a list per codebook.
+        """
         lists = (None,) if self.returns_several_sequences else ()
+        per_token = (*lists, self.codebooks, None) if self.codebooks else (*lists, None)
         if self.has_text:
             yield TableColumn("generated_text", ColumnType("text", lists))
         else:
-            yield TableColumn("tokens", ColumnType("i64", (*lists, None)))
+            yield TableColumn("tokens", ColumnType("i64", per_token))
         yield TableColumn("complete", ColumnType("bool", lists))
         if self.has_scores:
             yield TableColumn("score", ColumnType("f64", lists))
         if self.has_log_probs:
-            yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
+            yield TableColumn("log_probs", ColumnType("f64", per_token))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
         """Return the generated sequences of one row by column, best first."""
         found: dict[str, list[object]] = {
             "generated_text": [r.text for r in results],
-            "tokens": [list(r.tokens) for r in results],
+            "tokens": [self._list_values(r.tokens) for r in results],
             "complete": [r.complete for r in results],
             "score": [r.score for r in results],
-            "log_probs": [list(r.log_probs or ()) for r in results],
+            "log_probs": [self._list_values(r.log_probs or ()) for r in results],
         }
         names = [c.name for c in self.iterate_columns()]
         return {n: found[n] if self.returns_several_sequences else found[n][0] for n in names}
+
+    def _list_values(self, values: tuple[float, ...]) -> list[object]:
+        """Return one value per token, or a list of them per codebook."""
+        if self.codebooks:
+            return [list(codebook) for codebook in split_frames(values, self.codebooks)]
+        return list(values)

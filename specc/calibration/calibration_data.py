@@ -203,10 +203,9 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
         max_tokens=long,
         seed=seed,
     )
-    texts = [row[0].tokens for row in writing.results()]
-    for row, tokens in enumerate(texts):
-        prompt = writing.prompt[row]
-        whole = np.concatenate([prompt, np.array(tokens, prompt.dtype)])
+    steps = np.array([step.tokens for step in writing])
+    for row, prompt in enumerate(writing.fed_prompt):
+        whole = np.concatenate([prompt, steps[:, row]])
         # the model was not run on the last generated token
         others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
         yield {**others, growing: whole[None, :long]}

@@ -55,10 +55,13 @@ def array_to_json(array: Array) -> dict[str, object]:
 
 
 def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
-    """Convert a generated sequence to JSON; `text` is null without a detokenizer."""
+    """Convert a generated sequence to JSON; `text` is null without a detokenizer. With several
+    codebooks, `tokens` is a list per codebook.
+    """
+    codebooks = [[*codebook] for codebook in result.codebooks]
     return {
         "text": result.text,
-        "tokens": [*map(int, result.tokens)],
+        "tokens": codebooks or [*map(int, result.tokens)],
         "score": None if result.score is None else float(result.score),
         "complete": result.complete,
     }
@@ -142,7 +145,9 @@ def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOut
 
 
 def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None:
-    """Print one generated sequence per line, with its score if a prompt has several sequences."""
+    """Print one generated sequence per line, with its score if a prompt has several sequences. With
+    several codebooks, print one line per codebook.
+    """
     for row in results:
         for result in row:
             score = ""
@@ -150,7 +155,8 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
                 # avoids printing `-0.0000`
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
-            text = " ".join(map(str, result.tokens))
+            lines = result.codebooks or (result.tokens,)
+            text = "\n".join(" ".join(map(str, tokens)) for tokens in lines)
             if result.text is not None:
                 text = escape_text(result.text, keep="\n\t")
             print(f"{score}{text}")

@@ -1,6 +1,7 @@
 """Greedy search and sampling: each step generates one token per sequence of a batch."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +28,40 @@ from specc.decode.token_selection import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSchedule:
+    """The steps in which each sequence of a batch generates tokens: from `starts` up to `ends`,
+    int64 [batch]. Before, its tokens are those of `delayed_tokens`, int64 [batch, longest delay].
+    """
+
+    starts: Ints
+    ends: Ints
+    delayed_tokens: Ints
+
+    @staticmethod
+    def from_settings(
+        settings: GenerationSettings, batch_size: int, delayed_tokens: Ints | None
+    ) -> "TokenSchedule":
+        """Create the schedule of a batch. The delay pattern is repeated for all sequences."""
+        delays = np.resize(settings.delay_pattern or 0, batch_size)
+        ends = settings.max_tokens - delays.max() + delays
+        if delayed_tokens is None:
+            delayed_tokens = np.zeros((batch_size, 0), np.int64)
+        return TokenSchedule(delays, ends, delayed_tokens)
+
+    def place_tokens(
+        self, step: int, chosen: Ints, has_ended: Bools, padding_token: int
+    ) -> tuple[Ints, Bools]:
+        """Return the tokens of a step, and a bool array [batch], true where the token is chosen
+        rather than delayed or padding.
+        """
+        is_chosen = (step >= self.starts) & (step < self.ends) & ~has_ended
+        tokens = np.where(is_chosen, chosen, padding_token)
+        if step < self.delayed_tokens.shape[1]:
+            tokens = np.where(step < self.starts, self.delayed_tokens[:, step], tokens)
+        return tokens, is_chosen
+
+
 def iterate_decode_steps(
     session: DecoderSession,
     prompt: Ints,
@@ -35,6 +70,7 @@ def iterate_decode_steps(
     padding_mask: Bools | None = None,
     observer: DecodeObserver | None = None,
     sample_indices: Sequence[int] = (),
+    delayed_tokens: Ints | None = None,
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
@@ -43,34 +79,33 @@ def iterate_decode_steps(
     logits, before penalty, temperature and filters. The seed and the batch index, or the index in
     `sample_indices`, determine the sampling of a sequence.
 
+    A sequence with the delay d in `settings.delay_pattern` begins with d tokens of
+    `delayed_tokens`, int64 [batch, longest delay].
     `settings.strategy` is greedy or sample (`decode_beams` implements beam search).
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return
-    rows = np.arange(len(prompt))
     ended = np.zeros(len(prompt), np.bool_)
     logits = check_logits(session.step(prompt), ~ended)
     seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
+    numbers = sample_indices if settings.strategy == "sample" else ()
+    schedule = TokenSchedule.from_settings(settings, len(prompt), delayed_tokens)
     for step in range(settings.max_tokens):
         position = DecodePosition(step=step, prompt_lengths=lengths, sequences=sequences)
-        uniform = None
-        if sample_indices and settings.strategy == "sample":
-            uniform = make_position_uniforms(
-                settings.seed, [(number, step) for number in sample_indices]
-            )
+        positions = [(number, step) for number in numbers]
+        uniform = make_position_uniforms(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
-        tokens = np.where(ended, settings.padding_token, chosen)
-        scores = compute_token_log_probs(logits, chosen, ended) if settings.log_probs else None
+        tokens, is_chosen = schedule.place_tokens(step, chosen, ended, settings.padding_token)
+        scores = compute_token_log_probs(logits, chosen, ~is_chosen) if settings.log_probs else None
         if seen is not None:
-            # finished sequences stay in the batch; their results are ignored
-            seen[rows, chosen] = True
-        for text, token in zip(sequences, chosen, strict=False):
+            seen[np.flatnonzero(is_chosen), chosen[is_chosen]] = True
+        for text, token in zip(sequences, tokens, strict=False):
             text.append(int(token))
-        ended = ended | np.isin(tokens, settings.stop)
+        ended = ended | (np.isin(tokens, settings.stop) & is_chosen)
         if observer is not None:
             ended = ended | observer(tokens, ended.copy())
         yield DecodeStepOutput(tokens, scores, ended.copy())
@@ -104,12 +139,12 @@ def select_next_tokens(
     return sample_token(filter_candidates(logits, settings), uniform)
 
 
-def compute_token_log_probs(logits: Floats, chosen: Ints, has_ended: Bools) -> Floats:
-    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for finished
-    sequences.
+def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
+    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for sequences that
+    get a padding token.
     """
     scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
         :, 0
     ]
-    scores[has_ended] = 0
+    scores[is_padded] = 0
     return scores

@@ -38,6 +38,7 @@ class GenerationArguments(TypedDict, total=False):
     stop_strings: str | Sequence[str] | None
     pad: int | None
     forced_eos_token_id: int | None
+    delay_pattern: Sequence[int] | None
     suppress_tokens: int | Sequence[int] | None
     begin_suppress_tokens: int | Sequence[int] | None
     begin: Sequence[int | Sequence[int]] | None
@@ -84,6 +85,7 @@ class GenerationSettings:
     token after `begin`, which lists the allowed token ids of each of the first steps.
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
+    `delay_pattern` is the delay of each codebook in steps (`specc.decode.codebooks`).
     `renormalize_logits` makes beam search apply log-softmax after these logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
@@ -113,6 +115,7 @@ class GenerationSettings:
     begin_suppress_tokens: tuple[int, ...] = ()
     begin: tuple[tuple[int, ...], ...] = ()
     forced_eos_token_id: int | None = None
+    delay_pattern: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
@@ -234,7 +237,7 @@ def _find_conflicts(
 def _to_plain_values(name: str, value: Any) -> Any:
     """Convert a checked setting to the type of its `GenerationSettings` field."""
     setting_type = _SETTING_TYPES[name]
-    if name == "start":
+    if name in ("start", "delay_pattern"):
         return tuple(map(int, convert_to_list(value)))
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, convert_to_list(item))) for item in value)

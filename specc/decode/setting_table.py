@@ -20,6 +20,10 @@ MAX_LENGTH_PENALTY = 20
 MAX_STOP_TOKENS = 1024
 """Maximum number of stop tokens: beam search ranks one additional candidate per beam for each stop
 token."""
+MAX_CODEBOOKS = 1024
+"""Maximum number of codebooks in a delay pattern."""
+MAX_CODEBOOK_DELAY = 1024
+"""Maximum delay of a codebook in steps."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""
@@ -84,6 +88,14 @@ def _is_token_or_list(value: object) -> bool:
         isinstance(value, list | tuple)
         and len(value) <= MAX_STOP_TOKENS
         and all(is_int_in_range(v, 0) for v in value)
+    )
+
+
+def _is_list_of_delays(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) <= MAX_CODEBOOKS
+        and all(is_int_in_range(v, 0, MAX_CODEBOOK_DELAY) for v in value)
     )
 
 
@@ -188,6 +200,14 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         "forced_decoder_ids",
     ),
     _make_general_option("forced_eos_token_id", TOKEN_VALUE),
+    _make_general_option(
+        "delay_pattern",
+        SettingConstraint(
+            f"a list of delays from 0 to {MAX_CODEBOOK_DELAY}, one per codebook", _is_list_of_delays
+        ),
+        "codebook_delays",
+        "delays",
+    ),
     _make_general_option(
         "strategy", SettingConstraint("greedy, sample or beam", _is_strategy), "do_sample", "mode"
     ),

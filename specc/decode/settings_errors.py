@@ -89,6 +89,41 @@ def find_sequence_count_error(
     )
 
 
+UNSUPPORTED_CODEBOOK_SETTINGS = (
+    *("stop_strings", "begin", "begin_suppress_tokens", "forced_eos_token_id"),
+)
+"""Settings that a model with several codebooks does not support."""
+
+
+def find_codebook_error(
+    settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
+) -> Diagnostic | None:
+    """Return the error for settings that do not suit the number of tokens per step: E0732 for a
+    delay pattern of another length, E0733 for a setting that needs one sequence of tokens.
+    `codebooks` is 0 if each step has one token without a codebook axis. `strategy` is a name or
+    plain data.
+    """
+    span_by_name = spans or {}
+    delays = settings.get("delay_pattern") or ()
+    if delays and len(delays) != codebooks:
+        expected = f"{codebooks} delays, one per codebook" if codebooks else "empty"
+        title = f"`delay_pattern` must be {expected}, got {len(delays)}"
+        label = _make_label(span_by_name.get("delay_pattern"))
+        helps = () if codebooks else ("the generated input of this model has no codebook axis",)
+        return Diagnostic("E0732", title, label, helps=helps)
+    kind, _ = parse_strategy(settings.get("strategy"))
+    names = [n for n in UNSUPPORTED_CODEBOOK_SETTINGS if settings.get(n) not in (None, (), [])]
+    if not codebooks or (kind != "beam" and not names):
+        return None
+    name = "strategy" if kind == "beam" else names[0]
+    subject = "beam search" if kind == "beam" else f"`{name}`"
+    return make_conflict_error(
+        f"{subject} is not supported for a model with several codebooks",
+        ["use the strategy greedy or sample" if kind == "beam" else f"leave `{name}` out"],
+        span_by_name.get(name),
+    )
+
+
 SUPPRESSING_SETTINGS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 """Settings that list token ids that must not be generated."""
 TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)

@@ -39,7 +39,8 @@ class DecoderSession(Protocol):
 @dataclass(frozen=True, slots=True)
 class DecodeStepOutput:
     """The result of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
-    requested, and `has_ended` bool [batch].
+    requested, and `has_ended` bool [batch]. With several codebooks, the shape is
+    [batch, codebooks].
 
     `has_ended` is true in the step of a sequence's stop token and in all later steps, in which the
     sequence has padding tokens with log-probability 0.

@@ -16,12 +16,19 @@ from specc.driver.hf_decoder_profile import (
     POSITIONS,
     ProfiledGraphs,
     build_decoder,
+    raise_unsupported_profile,
 )
 from specc.driver.hf_encoder_decoder_profile import build_encoder_decoder
 from specc.io.json_io import as_exact_integer
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDefinition
+from specc.ir.model import (
+    DecodeState,
+    DerivedGraphs,
+    GenerateSection,
+    ModelDefinition,
+    count_codebooks,
+)
 
 GENAI_FILE = "genai_config.json"
 DEFAULT_MAX_LENGTH = 131072
@@ -151,6 +158,8 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
     if profile == "specc":
         encode = {"encode": derived.encode} if derived.encode else {}
         return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
+    if codebooks := count_codebooks(model.graph.inputs[generation.sequence_input].type):
+        raise_unsupported_profile(profile, f"it has {codebooks} codebooks per step")
     if profile == "hf" and derived.encode is not None:
         exported = build_encoder_decoder(derived, generation.logits_output)
     else:

@@ -29,7 +29,9 @@ from specc.ir.model import (
     GenerateSection,
     ModelDefinition,
     StandaloneGeneratorGraph,
+    count_codebooks,
     extract_tokenwise_default,
+    has_token_logits,
     resolve_missing_inputs,
 )
 from specc.preprocessing.input_checks import LengthBound
@@ -47,6 +49,8 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
+    if graph.inputs[sequence_input].type.rank != 2:
+        return False  # a batch with several codebooks is decoded from start to end
     mask = find_mask_input(graph, sequence_input)
     length = graph.inputs[sequence_input].type.shape[1]
     others = {n for n, v in graph.inputs.items() if length in v.type.shape}
@@ -156,9 +160,9 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
     """Return True if specc's runtime can run the decode loop, i.e. if token ids are sampled from
     logits.
     """
-    sequence_type = graph.inputs[generation.sequence_input].type
-    source = graph.outputs[generation.logits_output].type
-    return sequence_type.rank == 2 and source.rank in (2, 3)
+    return has_token_logits(
+        graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
+    )
 
 
 def build_generation_metadata(
@@ -233,6 +237,14 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     sequence_type = graph.inputs[generation.sequence_input].type
     source = graph.outputs[generation.logits_output].type
     size = source.shape[-1].number if source.shape else None
+    if codebooks := count_codebooks(sequence_type):
+        raise_error(
+            "E0703",
+            f"`{generation.sequence_input}` has {codebooks} codebooks, and the `generate` graph "
+            "samples one token per step",
+            notes=[f"it is {sequence_type}"],
+            helps=["compile a package instead: `--graphs step`"],
+        )
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
         # a pointer network, which selects positions of another input

@@ -5,7 +5,7 @@ manifest.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from specc.decode.settings_errors import VocabularySizes, check_spec_settings
+from specc.decode.settings_errors import VocabularySizes, check_spec_settings, find_codebook_error
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
@@ -29,7 +29,7 @@ from specc.frontend.spec_values import (
 )
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection, StreamSection
+from specc.ir.model import GenerateSection, StreamSection, count_codebooks
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
@@ -130,10 +130,14 @@ def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> Voc
 
 
 def evaluate_generation_settings(
-    context: Context, item: ast.Generate, env: Env, vocabulary: VocabularySizes
+    context: Context,
+    item: ast.Generate,
+    env: Env,
+    vocabulary: VocabularySizes,
+    codebooks: int | None = None,
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
     """Return the settings of a `generate` section, and warnings. Raise all errors (E0731, E0732,
-    E0733) together.
+    E0733) together. `codebooks` is None if the number of codebooks is unknown.
     """
     settings: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
@@ -148,6 +152,8 @@ def evaluate_generation_settings(
             settings[setting.name] = _evaluate_known_data(context, value, env)
     if errors := check_spec_settings(settings, spans, item.span):
         raise Failed(*errors)
+    if codebooks is not None and (error := find_codebook_error(settings, codebooks, spans)):
+        raise Failed(error)
     out_of_range = {
         name: diagnostic
         for name, value in settings.items()
@@ -199,7 +205,8 @@ def evaluate_generate_section(
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
         vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
-        settings, warnings = evaluate_generation_settings(context, item, env, vocabulary)
+        codebooks = count_codebooks(main_graph.inputs[item.input_name].type)
+        settings, warnings = evaluate_generation_settings(context, item, env, vocabulary, codebooks)
         return GenerateSection(item.name, item.input_name, item.source, settings), warnings
     return None, ()
 

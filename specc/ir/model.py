@@ -38,6 +38,26 @@ class GenerateSection:
         }
 
 
+def count_codebooks(sequence_type: Type) -> int:
+    """Return the number of codebooks of token ids [batch, time, codebooks], or 0 for token ids
+    [batch, time] and other generated inputs.
+    """
+    if sequence_type.rank != 3 or sequence_type.dtype != "i64":
+        return 0
+    return sequence_type.shape[2].number or 0
+
+
+def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
+    """Return True if tokens can be sampled: token ids [batch, time] from logits [batch, vocab] or
+    [batch, time, vocab], or token ids [batch, time, codebooks] from logits
+    [batch, time, codebooks, vocab].
+    """
+    if sequence_type.rank == 2:
+        return logits_type.rank in (2, 3)
+    codebooks = count_codebooks(sequence_type)
+    return codebooks > 0 and logits_type.rank == 4 and logits_type.shape[2] == codebooks
+
+
 @dataclass(frozen=True)
 class StreamSection:
     """The `stream` section: the streamed input, and the outputs that are computed from it."""

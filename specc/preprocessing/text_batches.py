@@ -120,9 +120,11 @@ def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
     return side == "left" or (side == "any" and name == generated_input)
 
 
-def find_mask_input(graph: Graph, name: str) -> str:
-    """Return the name of the padding mask of the input `name`, which has the same axes, or None."""
-    shape = graph.inputs[name].type.shape
+def find_mask_input(graph: Graph, name: str, rank: int | None = None) -> str:
+    """Return the name of the padding mask of the input `name`, which has the same axes, or "". If
+    `rank` is given, the mask has the first `rank` axes of the input.
+    """
+    shape = graph.inputs[name].type.shape[:rank]
     inputs = graph.inputs.items()
     return next(
         (

@@ -243,6 +243,9 @@ def capture_generation_attention(
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
     tokens = np.array([result.tokens], np.int64)
+    if result.num_codebooks:
+        # the graph takes delayed tokens, [batch, time, codebooks]
+        tokens = np.array([[step.tokens[0] for step in stream.logged_steps]], np.int64)
     # inputs with a time axis are recomputed for the whole sequence
     static_names = [
         name
@@ -255,7 +258,9 @@ def capture_generation_attention(
         else stream.prepared_inputs[name]
         for name in static_names
     }
-    inputs_of_first[sequence_input] = np.concatenate([stream.prompt[:1], tokens[:, :-1]], axis=1)
+    inputs_of_first[sequence_input] = np.concatenate(
+        [stream.fed_prompt[:1], tokens[:, :-1]], axis=1
+    )
     return capture_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
 
 

@@ -68,7 +68,7 @@ class FullForwardSession:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on new tokens, int64 [batch, n]. Return logits float32 [batch, vocab]."""
+        """Run the model on new tokens, int64 [batch, n, …]. Return logits [batch, …, vocab]."""
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -82,7 +82,7 @@ class FullForwardSession:
         logits = self.results[self.logits_output]
         count = self.inputs.tokens.shape[1]
         # The first token of a sequence is sampled from the last position before it.
-        if is_first and logits.ndim == 3 and logits.shape[1] > count:
+        if is_first and logits.ndim > 2 and logits.shape[1] > count:
             return _choose_prompt_logits(
                 _select_last(logits), logits[:, -1 - count], self.inputs.is_empty
             )
@@ -146,14 +146,14 @@ class KVCacheSession:
         self.bound_mappings: tuple[DeviceTensors, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the step on new tokens, int64 [batch, n]. Return logits float32 [batch, vocab]; if n
-        is 0, the logits of an empty prompt.
+        """Run the step on new tokens, int64 [batch, n, …]. Return logits float32
+        [batch, …, vocab]; if n is 0, the logits of an empty prompt.
         """
         first = None if self.is_started else self.initial_logits
         if first is not None and not tokens.shape[1]:
             self.is_started = True
             return first
-        if self.buffers and self.past_length and min(tokens.shape) > 1:
+        if self.buffers and self.past_length and min(tokens.shape[:2]) > 1:
             # the kernel accepts several positions per call only at the start or for a single
             # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
@@ -309,18 +309,17 @@ def make_initial_states(
 
 
 def _select_last(logits: Array) -> Floats:
-    """Select the last logits, float32 [batch, vocab], from logits [batch, n, vocab] or
-    [batch, vocab].
-    """
+    """Select the logits of the last position from [batch, n, …, vocab] or [batch, vocab]."""
     made: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return made
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return the logits after the prompts, float32 [batch, vocab]; the initial logits for empty
+    """Return the logits after the prompts, float32 [batch, …, vocab]; the initial logits for empty
     prompts.
     """
-    chosen: Floats = np.where(is_empty[:, None], initial_logits, logits)
+    is_initial = is_empty.reshape(-1, *[1] * (logits.ndim - 1))
+    chosen: Floats = np.where(is_initial, initial_logits, logits)
     return chosen
 
 
@@ -354,7 +353,7 @@ class KVBufferStep:
         """Return the outputs. Several positions of several sequences run one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
-        batch_size, count = inputs[self.metadata.generation.sequence_input].shape
+        batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
         # The kernel supports several positions of several sequences only at the start.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}

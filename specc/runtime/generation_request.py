@@ -3,7 +3,7 @@ limits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -13,12 +13,18 @@ from specc.analysis.length_limits import format_limit_reason
 from specc.artifact.generation_facts import GenerationMetadata
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
+from specc.decode.codebooks import DelayedPrompt, delay_prompt
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.settings_errors import VocabularySizes
+from specc.decode.settings_errors import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.ir.array import Array, Arrays
-from specc.ir.model import GenerateSection, find_default_sources, resolve_missing_inputs
+from specc.ir.model import (
+    GenerateSection,
+    count_codebooks,
+    find_default_sources,
+    resolve_missing_inputs,
+)
 from specc.preprocessing.chat_template import (
     add_image_parts,
     list_message_images,
@@ -79,9 +85,18 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids to generated text, or None if there is no tokenizer."""
+        """The function that decodes ids to generated text, or None if there is no tokenizer or if
+        the tokens belong to several codebooks.
+        """
+        if self.codebooks:
+            return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
         return partial(decode_text, record=record) if record else None
+
+    @property
+    def codebooks(self) -> int:
+        """The number of codebooks, or 0 if each step has one token without a codebook axis."""
+        return _count_input_codebooks(self.input_signature)
 
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
@@ -116,6 +131,16 @@ class GenerationRequest:
         """The settings, with `max_tokens` limited to the remaining context length."""
         max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
         return replace(self.settings, max_tokens=max_tokens)
+
+    @cached_property
+    def delayed_prompt(self) -> DelayedPrompt:
+        """The prompt of a model with several codebooks, delayed as its graph takes it."""
+        return delay_prompt(self.prompt, self.settings, self.padding_mask)
+
+    @property
+    def fed_prompt(self) -> Ints:
+        """The prompt as the graph takes it: with delays, if there are several codebooks."""
+        return self.delayed_prompt.tokens if self.model.codebooks else self.prompt
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
@@ -213,6 +238,8 @@ def _add_start_tokens(
     # start tokens are valid, even if their id is the padding id
     mask_input = input_signature.mask_input
     mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
+    if codebooks := _count_input_codebooks(input_signature):
+        start_tokens = np.repeat(start_tokens[:, :, None], codebooks, axis=2)
     return {**mask, **inputs, input_signature.sequence_input: start_tokens}
 
 
@@ -249,9 +276,10 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not sequences:
         return {sequence_input: prompts}
     mask_input = input_signature.mask_input
-    longest = max(map(len, sequences))
+    longest, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
     if not longest:
-        prompts = np.zeros((len(sequences), 0), np.int64)
+        shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
+        prompts = np.zeros(shape, np.int64)
     # No padding is needed, but a mask may be a required input.
     if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
@@ -270,9 +298,14 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
         )
     # Left padding aligns the last tokens of all sequences in one column. The padding id has no
     # effect, because the padding mask excludes it.
-    padded = [[0] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    padding = [0] * codebooks if codebooks else 0
+    padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
     return {sequence_input: padded, mask_input: mask}
+
+
+def _count_input_codebooks(input_signature: ModelInputs) -> int:
+    return count_codebooks(input_signature.graph.inputs[input_signature.sequence_input].type)
 
 
 def _list_prompts(value: object) -> list[Sequence[object]]:
@@ -300,6 +333,8 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
 
 def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 if the model does not support a setting."""
+    if error := find_codebook_error(asdict(settings), model.codebooks):
+        raise Failed(error)
     sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
     token_settings = {
         "pad": settings.pad,

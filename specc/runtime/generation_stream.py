@@ -4,11 +4,12 @@ end.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.codebooks import iterate_codebook_steps, list_codebook_frames
 from specc.decode.decode_loop import iterate_decode_steps
 from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
 from specc.decode.token_selection import DecodeStepOutput
@@ -23,11 +24,15 @@ from specc.runtime.standalone_generator import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GenerationResult:
     """A generated sequence: its tokens without the prompt and including the stop token, and their
     text if the model has a tokenizer. `score` is the beam score, `log_probs` are set if requested.
     `complete` is true if a stop token or stop string ended the sequence.
+
+    For a model with `num_codebooks` codebooks, `tokens` and `log_probs` contain one value per
+    codebook for each time step in turn, without delays, and `complete` is true if a stop token
+    ended every codebook.
     """
 
     tokens: tuple[int, ...]
@@ -35,12 +40,26 @@ class GenerationResult:
     complete: bool
     score: float | None = None
     log_probs: tuple[float, ...] | None = None
+    num_codebooks: int = 0
+
+    @property
+    def codebooks(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each codebook without delays, or () if each step has a single token."""
+        return split_frames(self.tokens, self.num_codebooks)
 
     def __repr__(self) -> str:
         content = repr(self.tokens) if self.text is None else repr(self.text)
         end = "" if self.complete else ", truncated"
         count = f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)}"
         return format_repr(f"text of {count}{end}: {content}")
+
+
+T = TypeVar("T", int, float)
+
+
+def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
+    """Return the values of each codebook, from values of all codebooks for each time step."""
+    return tuple(values[k::codebooks] for k in range(codebooks))
 
 
 @dataclass(kw_only=True)
@@ -65,8 +84,8 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStepOutput]:
-        """Yield tokens (int64 [batch]) as they are generated; beam search yields them at the
-        end.
+        """Yield tokens (int64 [batch], or [batch, codebooks] with delays) as they are generated;
+        beam search yields them at the end.
         """
         index = 0
         while index < len(self.logged_steps) or self._log_next_step():
@@ -104,7 +123,8 @@ class GenerationStream(GenerationRequest):
             return ""
         full = (
             self.max_new_tokens < self.settings.max_tokens
-            and len(result.tokens) >= self.max_new_tokens
+            and (len(self.logged_steps) if result.num_codebooks else len(result.tokens))
+            >= self.max_new_tokens
         )
         return "the maximum context length" if full else "the maximum number of new tokens"
 
@@ -135,6 +155,8 @@ class GenerationStream(GenerationRequest):
 
     def _make_result(self, batch_index: int) -> GenerationResult:
         """Return the result of one batch element from the logged tokens."""
+        if self.model.codebooks:
+            return self._make_codebook_result(batch_index)
         tokens, scores, ended = list[int](), list[float](), False
         for step in self.logged_steps:
             if ended:
@@ -148,6 +170,19 @@ class GenerationStream(GenerationRequest):
             text=decode_tokens(self, tokens),
             complete=ended,
             log_probs=tuple(scores) if self.settings.log_probs else None,
+        )
+
+    def _make_codebook_result(self, batch_index: int) -> GenerationResult:
+        """Return the result of one batch element of a model with several codebooks."""
+        tokens, log_probs, has_ended = list_codebook_frames(
+            self.logged_steps, batch_index, self.limited_settings
+        )
+        return GenerationResult(
+            tokens=tuple(tokens.reshape(-1).tolist()),
+            text=None,
+            complete=bool(has_ended.all()),
+            log_probs=None if log_probs is None else tuple(log_probs.reshape(-1).tolist()),
+            num_codebooks=self.model.codebooks,
         )
 
 
@@ -188,6 +223,18 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         # run lazily: it may take minutes and must be interruptible by Ctrl-C
         yield from iterate_standalone_steps(
             run_standalone(request.model.standalone_session, request), request, observer
+        )
+        return
+    if request.model.codebooks:
+        prompt = request.delayed_prompt
+        sequence_input = request.model.input_signature.sequence_input
+        inputs = {**request.prepared_inputs, sequence_input: prompt.tokens}
+        yield from iterate_codebook_steps(
+            request.model.create_decoder_session(inputs),
+            prompt,
+            request.limited_settings,
+            padding_mask=request.padding_mask,
+            sample_indices=request.sample_indices,
         )
         return
     session = request.model.create_decoder_session(request.prepared_inputs)
@@ -251,8 +298,11 @@ def convert_results_to_arrays(
     stream: GenerationStream, results: list[list[GenerationResult]]
 ) -> Arrays:
     """Return the tokens, int64 [batch, num_return_sequences, longest], or int64 [batch, longest] if
-    one sequence per prompt was requested, and the scores if there are any.
+    one sequence per prompt was requested, and the scores if there are any. With several codebooks,
+    tokens and log-probabilities are [batch, codebooks, longest].
     """
+    if codebooks := stream.model.codebooks:
+        return _convert_codebooks_to_arrays(stream, [row[0] for row in results], codebooks)
     # every prompt gets the same number of sequences, to form one array
     sequences = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in sequences), default=0)
@@ -275,4 +325,20 @@ def convert_results_to_arrays(
     if len(log_probs) == len(sequences):
         chosen = pad_sequences(log_probs, 0.0)
         arrays["log_probs"] = chosen.astype(np.float32)
+    return arrays
+
+
+def _convert_codebooks_to_arrays(
+    stream: GenerationStream, results: Sequence[GenerationResult], codebooks: int
+) -> Arrays:
+    longest = max((len(result.tokens) for result in results), default=0)
+
+    def stack(values: Iterable[Sequence[float]], fill: float, dtype: type) -> Array:
+        padded = [[*row, *[fill] * (longest - len(row))] for row in values]
+        return np.array(padded, dtype).reshape(len(results), -1, codebooks).transpose(0, 2, 1)
+
+    tokens = stack([r.tokens for r in results], stream.settings.padding_token, np.int64)
+    arrays: dict[str, Array] = {stream.model.generation.name: tokens}
+    if stream.settings.log_probs:
+        arrays["log_probs"] = stack([r.log_probs or () for r in results], 0.0, np.float32)
     return arrays

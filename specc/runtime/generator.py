@@ -13,6 +13,7 @@ from specc.artifact.generation_facts import (
     parse_length_bounds,
 )
 from specc.artifact.manifest import RECORDED_SETTINGS
+from specc.decode.codebooks import check_delays
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
@@ -21,7 +22,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.json_io import as_exact_integer
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection
+from specc.ir.model import GenerateSection, has_token_logits
 from specc.preprocessing.input_checks import LengthBound
 from specc.runtime.decoder_sessions import (
     FullForwardSession,
@@ -135,6 +136,7 @@ class Generator(GenerativeModel):
             )
         length = prompt.shape[1] if len(prompt) else 0
         max_tokens = compute_max_new_tokens(limited, settings, length)
+        check_delays(settings, max_tokens)
         return GenerationStream(
             model=limited,
             settings=settings,
@@ -166,12 +168,12 @@ def make_generator(model: LoadedModel) -> Generator | None:
     if generation is None:
         return None
     sequence_value = graph.inputs.get(generation.sequence_input)
-    if sequence_value is None or sequence_value.type.rank != 2:
+    if sequence_value is None:
         return None
     if model.manifest.decoding is not None:
         return _make_standalone_generator(model, generation, model.manifest.decoding)
     source = graph.outputs.get(generation.logits_output)
-    if source is None or source.type.rank not in (2, 3):
+    if source is None or not has_token_logits(sequence_value.type, source.type):
         return None
 
     def make_session(prepared: Arrays) -> FullForwardSession:
@@ -231,7 +233,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
     # An input with a minimum length of 1 cannot be empty.
-    if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
+    if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
 

@@ -61,7 +61,7 @@ class ModelInputs:
     @property
     def mask_input(self) -> str:
         """The padding mask of the sequence input, or "" if there is none."""
-        return find_mask_input(self.graph, self.sequence_input) if self.sequence_input else ""
+        return find_mask_input(self.graph, self.sequence_input, 2) if self.sequence_input else ""
 
     @property
     def batch_size(self) -> Dim:

@@ -13,7 +13,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.ir.model import GenerateSection
+from specc.ir.model import GenerateSection, count_codebooks
 from specc.preprocessing.image_tiles_and_patches import preprocess_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import (
@@ -110,6 +110,12 @@ def make_causal_targets(
     by `generation`.
     """
     name, settings = generation.sequence_input, merge_settings(generation.settings)
+    if codebooks := count_codebooks(graph.inputs[name].type):
+        raise_error(
+            "E0947",
+            f"`{name}` has {codebooks} codebooks, for which no targets are derived",
+            helps=["build inputs and targets in your own code, and call the module with tensors"],
+        )
     start, stop = list(settings.start), settings.stop
     inputs: list[Array] = []
     wanted: list[Array] = []
