@@ -63,8 +63,8 @@ MODEL_GROUPS = (
     ),
     (
         "Audio",
-        "ast conformer encodec moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
-        "wav2vec2_bert whisper",
+        "ast conformer encodec moonshine musicgen musicgen_decoder parakeet_ctc speech_to_text "
+        "streaming_ctc wav2vec2 wav2vec2_bert whisper",
     ),
     ("Time series", "patchtsmixer patchtst timesfm"),
     (

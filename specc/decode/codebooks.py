@@ -90,7 +90,7 @@ def check_delays(settings: GenerationSettings, max_new_tokens: int) -> None:
 
 
 def iterate_codebook_steps(
-    stepper: DecoderSession,
+    session: DecoderSession,
     prompt: DelayedPrompt,
     settings: GenerationSettings,
     *,
@@ -105,7 +105,7 @@ def iterate_codebook_steps(
     mask = None if padding_mask is None else np.repeat(padding_mask, codebooks, axis=0)
     rows = sample_indices or range(batch_size)
     for step in iterate_decode_steps(
-        CodebookSession(stepper, codebooks),
+        CodebookSession(session, codebooks),
         split_codebooks(prompt.tokens),
         settings,
         padding_mask=mask,

@@ -68,7 +68,9 @@ def writer(model: Model) -> Generator:
 
 
 def make_inputs(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
-    """Return inputs other than the tokens, and a prompt if the spec has no start token."""
+    """Return inputs other than the tokens, and a prompt if the spec has no start token or no other
+    required input.
+    """
     graph, grows = model.manifest.graph, writer(model).input_signature.sequence_input
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
@@ -82,8 +84,10 @@ def make_inputs(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     made = make_random_inputs(graph, sizes, rng)
     along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
     settings = writer(model).generation.settings
-    keep = [grows] if settings.get("start") is None else []
-    return {n: v for n, v in made.items() if n not in along or n in keep}
+    others = {n: v for n, v in made.items() if n not in along}
+    return (
+        others if others and settings.get("start") is not None else {**others, grows: made[grows]}
+    )
 
 
 def generate_greedy(
@@ -94,7 +98,8 @@ def generate_greedy(
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
     rows = len(next(iter(inputs.values())))
-    tokens = inputs.get(grows, np.full((rows, 1), start))
+    codebooks = [writer(model).codebooks] if writer(model).codebooks else []
+    tokens = inputs.get(grows, np.full((rows, 1, *codebooks), start))
     length = tokens.shape[1]
     margins = []
     given = model.default_model.prepare_inputs({**inputs, grows: tokens})
@@ -113,9 +118,10 @@ def generate_greedy(
         logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
             writer(model).generation.logits_output
         ][:, -1]
-        best = np.sort(logits, axis=1)
-        margins.append((best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0]))
-        tokens = np.concatenate([tokens, logits.argmax(1)[:, None]], axis=1)
+        best = np.sort(logits, axis=-1)
+        gaps = (best[..., -1] - best[..., -2]) / (best[..., -1] - best[..., 0])
+        margins.append(gaps.reshape(rows, -1).min(axis=1))
+        tokens = np.concatenate([tokens, logits.argmax(-1)[:, None]], axis=1)
     return tokens[:, length:].tolist(), np.array(margins).T.tolist()
 
 
@@ -128,10 +134,12 @@ def test_tokens_equal_those_of_the_reference(model: Model, prompt: str) -> None:
             return
         inputs[grows] = inputs[grows][:, :0]
     want, margins = generate_greedy(model, inputs)
-    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[]).results()
+    options: dict[str, Any] = {"max_tokens": TOKENS, "strategy": "greedy", "stop": []}
+    made = model.generate(**inputs, **options, delay_pattern=[]).results()
     for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
         certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
-        assert list(made[row][0].tokens[:certain]) == expected[:certain], row
+        steps = np.reshape(made[row][0].tokens, np.shape(expected))
+        assert steps[:certain].tolist() == expected[:certain], row
 
 
 def test_a_second_run_gives_equal_tokens(model: Model) -> None:
@@ -147,7 +155,9 @@ def test_prompts_of_different_lengths_generate_as_each_alone(model: Model) -> No
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return
     empty = writer(model).allows_empty_prompt
-    prompts = [[1, 2, 3, 1], [] if empty else [2], [3, 2]]
+    prompts: list[list[Any]] = [[1, 2, 3, 1], [] if empty else [2], [3, 2]]
+    if codebooks := writer(model).codebooks:
+        prompts = [[[token] * codebooks for token in prompt] for prompt in prompts]
     beside = {n: v for n, v in inputs.items() if n != grows}
 
     def written(rows: slice) -> list[Any]:
@@ -168,6 +178,6 @@ def test_encoder_and_step_agree_with_the_reference(model: Model) -> None:
 
 def _keeps(graph: Graph, grows: str) -> bool:
     return any(
-        f.padding_side and graph.inputs[n].type.shape == graph.inputs[grows].type.shape
+        f.padding_side and graph.inputs[n].type.shape == graph.inputs[grows].type.shape[:2]
         for n, f in graph.input_facts.items()
     )

@@ -40,6 +40,19 @@ OF_OTHER_SPECS = {
             "classes", "classifier_pooling", "encoder_stride", "pooler_act", "pooler_output_size",
         )
     },
+    ("encodec", "dilation_growth"): "a second residual layer reads it",
+    ("t5", "local_radius"): "LongT5 reads it",
+    ("t5", "global_block"): "LongT5 reads it",
+    ("musicgen", "text.local_radius"): "LongT5 reads it",
+    ("musicgen", "text.global_block"): "LongT5 reads it",
+    **{
+        ("musicgen", f"text.{field}"): "T5's decoder, which MusicGen does not have"
+        for field in ("decoder_layers", "tied", "scale_decoder_outputs", "start", "eos")
+    },
+    **{
+        ("musicgen", f"audio.{field}"): "the number of codebooks of EnCodec alone"
+        for field in ("sampling_rate", "hop", "bits", "quantizers")
+    },
     ("vision_encoder_decoder", "decoder.pad"): "sinusoidal positions of TrOCR read it",
     ("vision_encoder_decoder", "decoder.start"): "generation of TrOCR; the model has its own `start`",
 }  # fmt: skip

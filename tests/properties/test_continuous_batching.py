@@ -27,6 +27,8 @@ NOT = {
     "luong_local_m": "one counter tells the place of all texts",
     "trocr": "its `keep` has padding on the right alone",
     "vision_encoder_decoder": "the same",
+    "musicgen_decoder": "several codebooks",
+    "musicgen": "several codebooks",
 }
 
 

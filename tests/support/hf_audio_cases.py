@@ -1,13 +1,24 @@
 """Smallest configurations of transformers' audio models, for `support.hf_output_recorder`."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from support.hf_cases import VOCAB, ModelCase
 from support.hf_text_cases import RecordedCase
 from support.hf_vision_cases import TOWER_SIZES
-from support.padded_batches import FixedValues, PaddingMask, Samples, Signal, TokenIds, make_samples
+from support.padded_batches import (
+    CodebookIds,
+    FixedValues,
+    PaddingMask,
+    Samples,
+    Signal,
+    TokenIds,
+    make_samples,
+)
 
 WAV2VEC2_SIZES: dict[str, Any] = {
     "vocab_size": 13, **TOWER_SIZES, "conv_dim": [6, 7], "conv_kernel": [5, 3], "conv_stride": [3, 2],
@@ -82,7 +93,71 @@ CLAP_SAMPLES = mark_longer(
         {"seq": (3, 1, 2)},
     )
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodebookCase(ModelCase):
+    """A model with `codebooks` tokens per time step. The input `ids` and the logits have the shape
+    [batch, time, codebook, …]; the transformers class flattens batch and codebook.
+    """
+
+    ids: str
+    codebooks: int = 3
+
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return the outputs of the transformers model for our inputs."""
+        flat = x[self.ids].transpose(1, 2).flatten(0, 1)
+        outputs = super().run_published(hf_model, {**x, self.ids: flat})
+        if "logits" in outputs:
+            logits = outputs["logits"].unflatten(0, (-1, self.codebooks))
+            outputs["logits"] = logits.transpose(1, 2)
+        return outputs
+
+
+MUSICGEN_SIZES: dict[str, Any] = {
+    "vocab_size": 16, "num_hidden_layers": 2, "ffn_dim": 12, "num_attention_heads": 2, "hidden_size": 8,
+    "num_codebooks": 3, "pad_token_id": 16, "bos_token_id": 16,
+}  # fmt: skip
+MUSICGEN_DECODER = CodebookCase(
+    config="MusicgenDecoderConfig",
+    model="MusicgenForCausalLM",
+    ids="input_ids",
+    tiny=MUSICGEN_SIZES,
+    samples=make_samples(
+        {"input_ids": CodebookIds("seq", 17, 3), "attention_mask": PaddingMask("seq")},
+        {"seq": (7, 1, 4)},
+    ),
+)
+MUSICGEN = CodebookCase(
+    config="MusicgenConfig",
+    model="MusicgenForConditionalGeneration",
+    ids="decoder_input_ids",
+    tiny={
+        "text_encoder": {"model_type": "t5", "vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 20,
+                         "num_layers": 1, "num_heads": 2, "relative_attention_num_buckets": 8,
+                         "relative_attention_max_distance": 6, "pad_token_id": 30},
+        "audio_encoder": {"model_type": "encodec", "num_filters": 2, "hidden_size": 4, "codebook_dim": 4,
+                          "codebook_size": 16, "upsampling_ratios": [2], "num_lstm_layers": 1,
+                          "sampling_rate": 64, "target_bandwidths": [0.96]},
+        "decoder": MUSICGEN_SIZES,
+    },
+    results={"logits": "tgt"},
+    samples=make_samples(
+        {
+            "input_ids": TokenIds("src", 29),
+            "attention_mask": PaddingMask("src"),
+            "decoder_input_ids": CodebookIds("tgt", 17, 3),
+            "decoder_attention_mask": PaddingMask("tgt"),
+        },
+        {"src": (7, 1, 4), "tgt": (6, 2, 3)},
+    ),
+    suffix_scales={"Attention.q.weight": 6**-0.5},
+)  # fmt: skip
 AUDIO = {
+    "musicgen_decoder": RecordedCase(case=MUSICGEN_DECODER),
+    "musicgen": RecordedCase(case=MUSICGEN),
     "clap": RecordedCase(
         case=ModelCase(
             config="ClapConfig",

@@ -36,6 +36,7 @@ from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import (
     Arrays,
     BoundingBoxes,
+    CodebookIds,
     Field,
     FixedValues,
     PaddingMask,
@@ -49,7 +50,10 @@ from support.padded_batches import (
 ARCHIVE = Path(__file__).parents[1] / "kept" / "hf_outputs.npz"
 FIELDS: dict[str, type[Field]] = {
     kind.__name__: kind
-    for kind in (TokenIds, PaddingMask, FixedValues, Signal, PositionValues, BoundingBoxes)
+    for kind in (
+        *(TokenIds, CodebookIds, PaddingMask),
+        *(FixedValues, Signal, PositionValues, BoundingBoxes),
+    )
 }
 
 

@@ -5,7 +5,13 @@ decoding loop.
 from collections.abc import Callable, Mapping
 
 from specc.decode.generation_settings import merge_settings
-from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, StandaloneGeneratorGraph
+from specc.ir.model import (
+    DerivedGraphs,
+    KVBufferGraph,
+    ModelDefinition,
+    StandaloneGeneratorGraph,
+    count_codebooks,
+)
 from specc.transforms import pass_pipeline
 from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
 from support.generation_models import make_decoding
@@ -51,10 +57,12 @@ def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | Non
     return build_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
 
 
-def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel]:
-    def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel | None]:
+    def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
         generation = model.generation
         assert generation
+        if count_codebooks(model.graph.inputs[generation.sequence_input].type):
+            return None
         said: Mapping[str, object] = (
             {"num_beams": 3, "num_return_sequences": 2} if strategy == "beam" else {}
         )

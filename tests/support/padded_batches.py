@@ -23,6 +23,19 @@ class TokenIds:
 
 
 @dataclass(frozen=True)
+class CodebookIds:
+    """Token ids below `below` of each codebook at each position of the axis `dim`."""
+
+    dim: str
+    below: int
+    codebooks: int
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """Return the shape for a length."""
+        return (length, self.codebooks)
+
+
+@dataclass(frozen=True)
 class PaddingMask:
     """The padding mask of the axis `dim`."""
 
@@ -75,7 +88,7 @@ class BoundingBoxes:
         return (length, 4)
 
 
-Field = TokenIds | PaddingMask | FixedValues | Signal | PositionValues | BoundingBoxes
+Field = TokenIds | CodebookIds | PaddingMask | FixedValues | Signal | PositionValues | BoundingBoxes
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,7 @@ class Samples:
             width = max(n[field.dim] for n in self.lengths) + extra
             one = (
                 field.shape(width)
-                if isinstance(field, Signal | PositionValues | BoundingBoxes)
+                if isinstance(field, CodebookIds | Signal | PositionValues | BoundingBoxes)
                 else (width,)
             )
             array = _behind(field, (len(self.rows), *one), rng)
@@ -140,6 +153,8 @@ def make_samples(
         for name, field in fields.items():
             if isinstance(field, TokenIds):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
+            elif isinstance(field, CodebookIds):
+                made[name] = rng.integers(0, field.below, field.shape(per_row[row][field.dim]))
             elif isinstance(field, BoundingBoxes):
                 shape = field.shape(per_row[row][field.dim])
                 made[name] = _sample_boxes(rng, shape, field.below)
@@ -156,7 +171,7 @@ def make_samples(
 
 
 def _behind(
-    field: TokenIds | PaddingMask | Signal | PositionValues | BoundingBoxes,
+    field: TokenIds | CodebookIds | PaddingMask | Signal | PositionValues | BoundingBoxes,
     shape: tuple[int, ...],
     rng: np.random.Generator,
 ) -> NDArray[Any]:

@@ -114,6 +114,7 @@ SPECTROGRAM: dict[str, object] = {
     "window": 2,
     "aff_ratio": 2,
 }
+MUSICGEN_SIZES = TRANSFORMER_SIZES | {"vocab": 16, "codebooks": 3, "pad": 16, "start": 16}
 FAMILIES: dict[str, dict[str, object]] = {
     "detr": {
         "d": 16,
@@ -723,6 +724,24 @@ FAMILIES: dict[str, dict[str, object]] = {
         "strides": [3, 2, 2],
         "num_conv_pos_embeddings": 4,
         "pos_conv_groups": 2,
+    },
+    "musicgen_decoder": MUSICGEN_SIZES,
+    "musicgen": {
+        **{f"decoder.{k}": v for k, v in MUSICGEN_SIZES.items()},
+        "text.vocab": 17,
+        "text.d": 12,
+        "text.head_dim": 6,
+        "text.hidden": 20,
+        "text.heads": 2,
+        "text.encoder_layers": 1,
+        "text.buckets": 8,
+        "text.max_distance": 20,
+        "text.pad": 16,
+        "audio.d": 4,
+        "audio.residual_layers": 2,
+        "audio.filters": 2,
+        "audio.ratios": [2],
+        "audio.codebook_size": 16,
     },
     "encodec": {
         "d": 4,
