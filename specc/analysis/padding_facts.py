@@ -243,8 +243,9 @@ class PaddedRead:
 
     `has_interior_padding`: padding separates always-valid positions of the operand, with
     `valid_end_counts` positions before and after the padding. `has_interior_result_padding`: the
-    same for the result. `is_merged`: batch axis and position axis were merged into this axis. Each
-    padded position corresponds to `repeat_count` adjacent positions.
+    same for the result. `is_merged`: batch axis and position axis were merged into this axis, or
+    the position axis was concatenated with itself. Each padded position corresponds to
+    `repeat_count` adjacent positions.
     """
 
     node: Node

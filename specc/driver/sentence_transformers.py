@@ -46,12 +46,12 @@ POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
     "mean": "masked_mean_pool(x, kept)",
-    "mean_sqrt_len_tokens": "sum(x * rows, axis=1) / sqrt(max(sum(rows, axis=1), 1.0))",
-    "weightedmean": "sum(x * rows * weights, axis=1) / max(sum(rows * weights, axis=1), 1e-9)",
+    "mean_sqrt_len_tokens": "sum(x * _rows, axis=1) / sqrt(max(sum(_rows, axis=1), 1.0))",
+    "weightedmean": "sum(x * _rows * _weights, axis=1) / max(sum(_rows * _weights, axis=1), 1e-9)",
     "lasttoken": "last_token(x, kept)",
 }
-"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `rows` (the mask,
-[batch, seq, 1]) and `weights` (1-based positions)."""
+"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `_rows` (the mask,
+[batch, seq, 1]) and `_weights` (1-based positions)."""
 FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
 BASE_GRAPH = "embeddings"
@@ -223,8 +223,8 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
             f" -> ({SENTENCE_OUTPUT}: float[batch, _]) {{",
             f"  {hidden} = {called}",
             kept,
-            "  rows = insert(cast(kept, to=float), axis=2)",
-            f"  weights = insert(cast(positions({mask}), to=float) + 1.0, axis=2)",
+            "  _rows = insert(cast(kept, to=float), axis=2)",
+            f"  _weights = insert(cast(positions({mask}), to=float) + 1.0, axis=2)",
             *body.lines,
             "  return v",
             "}",

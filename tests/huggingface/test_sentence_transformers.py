@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.spec_loader import open_spec
+from specc.driver.sentence_transformers import POOLING_EQUATIONS
+from specc.driver.spec_loader import check_spec, open_spec
 
 KIND = "sentence_transformers.models"
 FILES: dict[str, Any] = {
@@ -74,6 +75,15 @@ def test_every_setting_has_an_effect(name: str, key: str, value: object, tmp_pat
     assert len(plain) > 1, plain
     changed = {**FILES, name: {**FILES[name], key: value}}
     assert get_outcome(tmp_path, changed) != plain
+
+
+@pytest.mark.parametrize("mode", POOLING_EQUATIONS)
+def test_every_pooling_mode_uses_all_names(mode: str, tmp_path: Path) -> None:
+    get_outcome(
+        tmp_path,
+        FILES | {"1_Pooling/config.json": {"embedding_dimension": 8, "pooling_mode": mode}},
+    )
+    assert not check_spec(open_spec(str(tmp_path))).warnings
 
 
 def test_custom_code(tmp_path: Path) -> None:
