@@ -154,7 +154,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
         raise_error(
             "E0753",
             "weights can be quantized by specc or by another tool, but not by both",
-            helps=["leave out --quantize or --for-quantizers"],
+            helps=["remove --quantize or --for-quantizers"],
         )
     return replace(target, fused_operators=target.fused_operators - MISREAD_OPERATORS)
 

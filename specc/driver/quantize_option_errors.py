@@ -145,7 +145,7 @@ def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str,
             f"`{flags[word]}` is for {ENTRY_DESCRIPTIONS[word]}, "
             f"which {kind_names or 'this compile'} does not use",
             helps=[
-                f"leave out `{flags[word]}`",
+                f"remove `{flags[word]}`",
                 f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
             ],
         )
@@ -183,7 +183,7 @@ def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
     """Raise E0951 with the reason. `span` is the `kv_cache` entry of the spec, or None if an option
     requested the int8 KV cache.
     """
-    fix = "compile with `--kv-cache none`" if span else "leave out `--kv-cache`"
+    fix = "compile with `--kv-cache none`" if span else "remove `--kv-cache`"
     raise_error(
         "E0951",
         "the KV cache cannot be int8",

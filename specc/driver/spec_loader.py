@@ -348,7 +348,7 @@ def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length"
         )
-        raise_error("E0435", title, helps=["leave it out"])
+        raise_error("E0435", title, helps=["remove `--context-length`"])
 
 
 def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:

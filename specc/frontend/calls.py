@@ -198,7 +198,7 @@ def _pair_with_parameters(
 
 def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
     plural = "s" * (input_count > 1)
-    title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, but more are given"
+    title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, but more were passed"
     options = [p.name for p in builtin.parameters if not p.is_positional]
     named = [f"options are named: `{options[0]}=…`"] if options else []
     first = next((p for p in builtin.parameters if p.is_positional), None)

@@ -132,7 +132,7 @@ FOREIGN_OPERATIONS = {
     'parameter(shape=[8], init="ones") @ gain`',
     # features that specs do not have
     "dropout1d dropout2d droppath stochasticdepth detach stopgradient contiguous clone copy "
-    "checkpoint": "a spec describes inference: leave it out",
+    "checkpoint": "a spec describes inference: remove this call",
     "rand randn randint randnlike bernoulli multinomial": "a spec has no random numbers: noise "
     "is an input of the graph",
     "print assert log_tensor breakpoint": "output intermediate values with `specc compile --tap "

@@ -67,7 +67,7 @@ def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
     whole line.
     """
     for span in spans:
-        source, title = span.source.text, f"leave out `{span.text}`"
+        source, title = span.source.text, f"remove `{span.text}`"
         start, end = span.start, span.end
         comma_after = re.compile(r"\s*,\s*").match(source, end)
         comma_before = re.search(r"\s*,\s*$", source[:start])
@@ -290,9 +290,7 @@ CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """The pattern of a help text that ends with code to write."""
-REMOVAL_START = re.compile(
-    r"(?:delete it|leave out one of the two|(?:leave|remove) (?:it|one of the two))\b"
-)
+REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
 """The pattern of the beginning of a help text about removing code."""
 ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(

@@ -255,8 +255,8 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
         shown = escape_text(placeholder)
         raise_error(
             "E0991",
-            f"the prompt has {len(rest)} image placeholder{'s' * (len(rest) != 1)}, and "
-            + ("1 image is given" if len(grids) == 1 else f"{len(grids)} images are given"),
+            f"the prompt has {len(rest)} image placeholder{'s' * (len(rest) != 1)}, but "
+            + ("1 image was passed" if len(grids) == 1 else f"{len(grids)} images were passed"),
             notes=[f"the placeholder of an image is `{shown}`"],
             helps=[
                 f"write `{shown}` in the prompt where each image belongs",

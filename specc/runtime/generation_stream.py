@@ -64,8 +64,8 @@ def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], 
 
 @dataclass(kw_only=True)
 class GenerationStream(GenerationRequest):
-    """A batch of sequences in generation. Iterate over it for tokens, over `pieces` for text, or
-    get `results` for the final sequences.
+    """A batch of sequences during generation. Iterate over it for tokens, over `pieces` for text,
+    or get `results` for the final sequences.
 
     `logged_steps` caches the decode steps, so that a second iteration starts from the beginning.
     `hypotheses` are the results of beam search once it has ended.

@@ -83,7 +83,7 @@ WRONG = {
     "in place": ("x *= 2.0", "E0101", "`x = x * …`"),
     "reshape": ("x = reshape(x, [batch, n, 2, 4])", "E0204", "`split(x, into=[2, 4], axis=2)`"),
     "conv2d": ("x = conv2d(x, out=3, kernel=3) @ c", "E0204", "write `conv`"),
-    "drop_path": ("x = drop_path(x, 0.1)", "E0204", "leave it out"),
+    "drop_path": ("x = drop_path(x, 0.1)", "E0204", "remove this call"),
     "a slip": ("x = layer_nrom(x, eps=1e-5) @ norm", "E0204", "did you mean `layer_norm`?"),
     "a slip of a foreign word": ("x = sofmax(x)", "E0204", "did you mean `softmax`?"),
     "an axis": ("x = x + x[:, 0]", "E0302", "`insert(x[:, 0], axis=1)`"),

@@ -97,7 +97,7 @@ def check_statement(tmp_path: Path, value: str) -> str:
         ("torch.cat([x, x])", "E0204", "concat("),
         ("nn.LayerNorm(x)", "E0204", "`layer_norm`"),
         ("nn.Dropout(x)", "E0204", "`dropout`"),
-        ("nn.Dropout2d(x)", "E0204", "leave it out"),
+        ("nn.Dropout2d(x)", "E0204", "remove this call"),
         ("x.reshape(3)", "E0204", "rearrange("),
         ("x.softmax(3)", "E0204", "`softmax`"),
         ("x.shape", "E0202", "length("),

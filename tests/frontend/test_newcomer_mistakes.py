@@ -85,7 +85,7 @@ IN_FILE = [
         "config { d: 8  layers: int = 2 }",
         "`name: int = 8`",
     ),
-    ("layers: int = 2 }", ", layers: int = 2 }", "leave out the comma"),
+    ("layers: int = 2 }", ", layers: int = 2 }", "remove the comma"),
     ("config { d: int = 8", 'config { s: str = "a"  d: int = 8', "`text`"),
     ("dims batch, n", "dims [batch, n]", "without brackets"),
     ("dims batch, n", "dims batch, n = 8", "`config`"),

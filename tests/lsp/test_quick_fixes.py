@@ -105,7 +105,7 @@ CLASSES = {
     "E0302-two-lengths": "add `where src = tgt`",
     "E0601-numbers-as-mask": "write `bias > 0`",
     "W0601-every-second-row": "declare `keep: keep[batch, n] right`",
-    "W0505-one-call": "leave out `share encoder.proj`",
+    "W0505-one-call": "remove `share encoder.proj`",
     "E0113-version": "write `specc 1`",
     "E0125-two-keys-yaml": "write `repeat`",
     "E0526-two-calls-yaml": "add `weights: [{share: inner}]`",

@@ -33,9 +33,9 @@ def test_plain_placeholders_are_replaced_by_the_tokenizer() -> None:
 @pytest.mark.parametrize(
     ("text", "count", "title"),
     [
-        ("What is this?", 1, "the prompt has 0 image placeholders, and 1 image is given"),
-        ("<i> <i>", 1, "the prompt has 2 image placeholders, and 1 image is given"),
-        ("<i>", 3, "the prompt has 1 image placeholder, and 3 images are given"),
+        ("What is this?", 1, "the prompt has 0 image placeholders, but 1 image was passed"),
+        ("<i> <i>", 1, "the prompt has 2 image placeholders, but 1 image was passed"),
+        ("<i>", 3, "the prompt has 1 image placeholder, but 3 images were passed"),
     ],
 )
 @pytest.mark.parametrize("record", [TILED, PLAIN])

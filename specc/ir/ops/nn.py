@@ -175,7 +175,8 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     (arXiv:1706.03762, sec. 3.5).
 
     `interleaved`: sine at even, cosine at odd features, as in the paper. `halves`: all sines,
-    then all cosines (Marian). `fairseq`: halves with frequencies `base^(-n / (dim/2 - 1))`.
+    then all cosines (Marian). `fairseq`: as `halves`, with the frequencies
+    `base^(-n / (dim/2 - 1))`.
     Angles are computed in float64 and rounded once.
     """
 

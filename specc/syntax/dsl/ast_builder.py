@@ -105,7 +105,7 @@ class AstBuilder(ErrorCollector):
         )
 
     def report_duplicates(
-        self, description: str, children: Iterable[object], help: str = "leave one of the two out"
+        self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
         """Report each duplicate name among the children."""
         seen: dict[str, Span | None] = {}

@@ -63,7 +63,7 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("directive",),
         "a YAML directive is not part of the language",
-        "leave out lines that start with `%`",
+        "remove lines that start with `%`",
     ),
 )
 """Phrases of PyYAML messages, with the title and the fix of the diagnostic."""
@@ -321,11 +321,11 @@ class YamlComposer:
         first = next(e.value for e in top.entries if e.key.value == key)
         section = isinstance(first, YamlMapping) and len(self.stack) == 1
         if section or isinstance(first, YamlSequence):
-            return f"merge both under one `{key}`, or leave one of the two out"
+            return f"merge both under one `{key}`, or remove one of the two"
         # the last entry of the stack is the map itself
         if not top.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
-            return f"write `- {key}: …` for a further entry, or leave one of the two out"
-        return "leave one of the two out"
+            return f"write `- {key}: …` for a further entry, or remove one of the two"
+        return "remove one of the two"
 
 
 def find_last_entry_end(top: OpenSequence | OpenMapping) -> int:

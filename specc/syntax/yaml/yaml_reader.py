@@ -162,7 +162,7 @@ class YamlReader(ErrorCollector):
     def report_duplicate(self, subject: str, span: Span, first_span: Span | None = None) -> None:
         """Report a duplicate."""
         others = [Label(first_span, "first here")] if first_span is not None else []
-        fix = "leave one of the two out"
+        fix = "remove one of the two"
         self.report_error(
             "E0116", f"{subject} is duplicated", span, "again here", fix, related_labels=others
         )
