@@ -42,7 +42,7 @@ from specc.analysis.padding_position_ids import (
     is_padding_exposed,
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
-from specc.analysis.padding_values import infer_padding_facts
+from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
 from specc.analysis.padding_windows import can_keep_padding_facts
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops
@@ -196,11 +196,8 @@ class PaddingDataflow:
             for k in dependences
             if k.result_axis is not None and self.is_reading_padded_axis(node, k)
         ]
-        keeps = {
-            k
-            for k in padded_links
-            if can_keep_padding_facts(self.make_padded_read(node, k, operand_facts))
-        }
+        reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
+        keeps = {read.dependence for read in reads if can_keep_padding_facts(read)}
         padded_result = PaddedResult(
             node=node,
             value=value,
@@ -222,6 +219,7 @@ class PaddingDataflow:
             facts = _drop_nonfinite_facts(facts)
         return replace(
             facts,
+            zero_sides=infer_zero_sides(padded_result, reads),
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),

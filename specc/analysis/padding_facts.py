@@ -43,6 +43,7 @@ class PaddingFacts:
     rotation of its features by angles that depend on this amount. `is_valid_index`: it contains
     indices of valid positions. `constants`: the constant at padded positions, by axis.
     `fill_constants`: those of them that positions added by `pad` or `concat` hold, too.
+    `zero_sides`: the sides of each axis, `left` and `right`, whose padding is known to be zero.
     `repeated_axes`: axes along which padded positions repeat the last valid one. `sorted_axes`:
     axes in sorted order, with padded positions last. `reversed_axes`: axes reversed by `flip`,
     including their padding. `rolled_axes`: axes rotated by `roll`, including their padding, each
@@ -65,6 +66,7 @@ class PaddingFacts:
     is_valid_index: bool = False
     constants: Mapping[int, float] = field(default_factory=dict)
     fill_constants: Mapping[int, float] = field(default_factory=dict)
+    zero_sides: Mapping[int, frozenset[str]] = field(default_factory=dict)
     repeated_axes: frozenset[int] = frozenset()
     sorted_axes: frozenset[int] = frozenset()
     reversed_axes: frozenset[int] = frozenset()
@@ -142,6 +144,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
         facts,
         constants=shift_keys(facts.constants),
         fill_constants=shift_keys(facts.fill_constants),
+        zero_sides=shift_keys(facts.zero_sides),
         **shifted,
         infinity_mask=None,
         rotation=turned,

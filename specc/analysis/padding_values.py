@@ -35,7 +35,7 @@ from math import inf
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
 from specc.analysis.padding_axis_order import find_sort_index_axes, find_sorted_axes
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
-from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
     can_hold_mask_constants,
     can_padding_hold_mask_constants,
@@ -52,6 +52,7 @@ from specc.analysis.padding_nonfinite import (
     find_repeated_axes,
 )
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
+from specc.analysis.padding_windows import find_kept_sides
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.ir import ops
 from specc.ir.graph import Node
@@ -210,12 +211,33 @@ def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> boo
     return keep is not None and 1 in keep.zero_pad_axes
 
 
+def infer_zero_sides(
+    padded_result: PaddedResult, reads: Iterable[PaddedRead]
+) -> dict[int, frozenset[str]]:
+    """Return the sides on which the padding of each axis is false, for slices of a mask and for
+    conjunctions of such slices, e.g. `keep[:, 1:] & keep[:, :-1]`.
+    """
+    op, sides = padded_result.op, dict[int, frozenset[str]]()
+    if isinstance(op, ops.Slice):
+        sliced = (r for r in reads if r.axis == op.axis and r.is_zero)
+        unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
+        return {r.axis: find_kept_sides(r) for r in unsorted}
+    if isinstance(op, ops.And):
+        for k in padded_result.dependences:
+            known = padded_result.operand_facts[k.operand].zero_sides.get(k.operand_axis)
+            if k.result_axis is not None and known:
+                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | known
+    return sides
+
+
 def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
     zero, has_padding = (
         padded_result.list_operands_with_fact("zero_pad_axes", axis),
         padded_result.list_operands_with_axis(axis),
     )
+    if len(infer_zero_sides(padded_result, ()).get(axis, ())) == 2:
+        return True
     if isinstance(padded_result.op, ops.Concat):
         # An operand of `concat` without padded positions contains other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]

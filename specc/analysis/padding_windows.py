@@ -38,6 +38,12 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
     return False
 
 
+def find_kept_sides(read: PaddedRead) -> frozenset[str]:
+    """Return the sides, `left` and `right`, on which a slice keeps facts about padded positions."""
+    dropped = zip(("left", "right"), _iterate_dropped_counts(read), strict=True)
+    return frozenset(side for side, over in dropped if over <= 0)
+
+
 def _is_reading_only_padding(read: PaddedRead) -> bool:
     """Return True if padded positions of a window's result depend only on padded positions."""
     is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last

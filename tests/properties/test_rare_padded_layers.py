@@ -6,7 +6,7 @@ import pytest
 from support.random_padded_specs import compare_spec_with_padding, elaborate_padded_spec
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
-from specc.analysis import padding_dataflow, padding_invariance, padding_windows
+from specc.analysis import padding_dataflow, padding_invariance, padding_values, padding_windows
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 REPEATED = "concat([{x}, tanh({x})], axis=1) ; concat([{keep}, {keep}], axis=1)"
 """A stream and its mask, in which padding is between the valid positions."""
+PAIRS = "{x}[:, 1:] - {x}[:, :-1] ; "
 BEST = "argmax(where({keep}, sum({x}), -inf), axis=1)"
 LEAKS = {
     "an index into an axis with positions before it": (
@@ -48,12 +49,34 @@ LEAKS = {
         " ; {x} + sum(tanh(conv({p}3, out=4, kernel=2, padding=same) @ c{p}) * float({p}2)[..., none], axis=1)[:, none]",
         SIDES,
     ),
+    "a mask of the second of each pair": (
+        f"{PAIRS}{{keep}}[:, 1:] & {{keep}}[:, 1:] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
+        ("left", ""),
+    ),
+    "a mask of the first of each pair": (
+        f"{PAIRS}{{keep}}[:, :-1] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
+        ("right", ""),
+    ),
+    "a mask of distant pairs": (
+        "{x}[:, 2:] - {x}[:, 1:-1] ; {keep}[:, 2:] & {keep}[:, 1:-1]"
+        " ; {x} + masked_mean_pool({p}1, {p}2)[:, none]",
+        ("left", ""),
+    ),
     "a slice of a concatenated stream": (
         f"{REPEATED} ; {{x}} + masked_mean_pool({{p}}1[:, 1:-1], {{p}}2[:, 1:-1])[:, none]",
         SIDES,
     ),
 }
 CLEAN = {
+    "a mask of pairs": (
+        f"{PAIRS}{{keep}}[:, 1:] & {{keep}}[:, :-1] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
+        SIDES,
+    ),
+    "a mask of three in a row": (
+        "{x}[:, 2:] - {x}[:, :-2] ; {keep}[:, 2:] & {keep}[:, 1:-1] & {keep}[:, :-2]"
+        " ; {x} + masked_mean_pool({p}1, {p}2)[:, none]",
+        SIDES,
+    ),
     "the mean of a concatenated stream": (
         f"{REPEATED} ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
         SIDES,
@@ -116,6 +139,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         padding_windows,
         "_is_reading_only_padding",
         lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
+    ),
+    "a slice keeps the zeros on both sides": (
+        padding_values,
+        "find_kept_sides",
+        lambda read: frozenset({"left", "right"}),
     ),
     "distances on a concatenated axis have no effect": (
         padding_invariance,
