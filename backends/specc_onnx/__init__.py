@@ -1,7 +1,7 @@
 """The ONNX backend: lower IR to ONNX models for a target, then verify, write and run these models.
 
-`specc.backend` defines the protocols. Names are imported on first access, because running a
-model needs no lowering rules.
+`specc.backend` defines the protocols. Names are imported on first access, so that running a model
+does not import the lowering rules.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the modules of the public names: the model reader, or the compiler."""
+    """Import a public name on first access, from the module that reads models or from the
+    compiler.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):

@@ -3,7 +3,7 @@
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
 denormals does not change results, because every softmax sum also contains a term of 1. ONNX
 Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
-thread, which also computes. This module sets the mode through C's `fenv.h`, if the platform has
+thread, which also runs kernels. This module sets the mode through C's `fenv.h`, if the platform has
 this header, and restores the previous mode after every run, so that NumPy on the same thread keeps
 its denormals.
 """
@@ -23,7 +23,7 @@ FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
 denormals-are-zero bits."""
 
 FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
-"""The session option that makes ONNX Runtime flush denormals on its own threads."""
+"""The session option that makes ONNX Runtime flush denormals on the threads of its pool."""
 
 
 class FloatMode:
@@ -51,7 +51,9 @@ class FloatMode:
 
 @cache
 def get_float_mode() -> FloatMode | None:
-    """Return the flush-to-zero mode of this platform (tested once), or None if unsupported."""
+    """Return the flush-to-zero mode of this platform (probed once), or None if it is
+    unsupported.
+    """
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None

@@ -2,10 +2,10 @@
 back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
-`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. Therefore this module
-allows nodes that depend only on dimensions, constants and scalars to run on the CPU. Any other node
-on the CPU is an error that names the node, because a silent fallback would make GPU measurements
-wrong.
+`disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. Therefore, this module
+allows nodes that depend only on dimensions, constants and one-element tensors to run on the CPU.
+Any other node on the CPU is an error that names the node, because a silent fallback would make GPU
+measurements wrong.
 """
 
 import io
@@ -26,7 +26,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
 HELPER_OPSET, HELPER_IR_VERSION = 17, 8
-"""The oldest supported opset and its IR version."""
+"""The opset and IR version of one-node helper models: the oldest supported opset."""
 
 
 def gather_on_device(
@@ -72,7 +72,9 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Build a one-node model for operands with the given ONNX element types and ranks."""
+    """Build a one-node model for operands with the given (ONNX element type, rank) pairs, and open
+    a session.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -96,18 +98,18 @@ def _make_operator_session(
 
 
 LENGTH_OPERATORS = frozenset({"Shape", "Size"})
-"""Operators whose results are always lengths."""
+"""Operators whose results are always dimensions."""
 
 SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
-"""Element types of scalar graph inputs such as limits, counters and conditions."""
+"""Element types of one-element graph inputs such as limits, counters and conditions."""
 
 NodeKey = tuple[str, str]
 """Operator type and name of a node, as reported by ONNX Runtime."""
 
 
 def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
-    """Return the distinct nodes among `cpu_nodes` that are not shape computations, in order. Nodes
-    that ONNX Runtime inserted are included.
+    """Return the distinct nodes among `cpu_nodes` that are not shape computations, in graph order.
+    Nodes that ONNX Runtime inserted are included.
     """
     is_shape_node: dict[NodeKey, bool] = {}
     for key, computes_lengths in _classify_nodes(model.graph, {}):
@@ -118,9 +120,9 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, including nodes in bodies, with True if the node computes only dimensions
-    and scalars. `outer_scalars` maps each outer value to True if the value is a scalar: a length, a
-    constant, or a value computed from these.
+    """Yield every node, including nodes in subgraphs, with True if the node computes only
+    dimensions and one-element tensors. `outer_scalars` maps each outer value to True if it is a
+    dimension, a constant, or computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
@@ -139,7 +141,9 @@ def _list_bodies(node: NodeProto) -> list[GraphProto]:
 
 
 def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
-    """Map each initializer and graph input to True if it is a constant or a scalar."""
+    """Map each initializer and graph input name to True if it is a constant or a one-element
+    tensor.
+    """
     constants = [t.name for t in graph.initializer]
     constants += (t.values.name for t in graph.sparse_initializer)
     return {**dict.fromkeys(constants, True), **{i.name: _is_scalar_input(i) for i in graph.input}}
@@ -168,7 +172,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
     "qnn": "QNNExecutionProvider",
     "xnnpack": "XnnpackExecutionProvider",
 }
-"""ONNX Runtime's provider names, by the provider names on the command line."""
+"""ONNX Runtime's provider names, keyed by the provider names of the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
 """Options of each provider. TF32 is disabled for f32 MatMuls, so that results agree with the
@@ -182,8 +186,8 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""The log level that reports only fatal errors (other errors are exceptions), and ONNX Runtime's
-default.
+"""The log level at which ONNX Runtime logs only fatal errors (other errors raise exceptions), and
+its default.
 """
 
 MAX_NAMED_NODES = 6
@@ -197,8 +201,8 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
 
 
 def get_ort_provider(provider: str) -> str:
-    """Return ONNX Runtime's provider name. Raise E0921 for an unknown provider, and E0922 for a
-    provider that is not installed.
+    """Return ONNX Runtime's name of a provider. Raise E0921 for an unknown provider, and E0922 for
+    a provider that is not installed.
     """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
     installed = [
@@ -248,7 +252,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # libraries that are not in these packages may be installed elsewhere
+        # libraries that are not in these Python packages may be installed elsewhere
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)
@@ -300,5 +304,5 @@ def check_node_placement(
 
 
 def format_quoted_names(names: Iterable[str]) -> str:
-    """Format names for a message."""
+    """Format names as a quoted list for a message."""
     return ", ".join(f"`{n}`" for n in names) or "none"

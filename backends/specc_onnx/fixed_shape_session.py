@@ -53,7 +53,7 @@ class FixedShapeModel:
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
-        """Return the outputs by name."""
+        """The declared outputs by name."""
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

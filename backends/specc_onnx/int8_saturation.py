@@ -1,10 +1,10 @@
 """Exact int8 products on x86 CPUs without VNNI.
 
 On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
-saturates the sum of two products at 16 bits. Results differed by up to 0.3 of their largest value.
-Its kernels for uint8 weights are exact, so weights are converted before a session is created. ONNX
-Runtime's own option for this, `session.x64quantprecision`, rejects models that share weights or
-zero points between nodes, and ignores weights in subgraphs and computed weights.
+saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
+result. Its kernels for uint8 weights are exact, so weights are converted before a session is
+created. ONNX Runtime's own option for this, `session.x64quantprecision`, rejects models that share
+weights or zero points between nodes, and ignores weights in subgraphs and computed weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ def avoid_saturation(
 ) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
     """Return the model with uint8 weights in integer products if int8 weights saturate on this CPU,
     and the converted external weights, which are added to `options` and must outlive the session.
-    Return unreadable models unchanged: ONNX Runtime reports the error.
+    Return an unreadable model unchanged, so that ONNX Runtime reports the error.
     """
     if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
         return model, ()
@@ -52,7 +52,7 @@ def avoid_saturation(
 
 
 def read_graph(model: str | bytes) -> ModelProto | None:
-    """Return a model without its external data, or None if it cannot be read."""
+    """Parse a model without its external data; return None if it cannot be read."""
     try:
         proto: ModelProto = (
             ModelProto.FromString(model)
@@ -103,7 +103,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
             for weights, zero_point, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
                 name = node.input[weights]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
-                # the second condition: the weights were converted before
+                # the second operand of `or`: the weights were converted before
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
                 names = converted if name in constants else computed
@@ -177,6 +177,6 @@ def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
 
 
 def _set_operand(node: NodeProto, index: int, name: str) -> None:
-    """Set an operand of a node, which may have been omitted."""
+    """Set an operand of a node, appending empty names if trailing operands are omitted."""
     node.input.extend([""] * (index + 1 - len(node.input)))
     node.input[index] = name

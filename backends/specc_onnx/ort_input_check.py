@@ -1,4 +1,4 @@
-"""Check input arrays against the declared types and shapes of a model; errors name the arrays."""
+"""Check input arrays against the declared types and shapes of a model; errors name the input."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,7 @@ def prepare_ort_input(
             f"the input `{name}` has element type {array.dtype}, expected {slot.dtype}",
             helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
         )
-    # np.ascontiguousarray would add an axis to scalars
+    # `np.ascontiguousarray` converts scalars to 1-D arrays
     return np.asarray(array, dtype=slot.dtype, order="C")
 
 

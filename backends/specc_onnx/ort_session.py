@@ -62,8 +62,8 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have
-    default values; `converted_weights` are kept because the session reads them in place.
+    """An ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have default
+    values; `converted_weights` are kept alive because the session reads them in place.
     """
 
     session: onnxruntime.InferenceSession
@@ -77,8 +77,8 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Return all outputs, or the outputs in `output_names`. Raise E0907, E0910 to E0912 or
-        E0924.
+        """Run the model; return all outputs, or those in `output_names`. Raise E0907, E0910 to
+        E0912 or E0924.
         """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
@@ -158,7 +158,9 @@ class OrtModel:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
     ) -> "OrtIOBindingRun":
-        """Return a runner that binds inputs for all runs and writes outputs to `output_buffers`."""
+        """Return a runner that binds `inputs` once for all runs and writes outputs to
+        `output_buffers`.
+        """
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -169,7 +171,7 @@ class OrtModel:
     def _run_session(
         self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
-        """Run the session on the calling thread; return all outputs."""
+        """Run the session on the calling thread; return the values of all outputs."""
         with self.guard_run():
             results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
@@ -187,7 +189,9 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtIOBindingRun:
-    """Repeated runs of a model with some bound inputs and `bound_outputs`."""
+    """Repeated runs of a model in which some inputs and the `bound_outputs` are bound to device
+    buffers.
+    """
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -234,8 +238,8 @@ def open_ort_model_bytes(
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a model in memory with external weights in `directory`. If
-    `without_activation_quantization`, activations are not quantized; `lengths` maps symbols to
-    static lengths; if `as_cuda_graph`, runs are captured as a CUDA graph.
+    `without_activation_quantization`, activations are not quantized; `lengths` maps symbolic
+    dimensions to static sizes; if `as_cuda_graph`, runs are captured as a CUDA graph.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
@@ -289,7 +293,7 @@ def _create_session(
 
 
 def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
-    """Raise E0923; the message has a help text for bf16 models on the CPU."""
+    """Raise E0923; the message has help for bf16 models on the CPU."""
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):
         raise_error(
@@ -336,7 +340,7 @@ def _make_session_options(
 
 
 def _format_directory(directory: Path, name: str) -> str:
-    """Return a directory as text for ONNX Runtime. Raise E0923 if it is not valid UTF-8."""
+    """Return a directory as a string for ONNX Runtime. Raise E0923 if it is not valid UTF-8."""
     path = str(directory.resolve())
     try:
         path.encode()
@@ -360,7 +364,7 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSpec]:
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a failed `GatherND` node, which implements indexing such as `x[:, t]`."""
+"""Help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Build standalone generators: decode step and decoding strategy in one ONNX loop.
+"""Build standalone generators: the decode step and the decoding strategy in one ONNX `Loop`.
 
 Input: derived graphs and decoding settings. Output: a model that maps prompt tokens to generated
 tokens.

@@ -1,4 +1,4 @@
-"""Inputs of a standalone generator, and the context that its builders share."""
+"""Inputs of a standalone generator, and the context that the functions that build it share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,9 @@ NO_TOKEN = -1
 
 
 def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
-    """Return the scalar inputs of the model with their element types, in order."""
+    """Return the scalar inputs of the model with their element types, in the order of the
+    signature.
+    """
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":
         scalars |= {SEED_INPUT: "i64", **SAMPLING_INPUTS}
@@ -58,7 +60,8 @@ class LoopCarry:
 @dataclass(frozen=True, slots=True)
 class TokenSelection:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
-    (None without beam search), `should_continue` bool[], and the carries after the step.
+    (None without beam search), `should_continue` bool[], and the loop-carried values after the
+    step.
     """
 
     tokens: str
@@ -73,19 +76,19 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @classmethod
     def from_graph(cls, source: StandaloneGeneratorGraph) -> "GeneratorDefinition":
-        """Return the generator parts of the graph `source`."""
+        """Return the definition of the standalone generator `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Return all used weights, in the order of the spec."""
+        """Return all used parameters, in the order of the spec."""
         encode = self.derived.encode.parameters if self.derived.encode else {}
         used = {**encode, **self.derived.step.parameters}
         return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
 
     @property
     def weight_graph(self) -> Graph:
-        """Return a graph with all used weights, for planning their storage."""
+        """Return a graph that contains all used parameters, to plan their storage."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
@@ -176,11 +179,11 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """A standalone generator under construction: the `types` of the spec's inputs, the names of
-    scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs. Each
-    sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose size is
-    fixed, `repeat_count` is the number of beams. Otherwise it is 1, and the first step expands
-    sequences to beams.
+    """A standalone generator under construction: the `types` of the inputs of the spec, the names
+    of scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs.
+    Each sequence is repeated `repeat_count` times. If an encoder output has a batch axis, whose
+    size is fixed, `repeat_count` is the number of beams. Otherwise, it is 1, and the first step
+    expands each sequence to several beams.
     """
 
     parts: GeneratorDefinition
@@ -193,7 +196,7 @@ class GenerationContext:
 
     @property
     def derived(self) -> DerivedGraphs:
-        """Return the encoder and decode step."""
+        """The encoder graph and the decode step."""
         return self.parts.derived
 
     @property
@@ -221,7 +224,7 @@ class GenerationContext:
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        """Bind the inputs and weights of the next graph to tensors."""
+        """Bind the inputs and weights of the next graph to lower to tensors."""
         g = self.g
         read = {a for node, _ in graph.nodes for a in node.args if a}
         read |= set(graph.outputs.values())

@@ -1,5 +1,5 @@
-"""Emit the logits processors of a standalone generator: `bad_words_ids`, n-grams, forced and
-suppressed tokens, minimum length, repetition penalty.
+"""Emit the logits processors of a standalone generator: `bad_words_ids`, repeated n-grams, forced
+and suppressed tokens, minimum length, repetition penalty.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
     is_counted = g.emit_node("And", is_token, is_known)
     if padding_mask is not None:
         is_counted = g.emit_node("And", is_counted, padding_mask)
-    # padding is written to an additional column, which is sliced off
+    # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = g.emit_node("Where", is_counted, prompt, vocabulary)
     shape = g.emit_node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
     no_tokens = g.emit_node("Expand", False, shape)
@@ -36,7 +36,9 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
-    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] set to true."""
+    """Emit `seen` bool[batch, vocabulary] with the entries of the tokens i64[batch, n] set to
+    true.
+    """
     true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
 
@@ -93,7 +95,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
     length = emit_axis_length(g, prompt, 1)
     later_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
     columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), later_count)
-    # padding is written to an additional column, which is sliced off
+    # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = g.emit_node("Where", padding_mask, columns, length)
     batch_size = emit_axis_length(g, prompt, 0)
     shape = g.emit_node("Concat", batch_size, g.emit_node("Add", length, [1]), axis=0)
@@ -132,7 +134,7 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
     """Emit the mask of the tokens that would repeat an n-gram of the history (arXiv:1705.04304,
     sec. 2.5).
     """
-    # Column s is the n-gram that starts at position s.
+    # Column `s` contains the n-gram that starts at position `s`.
     last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
     is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
     for n in range(size - 1):
@@ -209,7 +211,7 @@ def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
 def _emit_history_rules(
     g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
-    """Emit scores with -inf for tokens that are banned depending on the token `history`."""
+    """Emit scores with -inf for tokens that are banned because of the token `history`."""
     for banned in emit_banned_tokens(g, decoding, history, vocabulary):
         scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
     return scores
@@ -218,9 +220,9 @@ def _emit_history_rules(
 def _emit_forced_scores(
     g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
 ) -> str:
-    """Emit the unmodified scores of `tokens`, and -inf for all other tokens."""
+    """Emit the scores before all logits processors for `tokens`, and -inf for all other tokens."""
     is_allowed = emit_token_set(g, tokens, vocabulary)
-    # a single forced token is certain: log-probability 0
+    # a single forced token has log-probability 0
     allowed_score = unrestricted if len(tokens) > 1 else 0.0
     return g.emit_node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
 

@@ -1,5 +1,5 @@
-"""Build the loop body: decode step, selection of the next token, loop-carried values of the next
-iteration.
+"""Build the body of the generation loop: decode step, selection of the next token, next
+loop-carried values.
 
 Loop-invariant nodes, such as the nodes that compute keys and values of encoder outputs, are hoisted
 into the main graph, because ONNX Runtime does not move nodes out of a loop body.
@@ -39,10 +39,11 @@ def hoist_invariant_nodes(
     step, g = context.derived.step, context.g
     invariant = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
-    # The other inputs of the step have tensors only inside the body.
+    # The other inputs of the step have tensors only inside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
-    # In the step, `batch` counts all beams; in the graph of the spec, it counts sequences.
+    # In the step, `batch` is the number of beams of all sequences; in the graph of the spec, it is
+    # the number of sequences.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
     types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
@@ -57,14 +58,14 @@ def hoist_invariant_nodes(
 
 def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
     """Return the loop-invariant nodes of `step`, which depend only on weights and encoder outputs,
-    in order.
+    in graph order.
     """
     known = {step.inputs[n] for n in loop_invariant_inputs}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
     invariant = []
     for node, results in step.nodes:
-        # The body of a `Scan` is not analyzed for captured values that vary.
+        # Captured values of a `Scan` body are not analyzed, so a `Scan` may vary between steps.
         if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, symbols):
             continue
         if all(a is None or a in known for a in node.args):
@@ -75,7 +76,7 @@ def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> l
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
     """Return True if no operand or result of a node has a dimension that changes between steps."""
-    # `Range(past)` has no operands but changes at every step.
+    # `Range(past)` has no operands, but its result changes in every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_lengths()
     return all(d.symbols() <= fixed_symbols for d in lengths)
@@ -83,7 +84,7 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
     """Return the input default that computes whether a generated token is valid, or None if all
-    tokens are valid. Raise E0944 if the default depends on inputs other than the token.
+    generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.
@@ -112,10 +113,10 @@ def _is_true_for_tokens(value: Value) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
-    """One loop iteration: `token_carries` (tokens and masks), `state_carries` (caches), the
-    `strategy`, the encoder outputs `loop_invariant_inputs`, and the `hoisted_nodes` computed from
-    them. `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is the
-    mask of these sequences.
+    """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
+    masks) and `state_carries` (caches), the `strategy`, the encoder outputs `loop_invariant_inputs`, and
+    the `hoisted_nodes` that depend only on them. `first_logits` are the logits of sequences without
+    a prompt; `empty_prompt_mask` is true for these sequences.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -128,13 +129,13 @@ class LoopIteration:
 
     @property
     def carries(self) -> list[LoopCarry]:
-        """Return every carry, in loop order."""
+        """Return every loop-carried value, in the order of the loop's inputs."""
         return [*self.token_carries, *self.state_carries, *self.strategy.carries]
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
-    """Build the `Loop` body. Its inputs are the iteration, the condition and the carries; its
-    outputs are the condition and the carries.
+    """Build the `Loop` body. Its inputs are the iteration, the condition and the loop-carried
+    values; its outputs are the condition and the next loop-carried values.
     """
     g, step, carries = context.g, context.derived.step, loop.carries
     state_count = len(loop.token_carries) + len(loop.state_carries)
@@ -168,7 +169,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
 
 
 def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
-    """Emit the decode step and return its logits."""
+    """Emit the decode step and return the name of its logits."""
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
     g.site = LoweringSite(("choose",))
@@ -182,9 +183,7 @@ def emit_first_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: str,
 ) -> str:
-    """Emit the logits of an iteration that may be the first iteration of a sequence without a
-    prompt.
-    """
+    """Emit the logits of an iteration that may be the first one of a sequence without a prompt."""
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
@@ -218,22 +217,22 @@ def emit_first_logits(
 
 
 def _emit_last_logits(context: GenerationContext) -> str:
-    """Return the logits of the last position, f32[batch, vocabulary]."""
+    """Return the name of the logits of the last position, f32[batch, vocabulary]."""
     tensor, g = (
         context.g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]],
         context.g,
     )
-    # The position axis of the logits may have been removed.
+    # The logits may have no position axis.
     is_2d = tensor.rank == 2
     name = tensor.name if is_2d else g.emit_node("Squeeze", tensor, [1])
-    # Scores are sums over many steps, so they are f32 in all models.
+    # Scores are sums over many steps, so they are f32 also in 16-bit models.
     return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
 
 
 def _list_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenSelection
 ) -> list[str]:
-    """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
+    """Return the next loop-carried values, in the order of `LoopIteration.carries`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
     token = emit_cast(
         context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, source_dtype="i64"
@@ -252,13 +251,13 @@ def _list_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenSelection
 ) -> str:
-    """Emit the padding mask with one additional position, which the default of the input may mask
-    out.
+    """Emit the padding mask with one additional position, which is false if the default of the
+    input masks out the new token.
     """
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
-    # If all generated tokens are valid, the beams of a sequence have equal masks.
+    # If all generated tokens are valid, all beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None
     if decision.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = g.emit_node("Gather", mask, decision.parents, axis=batch_axis)
@@ -272,8 +271,8 @@ def _emit_next_mask(
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
-        # In IR types, `batch` is the batch size of the spec, but the loop body runs with all beams,
-        # so these types are not recorded.
+        # In IR types, `batch` is the number of sequences, but the loop body runs with all beams, so
+        # these types are not recorded.
         types, g.bodies.open_bodies[-1].types = g.bodies.open_bodies[-1].types, {}
         lower_nodes(g, default)
         g.bodies.open_bodies[-1].types = types
@@ -288,15 +287,18 @@ def _emit_next_state(
     context: GenerationContext, state: DecodeState, decision: TokenSelection
 ) -> str:
     name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
-    # A beam continues with the cache of its parent. All beams share a state without a batch axis.
+    # A beam continues with the cache of its parent beam. All beams share a state without a batch
+    # axis.
     if decision.parents is None or state.batch_axis is None:
         return name
     return context.g.emit_node("Gather", name, decision.parents, axis=state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """Return the type of a carry after a step. Lengths that change get new symbols."""
-    # If the symbol were the same, ONNX's shape inference would expect the same length.
+    """Return the type of a loop-carried value after a step. Dimensions that change get new
+    symbols.
+    """
+    # For an equal symbol, ONNX's shape inference would expect an equal size.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.name}.{n}") for n, d in enumerate(carry.type.shape)
     )

@@ -1,7 +1,7 @@
 """Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
 The first iteration processes the complete prompt; later iterations process one token per sequence.
-KV caches are loop-carried values whose length increases: a loop body cannot update a buffer in
+KV caches are loop-carried values whose time axis grows: a loop body cannot update a buffer in
 place, so fixed-size buffers would be copied for every token. The body captures weights and encoder
 outputs from the main graph.
 """
@@ -103,7 +103,7 @@ def build_generation_model(
 def _make_generation_context(
     parts: GeneratorDefinition, target: Target, opset: int
 ) -> GenerationContext:
-    """Create the generation context, without any emitted nodes."""
+    """Create the context of a standalone generator, without any emitted nodes."""
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
     types = dict(parts.inputs)
     taken = set(types)
@@ -135,7 +135,7 @@ def _make_generation_context(
 
 
 def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
-    """Emit the initial values of the loop's carries into the main graph; return the iteration."""
+    """Emit the initial loop-carried values into the main graph; return the iteration."""
     g = context.g
     token_carries = [
         emit_prompt_carry(context),
@@ -177,7 +177,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower the start (BOS) token, input defaults and the encoder."""
+    """Lower the start (BOS) token, the input defaults and the encoder into the main graph."""
     g, parts = context.g, context.parts
     is_absent = _emit_begin_token(context) if parts.can_start_empty else None
     for graph in (*parts.default_graphs, context.derived.encode):
@@ -188,7 +188,7 @@ def lower_encoder(context: GenerationContext) -> None:
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
             if is_absent and name in parts.padding_masks:
-                # the first position exists even if it contains the pad token
+                # the first position is valid even if it contains the pad token
                 with_start = g.emit_node("Or", tensor, is_absent)
                 tensor = replace(tensor, name=with_start, value=None)
             context.main_tensors[name] = tensor
@@ -205,7 +205,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
         is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
-        # A slice of length 0 or 1 replaces an `If`, whose branches would need equal shapes.
+        # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
         start_tokens = g.emit_constant([list(context.decoding.start_token_ids)], type.dtype)
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
         count = g.emit_node(
@@ -215,7 +215,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
         start = g.emit_node("Slice", start, [0], count, [1])
         tokens = g.emit_node("Concat", start, tokens, axis=1)
     context.main_tensors[growing] = Tensor(tokens, type)
-    # From here on, the prompt length is the length of this value, not the length of the input.
+    # From here on, the prompt length is the size of this value, not the size of the input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
     for name in context.parts.optional_inputs:
         if name != growing:
@@ -224,7 +224,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
 
 
 def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> Tensor:
-    """Emit a mask input with leading valid positions, extended to the length of `tokens`."""
+    """Emit a padding mask with leading valid positions, extended to the number of `tokens`."""
     g = context.g
     mask = _emit_optional_input(context, name)
     missing = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
@@ -234,7 +234,7 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> str:
-    """Emit an optional input `[batch, n]`, where n is 0 if the caller omits the input."""
+    """Emit an optional input `[batch, n]`; `n` is 0 if the caller omits it."""
     g = context.g
     # An initializer with the name of an input is the default of the input; its batch size of 1 is
     # expanded.
@@ -245,7 +245,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
-    """Emit the carry of the token ids; its initial value is the whole prompt."""
+    """Emit the loop-carried token ids; their initial value is the whole prompt."""
     growing = context.derived.sequence_input
     ids = context.main_tensors[growing]
     default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
@@ -265,13 +265,15 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
 
 
 def emit_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
-    """Emit the carry of an input of the step from its value at the first step."""
+    """Emit the loop-carried value of a step input from its value at the first step."""
     type = context.derived.step.inputs[name].type
     return LoopCarry(name, type, context.repeat_for_beams(initial))
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit the carry of a state; its initial value is an output of `encode`, or empty."""
+    """Emit the loop-carried value of a decode state; its initial value is an output of `encode`, or
+    empty.
+    """
     if state.initial_output:
         initial = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
@@ -289,7 +291,7 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Emit an encoder output repeated for beams. The loop body captures it from the main graph."""
+    """Emit an encoder output, repeated for beams. The loop body captures it from the main graph."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)

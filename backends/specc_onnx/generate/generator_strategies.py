@@ -1,7 +1,7 @@
 """Emit greedy decoding, sampling, beam search and logits processors of a standalone generator.
 
 The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
-step into the loop body. The outputs are computed from the final values of the strategy's `carries`.
+step into the loop body. `map_outputs` computes the outputs from the final loop-carried values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 GENERATED_COUNT_DIM = Dim.symbol("made")
-"""Number of generated tokens."""
+"""Number of generated tokens in the loop-carried values of a strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class StrategyInputs:
 
     @property
     def limit(self) -> str:
-        """Return the maximum number of generated tokens, i64[]."""
+        """The maximum number of generated tokens, i64[]."""
         return self.scalar_names[MAX_TOKENS_INPUT]
 
     def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
-        """Emit the loop-carried inputs of the logits processors: `seen` bool[batch, vocabulary] for
+        """Emit the loop-carried values of the logits processors: `seen` bool[batch, vocabulary] for
         the repetition penalty, and `history` i64[batch, n] for n-grams and `bad_words_ids`.
         """
         carries = []
@@ -84,7 +84,7 @@ class StrategyInputs:
         iteration: str,
         history: Sequence[str],
     ) -> str:
-        """Emit the scores after the repetition penalty and the other logits processors."""
+        """Emit the scores after applying the repetition penalty and the other logits processors."""
         if decoding.has_repetition_penalty:
             scores = generator_logits_processors.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
@@ -104,7 +104,7 @@ class StrategyInputs:
 def _emit_updated_history(
     g: Emitter, decoding: DecodingConfig, history: Sequence[str], tokens: str
 ) -> list[str]:
-    """Emit the history carries extended by the new tokens, i64[batch, 1]."""
+    """Emit the history, extended by the new tokens i64[batch, 1]."""
     updated = []
     if decoding.has_repetition_penalty:
         updated.append(generator_logits_processors.emit_seen_tokens(g, history[0], tokens))
@@ -121,11 +121,11 @@ class DecodingStrategy(Protocol):
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenSelection:
-        """Emit one step for logits f32[batch, vocabulary] and the current carries."""
+        """Emit one step, given logits f32[batch, vocabulary] and the loop-carried values."""
         ...
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
-        """Return the outputs of the model, computed from the carries after the last step."""
+        """Return the outputs of the model, computed from the final loop-carried values."""
         ...
 
 
@@ -140,7 +140,7 @@ def make_decoding_strategy(
 
 
 class SingleSequenceStrategy:
-    """Greedy decoding or sampling. Finished sequences continue with the fill token. If an
+    """Greedy decoding or sampling. Finished sequences are padded with the fill token. If an
     unfinished sequence has invalid logits, generation ends with `NO_TOKEN`.
     """
 
@@ -181,7 +181,7 @@ class SingleSequenceStrategy:
         if self.sampler:
             sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
-            # the most likely token, or the lowest id if several tokens are equally likely
+            # the most likely token; of several equally likely tokens, the one with the lowest id
             sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.emit_node("Where", is_finished, 0.0, score)

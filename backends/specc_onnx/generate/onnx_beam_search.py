@@ -34,10 +34,10 @@ SEQUENCES_DIM = Dim.symbol("sentences")
 
 
 class BeamState(NamedTuple):
-    """Loop carries of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of live beams,
-    `finished_scores` and `finished_sequences` of finished hypotheses, `is_finished` bool[s, n],
-    true for slots that contain a finished hypothesis, and `can_improve` bool[s, 1], true for
-    sequences that can still improve.
+    """The loop-carried values of beam search: `scores` f32[s, n] and `sequences` i64[s, n, t] of
+    live beams, `finished_scores` and `finished_sequences` of finished hypotheses, `is_finished`
+    bool[s, n], true for slots that contain a finished hypothesis, and `can_improve` bool[s, 1],
+    true for sequences whose finished hypotheses can still improve.
     """
 
     scores: str
@@ -62,8 +62,8 @@ class BeamCandidates:
 
 
 def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
-    """Emit the fields of `BeamState` as loop carries for `sequences`, i64[1]. Initially, the beams
-    of a sequence are equal, so only one of them has a finite score.
+    """Emit the fields of `BeamState` as loop-carried values for `sequences`, i64[1]. Initially, the
+    beams of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
     shape = g.emit_node("Concat", sequences, [n], axis=0)
@@ -100,15 +100,15 @@ class BeamSearchStep:
 
     @property
     def candidate_count(self) -> int:
-        """Return the number of candidate continuations per sequence and step."""
+        """The number of candidate continuations per sequence and step."""
         # Each beam may finish with each stop token; `num_beams` other candidates remain.
         wanted = max(2, 1 + len(self.decoding.stop_token_ids)) * self.decoding.num_beams
         return min(wanted, self.decoding.num_beams * self.vocabulary)
 
 
 def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenSelection:
-    """Emit a step from log-probabilities `[s·n, vocabulary]`; the first step may have
-    `[s, vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
+    """Emit a step from log-probabilities `[s·n, vocabulary]`; in the first step, they may be `[s,
+    vocabulary]`. If a live beam has invalid logits, the search ends with `NO_TOKEN` and a NaN
     score.
     """
     g, n = step.g, step.decoding.num_beams
@@ -135,7 +135,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     is_invalid = g.emit_node(
         "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
     )
-    # unfinished sequences fail if a live beam has invalid logits
+    # unfinished sequences end if a live beam has invalid logits
     is_live = g.emit_node("Greater", step.state.scores, NO_SCORE)
     has_failed = g.emit_node(
         "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
@@ -176,7 +176,7 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
-    """Emit the best finished hypotheses, including those that finish in this step."""
+    """Emit the best finished hypotheses, including those of earlier steps."""
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
     leading = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
@@ -215,10 +215,10 @@ def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tu
 def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
-    """Emit bool[s, 1], true for sequences that can still improve. With `early_stopping`, a sequence
-    can improve while it has a live beam and fewer than `num_beams` finished hypotheses. Otherwise,
-    it can improve while its best live beam has a higher score than its worst finished
-    hypothesis.
+    """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. With
+    `early_stopping`, this holds while the sequence has a live beam and fewer than `num_beams`
+    finished hypotheses. Otherwise, it holds while its best live beam has a higher score than its
+    worst finished hypothesis.
     """
     g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
@@ -252,13 +252,13 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> st
 
 
 def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
-    """Emit scores with `NO_SCORE` where the condition holds."""
+    """Emit scores with `NO_SCORE` where the condition is true."""
     return g.emit_node("Where", condition, NO_SCORE, scores)
 
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
-    """Emit a logical "any" along `axis`, which is kept with length 1."""
-    # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
+    """Emit a logical OR reduction along `axis`, which is kept with size 1."""
+    # ONNX has no OR reduction, and `ReduceMax` accepts booleans from opset 20 on.
     return g.emit_node("Greater", emit_count_nonzero(g, x, axis, keepdims=True), 0)
 
 
@@ -274,11 +274,13 @@ def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
 
 
 def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int) -> str:
-    """Gather beams `[s, m]` of `x`, `[s, width, t]`, as `[s, m, t]`."""
+    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; the result is `[s, m,
+    t]`.
+    """
     g = step.g
     length = emit_axis_length(g, x, 2)
     count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])
-    # `t` is 0 before the first step, so a 0 in the shape must not mean that the axis is copied.
+    # `t` is 0 before the first step, so 0 must not mean "copy this axis" in the shape.
     flat_beams = g.emit_node(
         "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
     )

@@ -29,7 +29,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def check_sampling_opset(opset: int) -> None:
-    """Raise E0821 if the opset has no `BitwiseXor`, which the random number generator needs."""
+    """Raise E0821 if the opset lacks `BitwiseXor`, which the random number generator needs."""
     if not onnx_targets.is_operator_available("BitwiseXor", opset):
         raise_error(
             "E0821",
@@ -52,9 +52,7 @@ def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
 
 
 def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
-    """Emit the key of the sub-stream `stream_index`. Both operands are u64 with shapes that
-    broadcast.
-    """
+    """Emit the key of the sub-stream `stream_index`. Both are u64 with broadcastable shapes."""
     return _emit_mixed_bits(g, _emit_random_word(g, key, stream_index))
 
 
@@ -113,7 +111,7 @@ class SamplerState:
 def emit_sampler_state(
     g: Emitter, seed: str, batch_size: str, vocabulary: int, settings: dict[str, str]
 ) -> SamplerState:
-    """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
+    """Emit the loop-invariant values of sampling; `batch_size` is i64[]."""
     temperature = settings["temperature"]
     is_sampling = g.emit_node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
@@ -150,7 +148,7 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
         g, sampler, g.emit_node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
     )
     sums = g.emit_node("CumSum", weights, 1)
-    # The uniform number is scaled to the sum of the remaining probabilities.
+    # The uniform random number is scaled to the sum of the remaining probabilities.
     total = g.emit_node("Slice", sums, [-1], [2**31 - 1], [1])
     step_keys = emit_substream_key(g, sampler.keys, emit_cast(g, step, "u64"))
     uniform = emit_cast(g, emit_uniform_sample(g, step_keys), PROBABILITY_DTYPE)
@@ -182,7 +180,7 @@ def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) ->
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
     """Emit bool[batch], true where logits `[batch, vocab]` have NaN or no finite maximum."""
-    # Not every kernel propagates NaN through a maximum.
+    # Not every `ReduceMax` kernel propagates NaN.
     has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
     has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
     best = g.emit_node("Abs", emit_reduce(g, "ReduceMax", logits, 1))

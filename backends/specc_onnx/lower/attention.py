@@ -44,7 +44,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the text that explains how and why each attention layer is lowered."""
+"""Metadata key of the description of how each attention layer is lowered, and why."""
 
 
 @lower
@@ -58,7 +58,9 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend`; return its result and its attention weights ("" if they are not computed)."""
+    """Lower `Attend`; return the names of its output and of its attention weights ("" if they are
+    not computed).
+    """
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
@@ -89,7 +91,7 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttenti
     blocks = plan_mask_blocks(mask, queries, keys, padding_masks)
     if blocks is None:
         return "the mask has no local window"
-    # A position embedding may limit the length.
+    # A position embedding may limit the sequence length.
     max_length = g.facts.max_lengths.get(queries.name or "", inf)
     if max_length <= blocks.length_threshold:
         threshold = blocks.length_threshold
@@ -100,8 +102,8 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttenti
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the sum of values weighted by `[…, q, k]` in blocks. Return None if blocks cannot be
-    used.
+    """Emit the sum of values weighted by `weights` `[…, q, k]` in blocks. Return None if blocks
+    cannot be used.
     """
     local = _plan_attention_weight_blocks(g, weights, values)
     if local is None:
@@ -134,11 +136,13 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
 def _plan_attention_weight_blocks(
     g: Emitter, weights: Tensor, values: Tensor
 ) -> LocalAttentionPlan | None:
-    """Return the block plan if the weights have no other user and can be recomputed per block."""
+    """Return the block plan if the attention weights have no other user and can be recomputed per
+    block.
+    """
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
         return None
-    # Leading axes may differ if one of them has length 1 and is broadcast.
+    # Leading axes may differ if one of them has size 1 and is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
     blocks = plan_attention_weight_blocks(value)
@@ -156,7 +160,7 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over the unmasked positions."""
+    """Lower a softmax over the unmasked keys."""
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
@@ -168,7 +172,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot vector of the first maximum of the unmasked scores."""
+    """Lower to a one-hot vector of the first maximum among the unmasked scores."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible = g.emit_node("Where", mask, scores, lowest)
@@ -199,7 +203,7 @@ def masked_normalization(
 
 @lower
 def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> str:
-    """Lower to a sum over the keys of a window, a blocked sum, or a MatMul."""
+    """Lower to a sum over the keys of a local-p window, a blocked sum, or a MatMul."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
     result = emit_window_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
@@ -207,7 +211,9 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record the values from which attention weights outside loops can be computed."""
+    """Record the names of values from which the attention weights of layers outside loops can be
+    computed.
+    """
     if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (
             {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)

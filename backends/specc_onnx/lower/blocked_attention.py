@@ -1,11 +1,11 @@
-"""Local attention in blocks of queries.
+"""Lower local attention to a loop over blocks of queries.
 
     If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
     else      one dense attention
 
 Masks are computed inside the body, or inside an `If` for dense attention, so that no tensor of `n ·
-n` elements is computed for a long sequence. Blocks have equal length; the last block overlaps the
-block before it. Global keys are prepended to the keys of each block; global queries are computed
+n` elements is computed for a long sequence. Blocks have equal size; the last block overlaps the one
+before it. Global keys are prepended to the keys of each block; global queries are computed
 separately and scattered into the result.
 """
 
@@ -48,13 +48,13 @@ from specc_onnx.lower.query_key_slices import (
 from specc_onnx.lower.tensor_helpers import emit_count_nonzero, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""Symbolic number of keys per block, if it differs between blocks."""
+"""The symbolic number of keys per block, if it differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
 """Number of global queries, which are computed separately."""
 
 BLOCKS_SCOPE = "blocks"
-"""Scope of the nodes that only slice and concatenate."""
+"""Scope of the nodes that slice and concatenate blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def emit_local_attention(
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
             if local.band.is_empty:
-                # No query attends to adjacent keys, so the results of global queries are scattered
+                # Global queries have no blocks of adjacent keys, so their results are scattered
                 # into zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
@@ -110,8 +110,8 @@ def emit_local_attention(
 def prepare_dense_operands(
     op: ops.Attend, g: Emitter, parts: AttentionOperands, is_long: str
 ) -> tuple[AttentionOperands, dict[str, str]]:
-    """Return the operands of dense attention, whose masks are computed inside an `If` unless the
-    sequence is long, and the notes with the names of these masks.
+    """Return the operands of dense attention and the notes with the names of its masks. The masks
+    are computed inside an `If`, only for short sequences.
     """
     mask, bias = parts.mask, parts.bias
 
@@ -135,14 +135,14 @@ def prepare_dense_operands(
 
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
-    """Emit a recomputed mask or bias in the innermost body."""
+    """Emit a mask or bias for all queries and keys, recomputed in the innermost body."""
     return emit_recomputed_mask(g, x) if x.value else x
 
 
 def _emit_short_operand(
     g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
-    """Emit an `If` outside the loop. For a short sequence, it returns the value of `emit_operand`;
+    """Emit an `If` outside the loop. For a short sequence, it returns the result of `emit_operand`;
     for a long sequence, it returns an unused one-element tensor. Attention layers with the same
     mask share the `If`.
     """
@@ -165,7 +165,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
-    """Emit nodes under `BLOCKS_SCOPE` instead of the scope of the layer inside the context."""
+    """Emit nodes inside the context under `BLOCKS_SCOPE` instead of the scope of the layer."""
     site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
@@ -201,7 +201,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         name = g.emit_node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
-            # A sum is used, because the batch may be empty.
+            # A sum is used as OR reduction, because the batch may be empty.
             total = emit_count_nonzero(g, name, *other_axes, dtype="i32")
             name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
@@ -212,7 +212,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """Treat `lengths` as nonzero inside the context."""
+    """Treat the dimensions `lengths` as nonzero inside the context."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -223,7 +223,7 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """Bind a symbol to the nonzero length `count`, i64[], inside the context."""
+    """Bind the dimension `length` to the nonzero size `count`, i64[], inside the context."""
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -240,7 +240,7 @@ def _emit_attention_blocks(
     local: LocalAttentionPlan,
     global_tokens: GlobalTokens,
 ) -> str:
-    """Emit a loop over the blocks of an attention; return their concatenated results."""
+    """Emit a loop over the blocks of queries of an attention; return the concatenated results."""
     b, h, n, _ = parts.grid
     e, size = parts.v.shape[3], Dim.from_value(local.block_size)
 
@@ -259,8 +259,8 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit `[…, n, e]` block by block; `emit_block` emits the attention of a span of queries to its
-    span of keys.
+    """Emit a result `[…, n, e]` block by block; `emit_block` emits the attention of a span of
+    queries to its span of keys.
     """
     block = [local.block_size]
     length = g.emit_shape([n])
@@ -299,20 +299,20 @@ def _emit_key_span(
     empty.
     """
     zero, one = g.emit_shape([0]), [1]
-    # The band bounds q - k: its upper end is the lookback, and its negated lower end is the
-    # lookahead.
+    # The band bounds q - k: its upper end is the look-back, and its negated lower end is the
+    # look-ahead.
     back, ahead = local.band.high, -local.band.low
     start, stop = zero, length
     if back != inf:
         start = g.emit_node("Sub", queries.start, [int(back)])
         start = g.emit_node("Max", start, zero)
     if local.keys_per_block is not None:
-        # All blocks have spans of equal length: near the end of the sequence the span starts
+        # All blocks have key spans of equal size: near the end of the sequence the span starts
         # earlier, and the mask excludes more keys.
         start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
         stop = g.emit_node("Add", start, [local.keys_per_block])
         return PositionSpan(start, stop, Dim.from_value(local.keys_per_block))
-    # If the band excludes the position itself, a block at an end may have no unmasked keys.
+    # If the band excludes the position itself, an end block may have no unmasked keys.
     if back < 0:
         start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
     if ahead != inf:
@@ -379,7 +379,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionOperands, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with the results of global queries replaced by attention to all keys."""
+    """Emit `result` with the entries of global queries replaced by attention to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)
@@ -389,7 +389,7 @@ def _emit_global_queries(
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
             updates = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_blocks_scope(g):
-            # `ScatterElements` takes an index per element, not per position.
+            # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = g.emit_node("Unsqueeze", indices, [*other_axes])
             scatter_indices = g.emit_node("Expand", scatter_indices, g.emit_node("Shape", updates))

@@ -23,7 +23,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 ConvOperands: TypeAlias = tuple[str, str | Tensor, Tensor | None]
-"""The input, the weights and the optional bias."""
+"""The input, the weight and the optional bias."""
 MIN_2D_KERNEL_LENGTH = 7
 """Minimum kernel size at which a depthwise 1-D convolution is faster as a 2-D convolution of height
 1, for which ONNX Runtime has faster kernels (3 times faster at size 31, equal at 3).
@@ -58,8 +58,8 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """Emit the standard operator `kind`. bfloat16 is computed in f32 if the operator does not
-    support bfloat16 in this opset.
+    """Emit the standard operator `kind`. A bfloat16 convolution is computed in f32 if the opset has
+    no bfloat16 convolution.
     """
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     compute_dtype = "f32" if needs_f32 else dtype
@@ -98,7 +98,7 @@ def conv_transpose(
 
 @lower
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
-    """Lower to `MaxPool`, whose padding is -inf."""
+    """Lower to `MaxPool`, which pads with -inf."""
     return _EmptyWindowGuard(g, op).emit_channels_first(
         x, lambda name: _emit_max_pool(g, op, name, x.dtype)
     )
@@ -130,15 +130,15 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
 
 
 BEYOND_ANY_AXIS = 2**62
-"""An index past the end of any axis."""
+"""An end index that exceeds the size of any axis."""
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit `MaxPool`. Padding that is at least as long as the kernel becomes a `Pad`."""
+    """Emit `MaxPool`. Padding of at least the kernel size becomes a separate `Pad`."""
     if g.lacks_kernel("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
-    # ONNX Runtime rejects padding that is at least as long as the window.
+    # ONNX Runtime rejects padding of at least the kernel size.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
         x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
     return g.emit_node("MaxPool", x, **_make_window_attributes(op), pads=pads)
@@ -154,8 +154,8 @@ def _emit_window_padding(
 
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
-    """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
-    differently. Padding that is included in the average is added explicitly as zeros.
+    """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, for which older opsets
+    count windows differently. Padding that is included in the average is added explicitly as zeros.
     """
 
     def emit_windows(name: str) -> str:
@@ -190,7 +190,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     flagged = keep.name if is_any else g.emit_node("Not", keep)
     flags = make_typed_tensor(emit_cast(g, flagged, "f32"), "f32", keep.shape)
-    # A convolution accepts an empty axis, but a pool does not.
+    # `Conv` accepts an empty axis, but `MaxPool` does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
     pooled = guard.remove_placeholder(g.emit_node("Squeeze", result, [1]), flags)
@@ -200,24 +200,26 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Padding for inputs of sliding windows whose axes may be empty at run time."""
+    """The placeholder padding of a sliding-window op whose input axes may be empty at run time."""
 
     g: Emitter
     op: ops.SlidingWindowOp
 
     @property
     def first_axis(self) -> int:
-        """Return the first window axis: 1 for sequences, 2 for images."""
+        """The index of the first window axis: 1 for sequences, 2 for images."""
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
-        """Emit the result of `emit_windows` for `x` in channels-first layout."""
+        """Emit the result of `emit_windows`, which takes and returns channels-first tensors, for
+        `x`.
+        """
         kernel = self.op.kernel
         result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
         return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
 
     def pad_input(self, x: Tensor) -> str:
-        """Pad an axis that is empty at run time with zeros to the length of one window."""
+        """Pad an axis that is empty at run time with zeros to the size of one window."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             needed = max(self.op.get_lag(n) + 1, 1)
@@ -247,12 +249,12 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit the length `length_name`. The model fails at run time if the axis is too short."""
+        """Emit the size `length_name`. The model fails at run time if the axis is too short."""
         surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
-        """Return the window axes that may be empty, or no axes if the op requires nonempty axes."""
+        """Return the window axes that may be empty; return [] if the op requires nonempty axes."""
         zero = Dim.from_value(0)
         return [
             n
@@ -263,7 +265,7 @@ class _EmptyWindowGuard:
 
 
 def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> dict[str, Any]:
-    """Return the attributes that describe a window."""
+    """Return the attributes of an ONNX window operator: kernel, strides, dilations and pads."""
     return {
         "kernel_shape": list(op.kernel),
         "strides": list(op.stride),

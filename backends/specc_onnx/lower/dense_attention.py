@@ -1,8 +1,8 @@
-"""Dense (unblocked) attention: the `Attention` operator, or MatMul, Softmax and MatMul.
+"""Lower dense (unblocked) attention to the `Attention` operator, or to MatMul, Softmax and MatMul.
 
 ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias are
-combined in one float mask; the result is zero for queries whose keys are all masked. `is_causal` is
-not used, because opsets align its positions differently.
+combined in one float mask; the result is zero for queries whose keys are all masked. The attribute
+`is_causal` is not used, because opsets align queries and keys differently.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 AttentionEmitter: TypeAlias = Callable[[], list[str]]
-"""Emits attention; returns its result and, if used, its weights."""
+"""Emits attention; returns the names of its output and, if used, of its attention weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class AttentionOperands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """Result of an attention, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`. `weights` is
-    "" if the attention weights are not computed; `notes` name values from which instrumentation can
-    compute them.
+    """The output of an attention, `[b, t, h·e]` if `is_packed`, otherwise `[b, h, t, e]`. `weights`
+    names the attention weights, or is "" if they are not computed; `notes` name values from which
+    instrumentation can compute them.
     """
 
     result: str
@@ -76,8 +76,8 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> bool:
     """Return True if the standard operator `Attention` can compute this attention."""
-    # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
-    # NaN for a query whose keys are all masked.
+    # `Attention` has no operand for sinks, and it multiplies queries and keys by the square root of
+    # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
     dtypes = {parts.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
@@ -88,14 +88,14 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> 
 
 
 def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
-    """Emit the result as `[b, h, t, e]`; unused nodes are removed later."""
+    """Emit the attention output as `[b, h, t, e]`; unused nodes are removed later."""
     if not attention.is_packed:
         return attention.result
     return emit_split_heads(g, attention.result, heads, width)
 
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """Reshape `[b, t, h·d]` to `[b, h, t, d]`; the packed form is cached for reuse."""
+    """Reshape `[b, t, h·d]` to `[b, h, t, d]`; the packed layout is cached for reuse."""
     last = -1 if width.number is None else width.number
     split = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, last])
     result = g.emit_node("Transpose", split, perm=[0, 2, 1, 3])
@@ -118,7 +118,7 @@ def emit_decomposed_attention(
     rank = 4 if group_size is None else 5
     # Keys are `[…, t, d]`; the MatMul needs `[…, d, t]`.
     keys = g.emit_node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled instead of scores, because scores have more elements for long sequences.
+    # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
         queries = g.emit_node("Mul", queries, g.emit_constant(op.scale, dtype))
     scores = g.emit_node("MatMul", queries, keys)
@@ -152,7 +152,9 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionOperands, scores: str) -> str:
-    """Emit the softmax. An attention sink is an additional unmasked key whose weight is dropped."""
+    """Emit the softmax. An attention sink is an additional unmasked key whose attention weight is
+    dropped.
+    """
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
     if parts.sinks is None:
@@ -169,17 +171,19 @@ def _emit_attention_weights(g: Emitter, parts: AttentionOperands, scores: str) -
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> AttentionResult:
-    """Emit one `Attention` node, with packed heads if all three operands have a packed form. If an
-    axis may be empty, the node is inside an `If` that returns zeros for an empty axis.
+    """Emit one `Attention` node, with packed heads `[b, t, h·d]` if all three operands exist in
+    this layout. If an axis may be empty, the node is inside an `If` that returns zeros for an empty
+    axis.
     """
     b, h, q, k = parts.grid
     e, dtype = parts.v.shape[3], parts.q.dtype
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
     packed = find_packed_heads(g, parts)
-    # Packed heads need no transposes around the operator.
+    # Packed heads need no transposes before and after the operator.
     if packed is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
-    # If the weights (the fourth output) are unused, the kernel does not need to materialize them.
+    # If the attention weights (the fourth output) are unused, the kernel does not need to
+    # materialize them.
     count, outputs = (2, 4) if g.site.used_mask[1] else (1, 1)
     if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
@@ -207,10 +211,10 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -
 def _emit_nonempty_branch(
     g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
 ) -> tuple[list[str], dict[str, str]]:
-    """Emit an `If` that computes the attention, or zeros if a length is 0. Return its results and
-    the notes that name its values.
+    """Emit an `If` that computes the attention, or zeros if one of `lengths` is 0. Return the names
+    of its results, and the notes on the values inside it.
     """
-    # The product of the lengths is 0 if any length is 0.
+    # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
         is_nonempty = g.emit_node("Greater", g.emit_length(multiply_dims(lengths)), 0)
     nonempty = make_branch(g, "nonempty", types, emit_attention)
@@ -222,8 +226,8 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, parts: AttentionOperands) -> tuple[str, str, str] | None:
-    """Return q, k and v as `[b, t, h·d]` if all three exist in this layout and the kernel supports
-    it.
+    """Return queries, keys and values as `[b, t, h·d]` if all three exist in this layout and the
+    kernel supports it.
     """
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
     has_static_heads = parts.grid[1].number and parts.groups.number
@@ -255,6 +259,6 @@ def emit_combined_mask(
             for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)
         ]
         combined = make_typed_tensor(both, bias.dtype, lengths)
-    # ONNX Runtime requires the full query length, although ONNX allows length 1.
+    # ONNX Runtime requires a mask of full query length, although ONNX allows size 1.
     shape = (*combined.shape[:2], *grid)
     return make_typed_tensor(emit_expand(g, combined, shape), combined.dtype, shape)

@@ -1,7 +1,7 @@
-"""Compute dynamic dimensions in the ONNX graph from input shapes. The size of a symbolic dimension
-is read from an axis of the first input whose type contains it; from a sum such as `past + new`, the
-known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors, which are
-concatenated to shapes.
+"""Emit nodes that compute the sizes of dynamic dimensions from input shapes. The size of a symbolic
+dimension is read from an axis of the first input whose type contains it; from a sum such as `past +
+new`, the known terms are subtracted. Sizes are computed once in the main graph, as i64[1] tensors,
+which are concatenated to shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @dataclass
 class LengthResolver:
     """Dimensions that a graph can compute from the shapes of its inputs and from dimension
-    equations. `length_inputs` are scalar inputs that contain the value of a symbol; `nonzero`
-    lengths are known to be nonzero in the current context.
+    equations. `length_inputs` are scalar inputs that contain the size of a symbolic dimension;
+    `nonzero` dimensions are known to be nonzero in the current context.
     """
 
     inputs: Mapping[str, Type]
@@ -36,7 +36,7 @@ class LengthResolver:
 
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
-        """Return the axis, expression or input from which each symbol is computed."""
+        """The axis, expression or input from which each symbolic dimension is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
@@ -82,7 +82,7 @@ class LengthResolver:
             return total
 
     def get_lower_bound(self, length: Dim) -> int:
-        """Return a lower bound of the length."""
+        """Return a lower bound of a dimension."""
         # `past - window` may be negative.
         if any(c < 0 for _, c in length.terms):
             return 0
@@ -92,15 +92,15 @@ class LengthResolver:
         )
 
     def emit_length_check(self, g: "Emitter", length_name: str, *lengths: Dim) -> str:
-        """Emit the length `length_name`, i64[1]. The model fails at run time if one of `lengths` is
-        negative. ONNX has no assertions, so the failure is an index out of range.
+        """Emit the value `length_name`, i64[1], so that the model fails at run time if one of
+        `lengths` is negative. ONNX has no assertions, so the failure is an index out of range.
         """
         with g.hoist_nodes("lengths"):
             for length in lengths:
                 if not is_never_negative(
                     length.substitute(self.length_equations), self.lower_bounds
                 ):
-                    # Every runtime fails for index 1 of a vector of length 1.
+                    # Every runtime fails for index 1 of a vector of size 1.
                     is_negative = g.emit_node("Less", self.emit_length(g, length), [0])
                     length_name = g.emit_node(
                         "Gather",
@@ -111,7 +111,7 @@ class LengthResolver:
         return length_name
 
     def is_positive(self, length: Dim) -> bool:
-        """Return True if the length is known to be at least 1."""
+        """Return True if a dimension is known to be at least 1."""
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
     def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
@@ -130,11 +130,11 @@ class LengthResolver:
         return total
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
-        """Emit a function of lengths. A divisor of 0 is replaced by 1, because division by 0
+        """Emit a function of dimensions. A divisor of 0 is replaced by 1, because division by 0
         crashes; the quotient is not used in this case.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
-        # `Min` and `Max` are exact up to 2**53, which is larger than any length.
+        # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.
         if function.fn in ("min", "max"):
             return g.emit_node(function.fn.capitalize(), left, right)
         if not (function.args[1].number or self.is_positive(function.args[1])):
@@ -159,7 +159,7 @@ class LengthResolver:
 
 
 def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
-    """Emit a symbol, computed from an axis of an input, as i64[1]."""
+    """Emit a symbolic dimension, computed from an axis of an input, as i64[1]."""
     axis_length = g.emit_node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.offset != 0:
         axis_length = g.emit_node("Sub", axis_length, lengths.emit_length(g, source.offset))
@@ -169,8 +169,8 @@ def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource)
 
 
 def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit an expression without sources, such as `a * b`, i64[1], by reading the axis with this
-    length.
+    """Emit an expression whose symbols have no sources, such as `a * b`, i64[1], by reading an axis
+    of this size.
     """
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
@@ -179,7 +179,7 @@ def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -
 
 
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
-    """Return a lower bound of a symbol or of a function of lengths."""
+    """Return a lower bound of a symbolic dimension or of a function of dimensions."""
     if isinstance(atom, str):
         if atom in lengths.length_equations and atom not in lengths.lower_bounds:
             return lengths.get_lower_bound(lengths.length_equations[atom])

@@ -89,7 +89,7 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtype: str) -> str:
-    """Emit a mask that is true where a remainder and a constant divisor have opposite signs."""
+    """Emit a mask that is true where a remainder and the constant divisor have opposite signs."""
     zero = g.emit_constant(0, dtype)
     return g.emit_node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
 
@@ -98,7 +98,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     """Emit the divisor with 0 and -1 replaced by 1, and the mask of replaced elements, or "" if no
     element is replaced.
     """
-    # Callers have already handled the constants 0 and -1.
+    # Callers handle the constant divisors 0 and -1.
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.dtype
@@ -164,7 +164,7 @@ def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> 
     lowest, highest = (
         g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
     )
-    # Casts of out-of-range values differ between machines.
+    # Casts of out-of-range values differ between CPU architectures.
     without_nan = g.emit_node("Where", g.emit_node("IsNaN", x), g.emit_constant(0, source_dtype), x)
     return emit_cast(g, g.emit_node("Clip", without_nan, lowest, highest), dtype)
 
@@ -180,7 +180,9 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
 
 
 def is_small_integer(value: Value) -> bool:
-    """Return True if integers stay far below 2**53, even if they are summed along an axis."""
+    """Return True if integers are provably far below 2**53, even if they are summed along an
+    axis.
+    """
     while value.node is not None:
         if is_position_id_source(value):
             return True
@@ -195,7 +197,7 @@ def is_small_integer(value: Value) -> bool:
 
 
 def find_tensor_constant(x: Tensor) -> int | float | None:
-    """Return the value of all elements of a tensor, or None if the elements may differ."""
+    """Return the value that all elements of a tensor share, or None if the elements may differ."""
     node = x.value.node if x.value else None
     return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None
 
@@ -299,7 +301,7 @@ def _emit_near_zero(
 
 def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
-    rounding errors of `u` cancel (same source as `emit_expm1`).
+    rounding errors of `u` cancel (see `emit_expm1` for the source).
     """
     one = emit_constant(1.0)
     u = g.emit_node("Add", x, one)
@@ -311,7 +313,7 @@ def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
 
 
 def emit_sigmoid(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
-    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the relative error must be small."""
+    """Emit `Sigmoid`, or `1 / (1 + exp(-x))` if the relative error of this node must be small."""
     if not g.site.needs_accurate_sigmoid:
         return g.emit_node("Sigmoid", x)
     return g.emit_node("Reciprocal", _emit_sigmoid_divisor(g, x, emit_constant))

@@ -1,7 +1,7 @@
 """Build an ONNX graph: nodes, constants, names and nested bodies.
 
 Equal nodes are emitted once, so layers share masks, shapes and position embeddings. Nodes are added
-to the innermost open `GraphBody`; nodes that compute lengths are hoisted
+to the innermost open `GraphBody`; nodes that compute dynamic dimensions are hoisted
 (`specc_onnx.lower.dynamic_shapes`).
 """
 
@@ -38,7 +38,7 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the ONNX graph with its `name`; `value` is the corresponding IR value, if any."""
+    """A tensor of the ONNX graph with its `name`; `value` is the corresponding IR value, if any."""
 
     name: str
     type: Type
@@ -46,7 +46,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Return the length of each axis."""
+        """The size of each axis."""
         return self.type.shape
 
     @property
@@ -62,8 +62,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LoweringSite:
-    """The IR node that is being lowered: its scope paths, its result types, which results are used,
-    and whether a sigmoid needs a small relative error.
+    """The IR node that is being lowered: its scope paths, its result types, which of its results
+    are used, and whether a sigmoid must have a small relative error.
     """
 
     scopes: tuple[str, ...] = ()
@@ -99,9 +99,9 @@ class NameTable:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """IR values and their names: `tensors`, set by `lower_nodes`; shared `constants`; `parameters`
-    by the names in the spec; `stored_types` of weights; `narrow_weights`, which maps widened values
-    to their 16-bit initializers; and the `kv_buffers` to which attention appends positions.
+    """IR values and their ONNX names: `tensors`, set by `lower_nodes`; shared `constants`;
+    `parameters` by their names in the spec; `stored_types` of weights; `narrow_weights`, which maps
+    widened weights to 16-bit initializers; and the `kv_buffers` to which attention appends.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -114,8 +114,8 @@ class ValueTable:
 
 @dataclass(slots=True)
 class BodyStack:
-    """The open graph bodies, the innermost last. Lengths are computed in the body at `root_index`
-    (0, or a loop around a whole graph). Nodes of bodies before `isolated_index` are not reused.
+    """The open graph bodies, the innermost last. Dimensions are computed in the body at
+    `root_index` (0, or a loop around a whole graph). Nodes before `isolated_index` are not reused.
     """
 
     open_bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
@@ -125,9 +125,9 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """Cached values in different layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
-    padding mask and packed output of `time_major_outputs` layers, hoisted masks, and the
-    `window_keys`, outside of which attention weights are zero (local-p).
+    """Names of values in additional layouts: packed heads `[b, t, h*d]` of values `[b, h, t, d]`,
+    padding mask and time-major output of recurrent layers (`time_major_outputs`), hoisted masks,
+    and the `window_keys`, outside of which attention weights are zero (local-p).
     """
 
     packed_heads: dict[str, str] = field(default_factory=dict)
@@ -138,9 +138,9 @@ class LayoutCache:
 
 @dataclass(slots=True)
 class GraphFacts:
-    """Facts about the graph before lowering: padding sides of masks, use counts, ends of the pieces
-    into which axes are split, upper bounds of lengths. `branch_length_thresholds` collects the
-    lengths above which the model takes a different branch.
+    """Facts about the graph that are computed before lowering: padding sides of masks, use counts,
+    the ends of the slices that partition an axis, upper bounds of dimensions.
+    `branch_length_thresholds` collects the sizes above which the model takes a different branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class GraphFacts:
     branch_length_thresholds: dict[str, int] = field(default_factory=dict)
 
     def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
-        """Record that the model takes a different branch for lengths above `limit`."""
+        """Record that the model takes a different branch if a dimension exceeds `limit`."""
         if length.name is not None:
             known = self.branch_length_thresholds.get(length.name, 0)
             self.branch_length_thresholds[length.name] = max(limit, known)
@@ -163,8 +163,8 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths; `site` is
-    the IR node that is being lowered; `attention_notes` list sources of attention weights.
+    """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic dimensions; `site`
+    is the IR node that is being lowered; `attention_notes` list sources of attention weights.
     """
 
     target: Target
@@ -189,13 +189,13 @@ class Emitter:
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def emit_node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
-        """Emit an ONNX node, or reuse an equal node; return its result."""
+        """Emit an ONNX node, or reuse an equal node; return the name of its result."""
         return self.emit_nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def emit_nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node, or reuse an equal node; return its first `result_count` results."""
+        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results."""
         input_names = [_emit_operand(self, operand) for operand in inputs]
         while input_names and not input_names[-1]:
             input_names.pop()
@@ -224,7 +224,7 @@ class Emitter:
         return "/".join(parts) or self.names.graph_name or "main"
 
     def emit_identity(self, name: str, preferred_name: str) -> str:
-        """Emit an `Identity` in the innermost body; return the new name."""
+        """Emit an `Identity` in the innermost body; return the name of its result."""
         result = self.reserve_name(preferred_name)
         self.bodies.open_bodies[-1].nodes.append(
             make_node("Identity", result, [name], [result], "", {})
@@ -270,8 +270,8 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit nodes into the body that computes lengths, or, if `level` is 0, into the main
-        graph.
+        """Emit nodes into an enclosing body: the one in which dynamic dimensions are computed, or
+        the main graph if `level` is 0.
         """
         bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index
         self.bodies.open_bodies, self.site, self.bodies.isolated_index = (
@@ -285,7 +285,7 @@ class Emitter:
             self.bodies.open_bodies, self.site, self.bodies.isolated_index = bodies, site, isolated
 
     def emit_constant(self, value: object, dtype: str) -> str:
-        """Emit a constant tensor, or reuse an equal constant."""
+        """Emit a constant tensor, or reuse an equal constant; return its name."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         proto = make_tensor_proto(array, dtype)
         for n in count(1):
@@ -293,7 +293,7 @@ class Emitter:
             known = self.values.constants.get(name)
             if known and known.raw_data == proto.raw_data and known.dims == proto.dims:
                 return name
-            # a different constant of this shape, or a value, may already have this name
+            # a different constant of this shape, or another value, may already have this name
             if name not in self.names.used:
                 break
         proto.name = name
@@ -310,7 +310,7 @@ class Emitter:
         return self.lengths.emit_vector(self, dims)
 
     def list_names(self, values: Iterable[Value]) -> list[str]:
-        """Return the names of IR values."""
+        """Return the ONNX names of IR values."""
         return [self.values.tensors[value].name for value in values]
 
 
@@ -339,7 +339,7 @@ def make_body_graph(
     types: Sequence[Type],
     inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
-    """Return the graph of a finished body without unused nodes."""
+    """Return the graph of a finished body, without unused nodes."""
     outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
     body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
@@ -353,7 +353,7 @@ def make_body_graph(
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
     """Return names of results that are distinct and defined in the innermost body, as ONNX
-    requires; unchanged carries and outer values are copied.
+    requires; unchanged loop-carried values and outer values are copied.
     """
     defined = {name for node in g.bodies.open_bodies[-1].nodes for name in node.output}
     names: list[str] = []
@@ -371,7 +371,7 @@ def make_branch(
     *,
     isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` with the results of `emit_results`."""
+    """Return a branch of an `If` that returns the results of `emit_results`."""
     with g.open_body(isolated=isolated) as body:
         results = emit_body_results(g, emit_results())
     return make_body_graph(name, body, results, types)

@@ -29,14 +29,14 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower
 def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """Emit a full `TopK`."""
+    """Lower to a `TopK` of all elements."""
     count = g.emit_shape([x.shape[op.axis]])
     return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.descending)
 
 
 @lower
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
-    """Emit a `TopK` of `k` elements."""
+    """Lower to a `TopK` of `k` elements."""
     rest = x.shape[op.axis] - op.k
     count = emit_checked_length(g, op.k, op.k, rest)
     return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.largest)
@@ -55,7 +55,7 @@ def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
 def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
-    # an empty axis is unchanged, so the undefined remainder of a division by 0 has no effect
+    # an empty axis is unchanged, so the undefined remainder of a division by 0 is not used
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
@@ -94,9 +94,9 @@ CUBIC_COEFFICIENT = -0.75
 
 @lower
 def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """Lower to `Resize` only if it is exact. It computes positions in float32 (errors of 1e-5 from
-    50 positions on, except for factors of 2), its cubic mode is slow, and its nearest-neighbor
-    positions differ from those of PyTorch.
+    """Lower to `Resize` only if it is exact. `Resize` computes coordinates in float32 (errors of
+    1e-5 from 50 positions on, except for factors of 2), its cubic mode is slow, and it rounds
+    nearest-neighbor coordinates differently from PyTorch.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
@@ -130,7 +130,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Return True if every sampled coordinate is exact in float32."""
     if op.align_corners:
         return False
-    # the scale is computed from the lengths: the factor 0.5 of an odd length rounds the length
+    # the scale is computed from the axis sizes: the factor 0.5 of an odd size rounds the size
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
@@ -140,7 +140,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
 
 
 def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None) -> float:
-    """Return the scale factor of an axis, or 0 if it is unknown."""
+    """Return the scale factor of an axis, or 0 if it is not static."""
     if factor is not None and factor == int(factor):
         return factor
     if length.number is None or target_length.number is None:
@@ -182,7 +182,7 @@ LINEAR_GRID_SINCE = 20
 
 @lower
 def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
-    """Lower to `GridSample` over a grid of one column; 16-bit floats are computed in f32."""
+    """Lower to `GridSample` over a grid of width 1; 16-bit floats are computed in f32."""
     batch, channels = x.shape[:2]
     count = multiply_dims(grid.shape[1:-1])
     points = (batch, count, 1, 2)
@@ -215,7 +215,7 @@ def compute_antialias_weights(
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
     centers = (np.arange(target_length) + 0.5) * step
     first = np.floor(centers - radius + 0.5)
-    # positions × points
+    # [positions, points]
     positions = first + np.arange(np.ceil(2 * radius) + 1)[:, None]
     distance = np.abs(positions + 0.5 - centers) / filter_scale
     weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))
@@ -241,8 +241,8 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emitter that resizes one axis from `length` to `target_length`; `index` is its index among
-    the resized axes.
+    """Emits the nodes that resize one axis from `length` to `target_length`; `index` is its index
+    among the resized axes.
     """
 
     g: Emitter
@@ -261,7 +261,7 @@ class _AxisSampler:
         return self._clamp_positions(emit_cast(g, nearest, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
-        """Emit weighted sums over source positions. Lengths are static, and weights are
+        """Emit weighted sums over source positions. Axis sizes are static, and filter weights are
         constant.
         """
         g, length, size = self.g, self.length.number, self.target_length.number
@@ -292,7 +292,8 @@ class _AxisSampler:
         if self.op.mode == "bilinear":
             left, right = (self._emit_neighbor(x, axis, first, step) for step in (0, 1))
             left_weight = g.emit_node("Sub", 1.0, fraction)
-            # both neighbors are weighted: a difference of two infinities is NaN
+            # both neighbors are multiplied by a weight, because a difference of two infinities is
+            # NaN
             return g.emit_node(
                 "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
             )
@@ -305,12 +306,12 @@ class _AxisSampler:
         return self._emit_weighted_sum(parts)
 
     def _emit_positions(self) -> str:
-        """Emit the sampled coordinates in float64."""
+        """Emit the source coordinates in float64."""
         g = self.g
         points = emit_cast(g, emit_arange(g, self.target_length), "f64")
         half = g.emit_constant(0.5, "f64")
         if self.op.align_corners:
-            # an axis with one position has no second neighbor
+            # an axis of size 1 has no second neighbor
             last_index = g.emit_node("Max", g.emit_length(self.target_length - 1), 1)
             last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
             step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))
@@ -319,7 +320,7 @@ class _AxisSampler:
         return g.emit_node("Sub", shifted, half)
 
     def _emit_step(self, dtype: str) -> str:
-        """Emit the distance between two sampled coordinates as a float."""
+        """Emit the distance between two adjacent source coordinates as a float."""
         g = self.g
         if self.op.factors:
             return g.emit_constant(1 / self.op.factors[self.index], dtype)
@@ -329,7 +330,9 @@ class _AxisSampler:
         )
 
     def _emit_neighbor(self, x: str, axis: int, first: str, step: int) -> str:
-        """Emit the values `step` positions after the first neighbor, clamped to the border."""
+        """Emit the values `step` positions after the first neighbor, clamped to the end of the
+        axis.
+        """
         g = self.g
         positions = g.emit_node("Add", first, step) if step else first
         if self.op.mode == "bicubic":
@@ -340,7 +343,7 @@ class _AxisSampler:
         return self.g.emit_node("Min", positions, self.g.emit_length(self.length - 1))
 
     def _emit_weight(self, fraction: str, step: int) -> str:
-        """Emit the cubic kernel at distance `|fraction - step|`."""
+        """Emit the cubic interpolation weight at distance `|fraction - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
         distance = g.emit_node("Abs", g.emit_node("Sub", fraction, float(step)))
         is_inner = step in (0, 1)

@@ -1,4 +1,5 @@
-"""Attention over in-place KV buffers, whose capacity the caller chooses (`GroupQueryAttention`).
+"""Lower attention over in-place KV buffers, whose capacity the caller chooses, to
+`GroupQueryAttention`.
 
 `Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to its
 buffer operand. It is used if the attention layer is the only user of its keys and values, all heads
@@ -42,7 +43,7 @@ def get_buffer_type(type: Type) -> Type:
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """Keys or values of an attention: a buffer (`past`) and `new_positions`, which the kernel
+    """The keys or values of an attention: a buffer (`past`) and `new_positions`, which the kernel
     appends. The buffer is quantized if there is a `scale`.
     """
 
@@ -65,7 +66,7 @@ class _AppendedBuffer:
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
-    """Return True if keys are a KV buffer to which new positions are appended."""
+    """Return True if `x` (keys) is a KV buffer to which new positions are appended."""
     if x.value is None:
         return False
     node = _split_scale(x.value)[1].node
@@ -99,8 +100,8 @@ def emit_kv_buffer_attention(
     add: Tensor | None,
 ) -> str:
     """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. With 5 positions in
-    the buffers and 2 new positions, the capacity is at least 7, and the length operands are the
-    last position, 6, and the total length, 7.
+    the buffers and 2 new positions, the capacity is at least 7, and the operands `seqlens_k` and
+    `total_sequence_length` are 6 and 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
@@ -140,8 +141,8 @@ def emit_kv_buffer_attention(
 
 
 def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
-    """Emit the length operands of the kernel: the last position of each sequence, i32[b], and the
-    total length, i32[].
+    """Emit the operands `seqlens_k`, i32[b] (the last position of each sequence), and
+    `total_sequence_length`, i32[].
     """
     with g.hoist_nodes("lengths"):
         total = emit_cast(g, g.emit_length(total_length), "i32")
@@ -151,8 +152,8 @@ def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[s
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """Operands of a `GroupQueryAttention` node: `heads`, the numbers of query and key/value heads,
-    the `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
+    """Operands of a `GroupQueryAttention` node: `heads` (the numbers of query heads and key/value
+    heads), the `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
     """
 
     op: ops.Attend
@@ -163,7 +164,7 @@ class _GroupQueryCall:
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
-        """Return the attention result and the updated buffers."""
+        """Emit the node; return the attention output and the updated buffers."""
         rotation = [None, None, None]  # optional rotary operands
         buffers = [x.past.name for x in self.buffers]
         scales, options = _get_int8_operands(*self.buffers)
@@ -183,7 +184,7 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Emit attention that omits the bias if the mask is causal at run time; this is faster."""
+    """Emit attention that omits the bias, for speed, if the mask is exactly causal at run time."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
     grid = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
@@ -214,7 +215,7 @@ def _get_int8_operands(
         return [], {}
     options: dict[str, str | int] = {"kv_cache_bit_width": 8}
     options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
-    # the operand for sinks is absent; the scales are the next operands
+    # the operand for sinks is omitted; the scales are the next operands
     return [None, keys.scale.name, values.scale.name], options
 
 
@@ -248,7 +249,7 @@ def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) ->
 
 
 MIN_KV_BUFFER_OPSET = 18
-"""The first opset whose reductions take their axes as an input."""
+"""The first opset whose reductions take their axes as an operand."""
 
 HEAD_WIDTH_MULTIPLE = 8
 """The kernel supports head sizes that are multiples of this number."""
@@ -277,7 +278,7 @@ def find_kv_buffers(
 
 def _is_bufferable(state: DecodeState) -> bool:
     """Return True if a state can be an in-place buffer. Return False for a sliding window, whose
-    oldest positions are evicted, and for a cache with prefix positions, which exceeds `past`.
+    oldest positions are evicted, and for a cache with prefix positions, whose size exceeds `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 
@@ -330,9 +331,9 @@ def _find_appended_state(
     if value is None:
         return None
     match value.node:
-        # The kernel itself performs this concatenation, in the buffer.
+        # The kernel itself appends to the buffer, so this concatenation is not emitted.
         case Node(ops.Concat(), (Value() as past, _)):
-            # Any other user would see the buffer after the kernel has modified it.
+            # Any other user would read the buffer after the kernel has modified it.
             has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

@@ -1,7 +1,7 @@
 """Lower `Scan` to ONNX `Scan` or `Loop`; a linear recurrence over many positions runs in chunks.
 
-The body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects length
-0, so an axis that may be empty is padded with one position, whose results are removed.
+The body refers to captured values of the outer graph by name. ONNX Runtime's `Scan` rejects an
+empty axis, so an axis that may be empty is padded with one position, whose results are removed.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,9 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
 ) -> tuple[list[str], list[int]]:
-    """Emit the scanned inputs, padded to at least one position, and their scan axes."""
+    """Emit the scanned inputs, padded to at least one position; return their names and scan
+    axes.
+    """
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # `keep` is `[b, t]`: its time axis is always 1.
     if operands.keep is not None:
@@ -125,7 +127,7 @@ def _emit_without_placeholder(
     initial_carries: Sequence[Tensor],
     length: Dim,
 ) -> tuple[str, ...]:
-    """Return the results without the placeholder position of an empty axis."""
+    """Return the results without the placeholder position that was added to an empty axis."""
     has_positions = g.emit_node("Greater", g.emit_length(length), 0)
     final_carries = [
         emit_where(g, initial.dtype, has_positions, final, initial)
@@ -136,7 +138,9 @@ def _emit_without_placeholder(
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
-    """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
+    """Build the body graph with ONNX's input order: loop-carried values, then `keep`, then scanned
+    slices.
+    """
     body_inputs = list(op.body.inputs.items())
     scanned, carries = (
         body_inputs[: op.scanned_count],
@@ -161,8 +165,8 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
-    """Lower the body for the current positions and carries; return the results of an iteration. At
-    masked positions, the carries are unchanged and the scan outputs are zeros.
+    """Lower the body of one iteration; return the names of its outputs. At masked positions, the
+    loop-carried values are unchanged and the scan outputs are zeros.
     """
     values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
@@ -218,7 +222,7 @@ def _emit_at_valid_positions(g: Emitter, position_mask: Tensor, new: Tensor, old
 
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """Emit a `Loop` node that runs to the last position, or until all sequences are done."""
+    """Emit a `Loop` node that runs over all positions, or until all sequences are finished."""
     operands = op.split_operands(args)
     length = operands.scanned[0].shape[op.axis]
     iterations = g.emit_length(length)
@@ -229,7 +233,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
-    # if there is at least one iteration and all iterations run, no output is missing
+    # if there is at least one iteration and all iterations run, no scan output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
     for collected, type in zip(
@@ -246,7 +250,7 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _build_loop_body(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor], iterations: str
 ) -> GraphProto:
-    """Build the body graph with the inputs of `Loop`: iteration, condition, carries."""
+    """Build the body graph with the inputs of `Loop`: iteration, condition, loop-carried values."""
     body_inputs = list(op.body.inputs.items())
     initial_carries = body_inputs[op.scanned_count : op.scanned_count + op.carry_count]
     with g.open_body() as body:
@@ -267,7 +271,7 @@ def _build_loop_body(
             g.emit_node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
         )
         results = lower_scan_body(op, g, operands.captured, position_mask)
-        # In ONNX, an output must not have the name of an input.
+        # In ONNX, an output of a graph must not have the name of one of its inputs.
         next_condition = (
             _emit_any_unfinished(g, results[op.end_condition_index])
             if _has_early_exit(op)

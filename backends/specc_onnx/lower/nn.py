@@ -1,7 +1,7 @@
 """Lower linear and embedding layers, norms, softmax, patch embeddings and position encodings.
 
-Angles, sines and cosines are computed in f64 and rounded once. Layers share these tables, because
-the emitter reuses equal nodes.
+Angles, sines and cosines of position encodings are computed in f64 and rounded once. Layers share
+these tables, because the emitter reuses equal nodes.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
 
 
 def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
-    """Return the stored weight, and True if its layout is `[out, in]`."""
+    """Return the stored weight of a linear layer, and True if it is stored as `[out, in]`."""
     match w.value:
         case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as stored,))):
             return g.values.tensors[stored], False
@@ -60,7 +60,9 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
-    """Emit `x @ w.T` by ONNX Runtime's FusedMatMul, or `x @ w` by `MatMul`."""
+    """Emit `x @ w.T` as `FusedMatMul` if the weight is transposed, otherwise `x @ w` as
+    `MatMul`.
+    """
     if not is_transposed:
         return g.emit_node("MatMul", x, w)
     name = g.emit_node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
@@ -69,8 +71,8 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) 
 
 
 def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
-    """Emit `[n, d]` as `shape`, the inverse of `emit_flatten`."""
-    # No graph has this symbol, so `Reshape` never copies this axis.
+    """Reshape `[n, d]` to `shape`, the inverse of `emit_flatten`."""
+    # No graph has this symbolic dimension, so `Reshape` never copies this axis.
     flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
     return emit_reshape(g, x, shape, source_shape=flat_shape)
 
@@ -105,7 +107,9 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit the `Sum` of two operands of a type. Return None if one operand has a different type."""
+    """Emit a `Sum` of two operands of the given type. Return None if an operand has a different
+    type.
+    """
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
@@ -141,7 +145,7 @@ lower.add_rules(
         ops.Embedding: lambda op, g, ids, table: g.emit_node(
             "Gather", table, emit_checked_indices(g, ids), axis=0
         ),
-        # compiled models are for inference only
+        # compiled models are inference-only
         ops.Dropout: lambda op, g, x: x.name,
         ops.Softmax: lambda op, g, x: g.emit_node("Softmax", x, axis=op.axis),
     }
@@ -152,7 +156,7 @@ def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
     """Emit a softmax over the unmasked keys of the last axis. The result is zero if all keys are
-    masked or all scores are -inf. If `finite`, all scores are finite.
+    masked or all scores are -inf. If `finite`, all scores are known to be finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)
@@ -251,7 +255,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
     exponents = np.arange(half, dtype=np.float64)
-    # fairseq divides by half - 1 instead of half, so that the last frequency is 1 / base.
+    # fairseq divides by half - 1 instead of half, so the last frequency is 1 / base
     if op.layout == "fairseq":
         frequencies = op.base ** (-exponents / max(half - 1, 1))
     else:
@@ -264,7 +268,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         rank = positions.rank
         columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
-        # in a shape, 0 copies the length of the input's axis at the same index
+        # in the shape operand of `Reshape`, 0 copies the size of the input axis at the same index
         table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
         table = g.emit_node("Concat", sines, cosines, axis=positions.rank)
@@ -296,19 +300,19 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str
 
 
 def _emit_position_column(g: Emitter, positions: Tensor) -> str:
-    """Return positions as f64[*s, 1]."""
+    """Cast position ids to f64 and insert a last axis: f64[*s, 1]."""
     positions64 = emit_cast(g, positions, "f64")
     return emit_unsqueeze(g, positions64, positions.rank)
 
 
 @lower
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
-    """Lower to `RotaryEmbedding` if there is a kernel for it (not for double), otherwise to its
-    formula.
+    """Lower to `RotaryEmbedding` if there is a kernel for it (there is none for f64), otherwise to
+    its formula.
     """
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
-    # Features after the rotated features are unchanged (partial rotary embeddings).
+    # Features after the rotated ones are unchanged (partial rotary embedding).
     rotated_width = 2 * cosines.shape[-1]
     width = x.shape[-1]
     c, s = emit_unsqueeze(g, cosines, 1), emit_unsqueeze(g, sines, 1)
@@ -332,8 +336,8 @@ def _emit_rotary_embedding(
         "rotary_embedding_dim": rotary_dim,
     }
     result = g.emit_node("RotaryEmbedding", x, *tables, **options)
-    # Attention may use packed heads, so RoPE is also applied to packed heads, and the transposes
-    # become unused.
+    # Attention may use packed heads `[b, t, h·d]`, so RoPE is applied to this layout, too; then the
+    # transposes are unused.
     packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number

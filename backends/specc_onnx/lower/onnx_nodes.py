@@ -13,7 +13,7 @@ PROBABILITIES_OUTPUT_MODE = 3
 """`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
 
 EXPERT_LOOP_NAME = "experts"
-"""Last part of the name of a loop body over experts, after its scope."""
+"""Last component of the name of the loop body over experts, after its scope."""
 
 
 def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
@@ -48,7 +48,7 @@ def make_unique_name(preferred_name: str, taken: set[str]) -> str:
     """
     name = preferred_name
     if name in taken:
-        used, candidate = 1, 2  # a used number, and a candidate number
+        used, candidate = 1, 2  # a number that is taken, and a candidate
         while f"{preferred_name}_{candidate}" in taken:
             used, candidate = candidate, 2 * candidate
         while candidate - used > 1:
@@ -92,8 +92,8 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto that holds `array` (little-endian bytes). The name of a small tensor
-    contains its values; the name of any other tensor contains its shape.
+    """Build a TensorProto that holds `array` (little-endian bytes). The name of a small tensor is
+    formed from its values; that of any other tensor, from its shape.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8
@@ -107,7 +107,7 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """Return a ValueInfoProto, in which a dynamic dimension is represented by its formula."""
+    """Return a ValueInfoProto, in which the `dim_param` of a dynamic dimension is its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return info

@@ -1,7 +1,8 @@
 """Targets and opset versions.
 
-The lowest supported opset is 17, so the table lists only later operators; a test compares the table
-with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from opset 25 on.
+The lowest supported opset is 17, so `OPERATOR_SINCE` lists only later operators; a test compares
+the table with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from
+opset 25 on.
 
 Measured with ONNX Runtime 1.31: the linear layer of `ort-cpu` (`FusedMatMul`) was 2 to 7 % faster
 than `Gemm` on BERT-base. Additions are not fused with norms: 24 additions and norms of 128 tokens
@@ -46,7 +47,7 @@ FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types in which a graph may compute."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
-"""16-bit floating-point types. Long sums are accumulated in f32 instead."""
+"""16-bit floating-point types. Sums over an axis are accumulated in f32 instead."""
 
 
 MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
@@ -68,7 +69,7 @@ BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
 
 REDUCE_AXES_INPUT_SINCE = 18
-"""The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an input."""
+"""The first opset whose `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
 
 
 def is_operator_available(kind: str, opset: int) -> bool:
@@ -97,8 +98,8 @@ VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
 """The feature of recurrent operators that accept sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
-"""Additional features: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,
-`LSTM` with peepholes.
+"""Additional features of recurrent operators: `RNN` with an activation other than tanh, `GRU` with
+linear_before_reset=0, `LSTM` with peepholes.
 """
 
 INT8_LSTM = "int8 lstm"

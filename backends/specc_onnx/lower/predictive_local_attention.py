@@ -26,15 +26,13 @@ from specc_onnx.lower.query_key_slices import (
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 WINDOW_KEYS_DIM = Dim.symbol("near.keys")
-"""The number of keys in the window of any batch element."""
+"""The number of keys in the union of the windows of all batch elements."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
 """Computes attention weights from scores and a mask."""
 
 MIN_KEYS = 1000
-"""Maximum number of keys for which attention to all keys is at least as fast as gathering the
-window.
-"""
+"""Number of keys up to which attention to all keys is at least as fast as gathering the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,8 @@ class WindowKeys:
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and the radius with which a mask `[…, 1, k]` compares key positions, or
-    None.
+    """Return the center and the radius of the window that a mask `[…, 1, k]` defines, or None for
+    other masks.
     """
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
@@ -60,7 +58,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
     """Match `abs(j - center) <= radius`; return the center and the radius."""
     conditions = [mask]
-    # The comparison may be any operand of a logical `and`.
+    # The comparison may be an operand of a logical AND.
     while conditions:
         value = _find_outer_value(g, conditions.pop())
         match value and value.node:
@@ -82,7 +80,7 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
 def _match_center(
     g: Emitter, difference: Value | None, operands: tuple[Value | None, ...], keys: Dim
 ) -> Value | None:
-    """Return the center from a difference of key positions and the center, in either order."""
+    """Return the center from a difference of key positions and center, in either order, or None."""
     is_difference = difference and difference.node and difference.node.op == ops.Arith("sub")
     if not is_difference or len(operands) != 2:
         return None
@@ -102,7 +100,7 @@ def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
-    """Return True if a value contains position indices, in any layout."""
+    """Return True if a value contains position ids, in any layout."""
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -113,7 +111,7 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
 
 
 def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
-    """Return the outer value that a loop captures as `value`."""
+    """Return the outer value that a loop body captures as `value`."""
     while value is not None and value.node is None and value in g.values.tensors:
         known = g.values.tensors[value].value
         if known is None or known is value:
@@ -131,7 +129,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
     margin = g.emit_node("Add", margin, 1.0)
     length = g.emit_node("Cast", g.emit_length(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
-        # With a placeholder at the opposite end, the span of an empty batch is minimal.
+        # With a placeholder at the opposite end, the window of an empty batch is minimal.
         placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
         end = g.emit_node(
             "Floor", g.emit_node(shift, _emit_extreme(g, center, kind, placeholder), margin)
@@ -166,8 +164,8 @@ def emit_window_weights(
     operands: tuple[Tensor, Tensor],
     emit_weights: WeightFunction,
 ) -> str:
-    """Emit weights `[…, 1, k]`. Weights of keys outside the window are zeros, and their scores are
-    not computed.
+    """Emit attention weights `[…, 1, k]`. Those of keys outside the window are zeros, and their
+    scores are not computed.
     """
     type = g.site.types[0]
     keys = type.shape[-1]
@@ -196,7 +194,7 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the weights of the window keys if the window is short, otherwise the weights of all
+    """Emit the attention weights of the window keys if the window is short, otherwise those of all
     keys.
     """
     type = g.site.types[0]
@@ -221,7 +219,7 @@ def _emit_window_or_all_weights(
 def _emit_all_key_weights(
     g: Emitter, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the weights of all keys in the innermost body."""
+    """Emit the attention weights of all keys in the innermost body."""
     return emit_weights(g, *(_emit_recomputed_keys(g, x, None) for x in operands))
 
 
@@ -234,7 +232,7 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
     """Emit the weighted sum over the keys of the window; return None if other keys may have nonzero
-    weights.
+    attention weights.
     """
     near = _find_window_keys(g, weights.value)
     if near is None:
@@ -271,6 +269,6 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
 
 
 def _set_window_length_known(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
-    """Bind the symbol for the number of window keys inside the context."""
+    """Bind the symbolic number of window keys inside the context."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
     return set_length_known(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

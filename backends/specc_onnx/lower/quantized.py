@@ -1,11 +1,11 @@
 """Lower layers with quantized weights.
 
-int8 is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
+`int8` is W8A8 with per-token activation scales. For `ort-cpu`, `MatMulIntegerToFloat` applies both
 scales to weights stored `[in, out]`; its bias operand is not used, because ONNX Runtime 1.31 also
-multiplies the bias by per-token scales. Tables and experts stay `[out, in]` and use `QGemm`. Other
-targets use `MatMulInteger` (CUDA: a float MatMul of the int8 values) and a separate `Mul` node for
-each scale, so that ONNX Runtime does not fuse them with the bias. Group-wise weights use
-`MatMulNBits`, or are dequantized first.
+multiplies the bias by per-token scales. Embedding tables and expert weights stay `[out, in]` and
+use `QGemm`. Other targets use `MatMulInteger` (CUDA: a float MatMul of the int8 codes) and a
+separate `Mul` node for each scale, so that ONNX Runtime does not fuse them with the bias.
+Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops
@@ -27,7 +27,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of the absolute maximum of a token, so that the scale of zeros is not 0."""
+"""Lower bound of the absolute maximum of a token: a token of zeros has a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
@@ -65,19 +65,19 @@ def _emit_quantized_matmul(
     *,
     zero_points: Tensor | None,
 ) -> str:
-    """Emit `x @ w.T` with the fastest kernel of the target for this quantization."""
+    """Emit `x @ w.T` by the fastest kernel of the target for this quantization format."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
         return _emit_matmul_nbits(
             op, g, tokens, weights, scales, result_shape, zero_points=zero_points
         )
-    # Per-tensor scales change the result, so they are used even if the target has no kernel for the
-    # type.
+    # Per-tensor activation scales change the result, so they are used even if the target has no
+    # kernel for the type.
     is_per_tensor = op.rounding == "tensor"
     if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
         return _emit_dequantized_product(op, g, tokens, weights, scales, zero_points)
-    # quantization of activations is computed in f32
+    # activation quantization is computed in f32
     x, scales32 = (
         make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (tokens, scales)
     )
@@ -130,12 +130,12 @@ def _emit_integer_product(
     scales.
     """
     token_scales, scaled_tokens = _emit_token_scales(g, x)
-    # `QuantizeLinear` has no per-token scales: its operands are scaled tokens and the scale 1.
+    # `QuantizeLinear` has no per-token scales, so it quantizes scaled tokens with the scale 1.
     is_float = g.lacks_kernel("MatMulInteger", "i8")
     zero_point = g.emit_constant(0, "i8") if is_float else g.emit_constant(128, "u8")
     codes = g.emit_node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
     if g.target.quantized_operators == "rows" and op.layout == "columns":
-        # no zero point of the weights: ONNX Runtime 1.32 cannot convert one that nodes share to u8
+        # no zero point operand: ONNX Runtime 1.32 cannot convert one that nodes share to u8
         operands = (codes, w, token_scales, scales, zero_point)
         product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
         g.bodies.open_bodies[-1].types[product] = Type("f32", result_shape)
@@ -160,7 +160,7 @@ def _emit_integer_product(
 def _emit_per_tensor_product(
     op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """Emit an integer MatMul with one activation scale, which ONNX Runtime can fuse."""
+    """Emit an integer MatMul with a per-tensor activation scale, which ONNX Runtime can fuse."""
     codes, scale, zero_point = g.emit_nodes("DynamicQuantizeLinear", 3, x)
     product = g.emit_node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
@@ -168,7 +168,7 @@ def _emit_per_tensor_product(
 
 
 def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tensor | str:
-    """Emit a stored matrix in the layout `[in, out]`."""
+    """Emit a stored weight matrix in the layout `[in, out]`."""
     return g.emit_node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
 
@@ -184,7 +184,7 @@ def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last, dtype = x.rank - 1, x.dtype
     maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last, keepdims=True)
-    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the width of the operand
+    # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the size of the operand axis
     # instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last, 0, 1)
@@ -192,20 +192,20 @@ def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_fake_quantized_tokens(g: Emitter, x: Tensor) -> Tensor:
-    """Quantize and dequantize each token with its own scale."""
+    """Quantize and dequantize each token with its own scale (fake quantization)."""
     scale, scaled = _emit_token_scales(g, x)
     return Tensor(g.emit_node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
 
 
 def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
-    """Emit `x` rounded and clipped to the range of int8, in its original dtype."""
+    """Emit `x` rounded and clipped to the range of int8, in the dtype `dtype`."""
     return g.emit_node(
         "Clip", g.emit_node("Round", x), g.emit_constant(-128, dtype), g.emit_constant(127, dtype)
     )
 
 
 def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tensor:
-    """Quantize and dequantize each group of a token with its own scale."""
+    """Quantize and dequantize each group of each token with its own scale (fake quantization)."""
     *leading, width = x.shape
     count = count_groups(width.number or 0, group_size)
     padded_width = Dim.from_value(count * group_size)
@@ -252,7 +252,7 @@ def _emit_dequantized_product(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
 ) -> str:
-    """Gather the rows of the tokens, then dequantize them, so that the embedding table stays
+    """Gather the embeddings of the tokens, then dequantize them, so that the embedding table stays
     quantized.
     """
     indices, rank = emit_checked_indices(g, ids), ids.rank
@@ -262,7 +262,7 @@ def quantized_embedding(
     flat = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
     codes = _emit_gathered_groups(g, table, flat, count, axis=1 if is_transposed else 0)
-    # A token has one scale, or one scale per group if the table is stored by columns.
+    # Each token has one scale, or one scale per group if the layout of the table is `columns`.
     has_block_scales = is_transposed and scales.rank > 1
     token_scales = _emit_gathered_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
     values = _emit_dequantized_matrix(op, g, codes, token_scales, op.width)
@@ -272,7 +272,7 @@ def quantized_embedding(
 
 
 def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
-    """Gather the quantized values or scales of tokens along an axis of an embedding table."""
+    """Gather the codes or scales of tokens along an axis of an embedding table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return make_typed_tensor(g.emit_node("Gather", x, indices, axis=axis), x.dtype, shape)
 
@@ -302,7 +302,7 @@ def _emit_gather_block_quantized(
 
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
+    """Lower to Div, Round and Clip: `QuantizeLinear` supports scales along one axis only."""
     return emit_cast(g, _emit_int8_codes(g, g.emit_node("Div", x, scale), x.dtype), "i8")
 
 
@@ -323,12 +323,12 @@ def _emit_dequantized_matrix(
     width: Dim,
     zero_points: Tensor | None = None,
 ) -> str:
-    """Dequantize a matrix in its stored layout."""
+    """Dequantize a weight matrix in its stored layout."""
     dtype, block = scales.dtype, op.group_size
     if not block:
         codes = emit_cast(g, w, dtype)
-        # per-channel scales are along the last axis if the matrix is stored by columns, otherwise
-        # along the first axis
+        # per-channel scales are along the last axis in the layout `columns`, otherwise along the
+        # first axis
         in_columns = op.layout == "columns"
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
         return g.emit_node("Mul", codes, per_output)
@@ -337,8 +337,8 @@ def _emit_dequantized_matrix(
     w = _emit_unpacked_int4(g, w) if op.bits == 4 else w
     out, count = scales.shape
     shape = (out, count, Dim.from_value(block))
-    # Without zero points, group-wise quantized values are stored as unsigned integers with the zero
-    # point in the middle of the range.
+    # Without zero points, group-wise codes are stored as unsigned integers with the zero point in
+    # the middle of the range.
     offset = (
         g.emit_constant(float(2 ** (op.bits - 1)), dtype)
         if zero_points is None
@@ -354,13 +354,13 @@ def _emit_dequantized_matrix(
 def _emit_dequantized_columns(
     g: Emitter, w: Tensor, scales: Tensor, width: Dim, group_size: int
 ) -> str:
-    """Dequantize a matrix with group-wise scales along its first axis."""
+    """Dequantize a weight matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a loop body that dequantizes a captured weight.
         with g.hoist_nodes(g.site.scope, level=0):
             return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
-    # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all inputs of
-    # its group.
+    # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
+    # features of its group.
     repeated = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
     count, out = scales.shape
     padded_width = count * group_size

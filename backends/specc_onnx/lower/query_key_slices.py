@@ -1,7 +1,7 @@
 """Slice query-key masks, scores and attention operands by recomputing them per block. Ops that are
-elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys,
-`j <= i` compares 32 with 95 position ids. Values with only one of the two axes and results of other
-ops are leaves, which the caller slices.
+elementwise along queries and keys commute with slicing: for a block of 32 queries and 95 keys, `j
+<= i` compares 32 with 95 position ids. Values with only one of the two axes, and results of other
+ops, are leaves; the caller slices them.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
 
 @dataclass(kw_only=True)
 class QueryKeySlicer:
-    """Recomputes slices of query-key matrices `[…, q, k]` for the spans `queries` and `keys`.
+    """Recomputes slices of query-key tensors `[…, q, k]` for the spans `queries` and `keys`.
     `slice_leaf` slices leaves; `query_key_leaves` collects the leaves with both axes. With
     `recomputes_single_axis`, values with only one of the two axes are also recomputed, except
     results of expensive ops other than MatMul. Attention weights are recomputed only if their mask
@@ -53,7 +53,7 @@ class QueryKeySlicer:
     def slice_value(self, value: Value, axes: QueryKeyAxes) -> Value:
         """Return the recomputed slice of a value."""
         stack = [(value, axes)]
-        # The traversal uses an explicit stack, because masks may have thousands of nodes.
+        # The traversal uses an explicit stack, because masks may be computed by thousands of nodes.
         while stack:
             key = stack[-1]
             if key in self._slices:
@@ -78,7 +78,7 @@ class QueryKeySlicer:
     def _slice_all_operands(
         self, value: Value, axes: QueryKeyAxes
     ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
-        """Return the operands of a node with their query and key axes, or None if the node is a
+        """Return the operands of a node, each with its query and key axes, or None if the node is a
         leaf.
         """
         node = value.node
@@ -96,7 +96,7 @@ class QueryKeySlicer:
         ]
 
     def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return True if a result with one or both of the query and key axes (`axes` is 1 or 2) is
+        """Return True if a result that has `axes` (1 or 2) of the query axis and the key axis is
         recomputed.
         """
         if isinstance(op, ops.Scan):
@@ -105,7 +105,9 @@ class QueryKeySlicer:
         return axes == 2 or (axes == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
-        """Return True if the slice contains all keys for which these weights can be nonzero."""
+        """Return True if the slice contains all keys for which these attention weights can be
+        nonzero.
+        """
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
             return False
@@ -125,8 +127,8 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Recompute a node for the slice. Return None if its result does not have the sliced
-        shape.
+        """Recompute a node for the slice. Return None if the result would not have the shape of the
+        slice.
         """
         node = value.node
         assert node is not None, "a value without a node is a leaf"
@@ -163,7 +165,7 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
-    """Align the last two axes of scores or a mask with queries and keys."""
+    """Return an operand with its last two axes as query axis and key axis."""
     last = operand.type.rank - 1
     axes = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
     query, key = axes
@@ -196,8 +198,8 @@ def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """Positions `global_positions`, i64[n], followed by the positions from `start` to `stop`
-    (exclusive), each i64[1], or "" if absent. `length` is the total number of positions.
+    """A selection of positions: `global_positions`, i64[n] ("" if there are none), then those from
+    `start` to `stop` (exclusive), both i64[1]. `length` is the total number of positions.
     """
 
     start: str
@@ -281,8 +283,8 @@ def emit_recomputed_slice(
 def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Emit a mask or bias `[b, h, q, k]`, recomputed for a span of the queries and keys or for all
-    of them.
+    """Emit a mask or bias `[b, h, q, k]`, recomputed for a span of queries and a span of keys; None
+    means all of them.
     """
     shape = x.shape
     axes: QueryKeyAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
@@ -303,8 +305,8 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None
 ) -> Tensor:
-    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h*d]` if the kernel takes packed
-    heads.
+    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if the kernel takes this
+    layout.
     """
     if span is None or packed is None:
         return emit_position_slice(g, x, (2,), (span,))
@@ -336,7 +338,7 @@ def emit_position_slice(
 def _pair_axes_with_spans(
     axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> list[tuple[int, PositionSpan]]:
-    """Yield each axis that has a span, with its span."""
+    """Return the axes that have a span, each with its span."""
     return [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)

@@ -1,7 +1,7 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-The operators need time-major input, ONNX's gate order and right padding. The nodes that
-reorder weights have constant inputs only, so a runtime folds them when it loads the model.
+The operators need time-major input, ONNX's gate order and right padding. The nodes that reorder
+weights have only constant inputs, so a runtime constant-folds them when it loads the model.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class RecurrentBatchLayout:
 
     @property
     def is_right_padded(self) -> bool:
-        """Return True if all padding is on the right, as the operators require."""
+        """Return True if all padding is on the right, as the ONNX operators require."""
         if self.keep is None:
             return True
         value = self.keep.value
@@ -45,7 +45,7 @@ class RecurrentBatchLayout:
 
     @property
     def padding_mask(self) -> str:
-        """Return the name of the padding mask, or "." if there is no padding."""
+        """The name of the padding mask, or "." if there is no padding."""
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
@@ -63,7 +63,9 @@ class RecurrentBatchLayout:
         return g.emit_node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
     def convert_from_time_major(self, out: str) -> str:
-        """Emit results at their original positions, with zeros at padded positions."""
+        """Emit results in batch-major layout at their original positions, with zeros at padded
+        positions.
+        """
         out = self.remove_placeholder(out, (self.batch, self.length))
         if self.is_right_padded:
             return out
@@ -74,7 +76,7 @@ class RecurrentBatchLayout:
         axes).
         """
         g = self.g
-        # A feature axis is never padded, even if its length is the batch symbol.
+        # A feature axis is never padded, even if its size is the symbolic batch size.
         may_be_empty = [
             n < 2 and length in (self.batch, self.length) and not g.lengths.is_positive(length)
             for n, length in enumerate(shape)
@@ -88,7 +90,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Remove the positions that `pad_empty_axes` added; `shape` contains the lengths of the
+        """Remove the positions that `pad_empty_axes` added; `shape` contains the sizes of the
         leading axes of `x`.
         """
         g = self.g
@@ -112,10 +114,10 @@ class RecurrentBatchLayout:
     def select_final_state(
         self, final: str, initial: Tensor | None, lengths: str | None, dtype: str
     ) -> str:
-        """Emit a final state. Sequences of length 0 keep their initial state."""
+        """Emit the final state. Sequences of length 0 keep their initial state."""
         g = self.g
-        # The operator has processed the position that `pad_empty_axes` added, and ONNX leaves the
-        # result undefined for a sequence of length 0.
+        # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
+        # define the final state of a sequence of length 0.
         if lengths is not None:
             has_positions = g.emit_node(
                 "Greater", emit_unsqueeze(g, lengths, 1), g.emit_constant(0, "i32")
@@ -128,7 +130,7 @@ class RecurrentBatchLayout:
 
 
 def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | None:
-    """Return the time-major output of the previous layer, or of its two directions."""
+    """Return the time-major output of the previous recurrent layer, or of its two directions."""
     g, operands = layout.g, [x]
     node = x.value.node if x.value else None
     if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
@@ -136,7 +138,7 @@ def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | N
         if len(operands) < len(node.args):
             return None
     cached = [g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands]
-    # A layer with a different mask reorders positions differently.
+    # A layer with a different padding mask reorders positions differently.
     if any(mask != layout.padding_mask for mask, _ in cached):
         return None
     packed = [name for _, name in cached]
@@ -149,7 +151,7 @@ def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
-    """Emit the number of padding positions, i64[1]: 1 if a length is 0, otherwise 0."""
+    """Emit the number of placeholder positions, i64[1]: 1 if a dimension is 0, otherwise 0."""
     return g.emit_node("Max", g.emit_node("Sub", [1], g.emit_shape([length])), [0])
 
 
@@ -185,7 +187,7 @@ def _emit_gathered_positions(g: Emitter, x: str, positions: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder:
-    """The order of gates in ONNX, and the gate whose weights are negated, if any."""
+    """The order of gates in ONNX, and the index of the gate whose weights are negated, if any."""
 
     order: Sequence[int]
     negated_index: int | None = None
@@ -201,7 +203,7 @@ def emit_ordered_weights(
     """Emit `W`, `U` and the biases in ONNX's gate order; parameters are reordered outside loops."""
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
-    # Weights that are computed inside a loop body cannot be used outside of it.
+    # Weights that are computed inside a loop body are not visible outside it.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
         ordered = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
@@ -211,7 +213,7 @@ def emit_ordered_weights(
 def _emit_joined_bias(
     g: Emitter, gate_order: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
 ) -> str | None:
-    """Emit both biases concatenated, as ONNX requires. Zeros replace a missing bias."""
+    """Emit the concatenation of both biases, as ONNX requires. Zeros replace a missing bias."""
     if not any(biases):
         return None
     zeros = g.emit_constant([0.0] * length, next(b.dtype for b in biases if b))
@@ -220,7 +222,7 @@ def _emit_joined_bias(
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
-    """Emit a weight whose gates, which are concatenated along `axis`, are in ONNX's order."""
+    """Emit a weight whose gates, concatenated along `axis`, are in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
         return weights.name
@@ -233,11 +235,12 @@ def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis
 
 
 FUSED_LAYER_DTYPES = ("f32", "f16")
-"""The element types for which ONNX Runtime implements these operators."""
+"""The element types for which ONNX Runtime implements the recurrent operators."""
 
 LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
-"""Index of each of ONNX's gates in specc's order: input, forget, cell, output; reset, update, new;
-peepholes."""
+"""For each gate in ONNX's order, its index in specc's order (LSTM: input, forget, cell, output;
+GRU: reset, update, new), and the same for peepholes.
+"""
 
 
 @lower
@@ -251,7 +254,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `GRU`; the weights of an update gate that selects the new state are negated."""
+    """Lower to `GRU`. If the update gate selects the new state, its weights are negated."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without an additional operator
     gates = GateOrder(GRU_GATE_ORDER, negated_index=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
@@ -277,7 +280,7 @@ def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> t
 
 @dataclass(frozen=True)
 class _RecurrentLayer:
-    """A recurrent layer with its operands; quantized weights are `[in, gates]`."""
+    """A recurrent layer under lowering, with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm
@@ -286,19 +289,19 @@ class _RecurrentLayer:
 
     @cached_property
     def operands(self) -> ops.RecurrentOperands[Tensor]:
-        """Return the operands by name."""
+        """The operands by role."""
         is_quantized = isinstance(self.op, ops.QuantizedLstm)
         return ops.RecurrentOperands.from_operands(self.tensors, quantized=is_quantized)
 
     @property
     def layout(self) -> RecurrentBatchLayout:
-        """Return the batch and time axes of the sequence with its padding mask."""
+        """The batch and time axes of the sequence, with its padding mask."""
         shape = self.operands.sequence.shape
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
-        """Return True if ONNX's operator supports this layer and the feature ("" means no
-        feature).
+        """Return True if ONNX's operator supports this layer and `feature` ("" if it needs
+        none).
         """
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
@@ -328,8 +331,8 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     lengths = emit_count_nonzero(g, x.keep, 1, dtype="i32") if x.keep else None
     padded_lengths = lengths and layout.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
-    # ONNX states have a directions axis, which has length 1 here, because each direction is a
-    # separate layer.
+    # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
+    # layer.
     states = [_emit_initial_state(layout, state) for state in initial_states]
     packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
@@ -340,7 +343,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         (x.input_bias, x.recurrent_bias),
         axis,
     )
-    # the cell gate has no peephole weights, [1, 3·h]
+    # the cell gate has no peephole weights: [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
     hidden_states, *final_states = g.emit_nodes(
@@ -365,7 +368,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
 
 
 def _emit_initial_state(layout: RecurrentBatchLayout, state: Tensor | None) -> str | None:
-    """Emit an initial state with a directions axis."""
+    """Emit an initial state with a num_directions axis of size 1."""
     if state is None:
         return None
     return emit_unsqueeze(layout.g, layout.pad_empty_axes(state.name, state.shape), 0)
@@ -376,7 +379,7 @@ def _emit_scales(layer: _RecurrentLayer) -> list[str]:
     g = layer.g
     results: list[str] = []
     for scales in layer.operands.scales or ():
-        # signed quantized values have zero point 0
+        # signed codes have zero point 0
         reordered = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.gate_order), 0)
         results += reordered, g.emit_constant([0], "i8")
     return results

@@ -1,4 +1,4 @@
-"""The table of lowering rules, and lowering of all nodes of a graph.
+"""The table of lowering rules, and the function that lowers all nodes of a graph.
 
 A rule takes the op, the emitter and one `Tensor` per operand (None for an absent optional operand).
 It returns the names of the results, whose types are in `g.site`.
@@ -29,7 +29,7 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
     """Lower the nodes of `graph`, or only `selected_nodes`, and restore the emitter's site."""
     outer_site = g.site
     use_counts = count_users(graph)
-    # The use counts of the whole graph also apply to recomputed values.
+    # Use counts of the whole graph also apply to values that are recomputed in blocks.
     g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     accurate_sigmoids = find_accurate_sigmoids(graph)
@@ -82,16 +82,14 @@ def count_users(graph: Graph) -> Counter[Value]:
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> None:
-    """Set the doc string of an operation on its first node in its scope."""
+    """Set the doc string of an IR op on the first ONNX node of its scope."""
     in_scope = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
     for node in (in_scope or nodes)[:1]:
         node.doc_string = doc
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return, for each axis that static slices partition completely, the end positions of the
-    slices.
-    """
+    """Return, for each axis that static slices partition completely, the ends of the slices."""
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

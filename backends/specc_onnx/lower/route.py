@@ -2,11 +2,11 @@
 
     tokens routed to the expert ─► Gather ─► body of the expert ─► ScatterND (add)
 
-No tensor has tokens × experts elements, and only the weights of experts with tokens are read. The
-expert id of a padded token is out of range. A few experts are unrolled into one `If` each, for
-which a runtime packs the slices of stacked weights at load time; many experts become a `Loop`,
-which copies the slices. With 8 experts of 512 × 1 024, one token took 1.4 ms in the loop and 0.7 ms
-unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
+Expert activations are never materialized for all tokens × experts, and only the weights of experts
+that have tokens are read. The expert id of a padded token is out of range. A few experts are
+unrolled into one `If` each, for which a runtime packs the slices of stacked weights at load time;
+many experts become a `Loop`, which copies the slices. With 8 experts of 512 × 1 024, one token took
+1.4 ms in the loop and 0.7 ms unrolled; 512 tokens took 31 and 25 ms (ONNX Runtime 1.31, one core).
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
 def _can_inline_experts(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> bool:
-    """Return True if the experts are few and small and have static weights."""
+    """Return True if the experts are few and small enough to unroll, and have static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
     elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
     count = op.num_experts.number
@@ -88,8 +88,8 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> str:
-    """Emit the expert ids of each token, i64[n, k]. An id equal to the number of experts means that
-    no expert is selected.
+    """Emit the expert ids of each token, i64[n, k]. An id equal to the number of experts means "no
+    expert".
     """
     no_expert = g.emit_length(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
@@ -105,8 +105,8 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Emitter of the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k];
-    `result_type` is the type of the summed outputs.
+    """Emits the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k]; `result_type`
+    is the type of the summed outputs.
     """
 
     op: ops.MixtureOfExperts
@@ -121,8 +121,8 @@ class _ExpertEmitter:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
-        # the order is ascending, so that the summation order for a token does not depend on other
-        # tokens
+        # experts are in ascending order, so that the summation order of a token does not depend on
+        # other tokens
         used_experts = g.emit_node("Squeeze", g.emit_node("NonZero", used_mask), [0])
         iterations = g.emit_node("Size", used_experts)
         return g.emit_node(
@@ -130,7 +130,9 @@ class _ExpertEmitter:
         )
 
     def _emit_iteration(self, used_experts: str) -> GraphProto:
-        """Return the loop body with the inputs iteration, condition and partial sums."""
+        """Return the loop body, whose inputs are the iteration, the condition and the partial
+        sums.
+        """
         g = self.g
         with g.open_body() as body:
             iteration, condition = g.new_loop_inputs("iteration")
@@ -143,7 +145,7 @@ class _ExpertEmitter:
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled(self, initial_sums: str) -> str:
-        """Emit an `If` per expert."""
+        """Emit one `If` per expert."""
         g, total, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
@@ -156,8 +158,8 @@ class _ExpertEmitter:
         return total
 
     def _emit_used_experts(self) -> str:
-        """Emit bool[experts + 1], true for the experts that have tokens. The last element
-        represents tokens without an expert.
+        """Emit bool[experts + 1], true for the experts that have tokens. The last entry is for
+        tokens without an expert.
         """
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
@@ -168,7 +170,7 @@ class _ExpertEmitter:
     def _add_expert_output(
         self, sums: str, expert: str, expert_weights: Sequence[Tensor]
     ) -> tuple[str, ...]:
-        """Add the output of one expert to the sums of its tokens."""
+        """Add the output of one expert to the sums of the tokens that are routed to it."""
         g = self.g
         token_ids, token_gates = self._select_tokens(g.emit_node("Equal", self.expert_ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
@@ -192,8 +194,8 @@ class _ExpertEmitter:
         return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
-        """Lower the body of the expert for the tokens with these indices. Return its output [m,
-        o].
+        """Lower the body of the expert for the tokens with these indices. Return the name of its
+        output [m, o].
         """
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
@@ -213,7 +215,9 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split a stacked weight by expert outside loops, where a runtime can fold the split."""
+        """Split stacked weights by expert outside loops, where a runtime can constant-fold the
+        split.
+        """
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):
@@ -223,12 +227,12 @@ class _ExpertEmitter:
             ]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
-        """Emit the slice of a stacked weight for one expert."""
+        """Emit the slice of stacked weights for one expert."""
         stored = self.g.values.narrow_weights.get(stacked.name, stacked.name)
         return self._cast_expert_part(stacked, self.g.emit_node("Gather", stored, expert, axis=0))
 
     def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
-        """Emit one expert's part of a stacked weight, cast to the compute type."""
+        """Cast the weight of one expert, a slice of `stacked`, to the compute type."""
         values, dtype = self.g.values, stacked.dtype
         stored = values.narrow_weights.get(stacked.name)
         if stored is not None:

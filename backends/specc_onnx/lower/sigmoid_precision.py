@@ -2,8 +2,8 @@
 
 The `Sigmoid` kernel of ONNX Runtime has an absolute error of about 1e-7: at -10 the relative error
 is up to 24 %, and below -18 the result is 0. A gate of an MLP or of a convolution may use this
-kernel, because the result is added to values of moderate magnitude. A sigmoid whose result is
-normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
+kernel, because the gated values are added to values of moderate magnitude. A sigmoid whose result
+is normalized, returned, used as a divisor, broadcast over several elements, or multiplied by the
 result of a loop or of attention, which may have any magnitude, is computed as `1 / (1 + exp(-x))`
 with a small relative error.
 """
@@ -19,17 +19,17 @@ SUMMING_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.MixtureOfExperts),
     *(ops.Softmax, ops.MaskedSoftmax, ops.Lstm, ops.Gru, ops.Rnn, ops.QuantizedLstm),
 )
-"""Ops that add their operands to other values, or to the exponent of other values."""
+"""Ops that sum their operands with other values, or that add them to exponents."""
 ELEMENT_OPS = (
     *(ops.Where, ops.Cast, ops.Concat, ops.Slice, ops.StridedSlice, ops.Index, ops.Last),
     *(ops.Dropout, ops.Delay, ops.Pad, ops.MaxPool, ops.AveragePool, ops.Reduce),
 )
-"""Ops whose results have the magnitude of elements of their operands."""
+"""Ops whose results are elements of their operands, or have the same magnitude."""
 ORDINARY_OPS = (
     *(ops.Linear, ops.QuantizedLinear, ops.Conv, ops.ConvTranspose, ops.Embedding),
     *(ops.QuantizedEmbedding, ops.LayerNorm, ops.RMSNorm, ops.GroupNorm, ops.PatchEmbedding),
 )
-"""Ops whose results have a moderate magnitude."""
+"""Ops whose results have a moderate magnitude (linear layers, embeddings, norms)."""
 
 
 def find_accurate_sigmoids(graph: Graph) -> set[Value]:
@@ -50,8 +50,9 @@ def find_accurate_sigmoids(graph: Graph) -> set[Value]:
 
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
-    """Return True for a state that appends to an input of the graph. The next step uses the state
-    like the other users of the concatenation in this step, so a step and the full graph agree.
+    """Return True for a state that appends to an input of the graph. It is not treated as an
+    output: the next step uses it like the other users of the concatenation in this step, so a step
+    and the full graph compute the same sigmoids accurately.
     """
     node = value.node
     while node and isinstance(node.op, (ops.Slice, ops.StridedSlice)):
@@ -85,7 +86,9 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
 def _is_error_small(
     user: Node, index: int, ordinary: Collection[Value], tolerant: Mapping[Node, bool]
 ) -> bool:
-    """Return True if a small absolute error of an operand of `user` is small in all results."""
+    """Return True if a small absolute error of operand `index` causes only small errors in all
+    outputs.
+    """
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
         gate, gated = user.args[index], user.args[1 - index]
@@ -96,8 +99,8 @@ def _is_error_small(
 
 
 def _is_broadcast(gate: Value | None, gated: Value | None) -> bool:
-    """Return True if one element of `gate` multiplies several elements of `gated`. The values of
-    one gate then are the whole result, and its accurate form costs little.
+    """Return True if one element of `gate` multiplies several elements of `gated`. Then an error of
+    one gate element affects many elements, and computing it accurately costs little.
     """
     if gate is None or gated is None:
         return False

@@ -75,7 +75,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """Lower to `Cast`; float to integer saturates."""
     source_dtype = x.dtype
-    # a weight that is stored in this type needs no cast
+    # a weight that is stored in the target type needs no cast
     stored = g.values.narrow_weights.get(x.name)
     if stored is not None and g.values.stored_types[stored].dtype == op.to:
         return stored
@@ -86,7 +86,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
-    """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for attention
+    """Lower to `Transpose`; record the packed layout `[b, t, h·d]` of split heads for attention
     kernels.
     """
     result = g.emit_node("Transpose", x, perm=list(op.order))
@@ -124,7 +124,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
-    # the name is a placeholder; attention replaces it with the updated buffer
+    # the name is a placeholder; attention replaces it with that of the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
@@ -147,7 +147,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
 
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
-    """Emit a `Split` into all pieces of a partitioned axis; return one piece."""
+    """Emit a `Split` of a partitioned axis into all slices; return the one that `op` selects."""
     begins = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(begins, ends, strict=True)]
     pieces = g.emit_nodes("Split", len(ends), x, [*sizes], axis=op.axis)
@@ -168,12 +168,12 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Lower to `Gather`, `GatherElements` or `GatherND`, batched over leading axes."""
     if op.axis == 0:
         return g.emit_node("Gather", table, emit_checked_indices(g, ids), axis=0)
-    # GatherND copies single elements, which is five times slower
+    # `GatherND` copies single elements, which is five times slower
     if op.axis == table.rank - 1:
         return g.emit_node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
     indices = emit_cast(
         g, emit_checked_indices(g, ids), "i64", source_dtype=ids.dtype
-    )  # GatherND accepts no other type
+    )  # `GatherND` accepts no other index type
     index_columns = emit_unsqueeze(g, indices, ids.rank)
     return g.emit_node("GatherND", table, index_columns, batch_dims=op.axis)
 
@@ -188,7 +188,9 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` positions and drop the last `by`; the axis may be shorter than `by`."""
+    """Prepend `by` fill values and drop the last `by` positions; the axis may be shorter than
+    `by`.
+    """
     if op.steps == 0:
         return x.name
     shape = list(x.shape)
@@ -200,8 +202,8 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Lower to a reduction; `any` and `all` are lowered to counts of booleans, which are defined
-    for empty axes.
+    """Lower to a reduction; `any` and `all` are lowered to counts of true elements, which are
+    defined for empty axes.
     """
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
@@ -215,7 +217,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
-    """Emit the first index of the maximum."""
+    """Lower to `ArgMax`, or to the first index of the maximum."""
     if g.lacks_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(g, x, [1], axis=op.axis, largest=True)
         return g.emit_node("Squeeze", index, [op.axis])
@@ -224,7 +226,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
-    """Lower to a comparison with position indices: an index out of range gives zeros."""
+    """Lower to a comparison with position indices; an index out of range gives zeros."""
     classes = emit_cast(g, emit_arange(g, op.size), x.dtype, source_dtype="i64")
     is_class = g.emit_node("Equal", emit_unsqueeze(g, x, x.rank), classes)
     return emit_cast(g, is_class, g.site.types[0].dtype)
@@ -232,13 +234,13 @@ def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EinsumTerm:
-    """An operand of an einsum with its axis names."""
+    """An operand of an einsum with its axis labels."""
 
     tensor: Tensor
     axes: tuple[str, ...]
 
     def get_lengths(self, names: Sequence[str]) -> list[Dim]:
-        """Return the lengths of the named axes."""
+        """Return the sizes of the axes with these labels."""
         return [self.tensor.shape[self.axes.index(n)] for n in names]
 
 
@@ -248,13 +250,13 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     left, right = op.equation.split("->")
     names = [tuple(term.split()) for term in left.split(",")]
     out = tuple(right.split())
-    # an einsum such as `i i -> i` is not a matrix multiplication
+    # an einsum such as `i i -> i` (a diagonal) is not a matrix multiplication
     if any(len(set(n)) < len(n) for n in names):
         return _emit_einsum_operator(g, args, names, out)
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
-        # An axis is summed as soon as no later operand and not the result has this axis.
+        # An axis is summed as soon as neither a later operand nor the result has it.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
         product = _emit_term_product(g, product, term, later)
     product = _emit_unshared_axes_sum(g, product, set(out))
@@ -302,7 +304,7 @@ def _emit_matrix(
 
 def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
     """Emit a term summed over the axes that are not in `used_axes`."""
-    # Axes are summed from last to first, so that indices of earlier axes stay valid.
+    # Axes are summed from last to first, so that the indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in used_axes:
             name = emit_reduce(g, "ReduceSum", term.tensor, axis)

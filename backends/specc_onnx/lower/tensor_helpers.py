@@ -1,6 +1,6 @@
 """Emit reshapes, reductions, MatMuls and checked indices.
 
-ONNX counts negative indices from the end; in the IR they are out of range.
+In ONNX, negative indices count from the end of the axis; in the IR, they are out of range.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 def emit_reshape(
     g: Emitter, x: str | Tensor, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] = ()
 ) -> str:
-    """Emit a reshape to `shape` that is also valid for empty tensors. `source_shape` is required if
-    `x` is a name.
+    """Emit a reshape to `shape` that is also valid for empty tensors. `source_shape` is the shape
+    of `x` and is required if `x` is a name.
     """
     if isinstance(x, Tensor):
         source_shape, x = x.shape, x.name
@@ -45,7 +45,7 @@ def _find_constant_target(
     """
     target = _plan_target_shape(source_shape, shape)
     static = [n for n in target if n is not None]
-    # 0 copies an axis, so no actual length may be 0.
+    # In the shape operand, 0 copies an axis, so no actual size may be 0.
     if None not in target and 0 not in shape:
         return static
     # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
@@ -57,8 +57,8 @@ def _find_constant_target(
 def _plan_target_shape(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> list[int | None]:
-    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, and None represents a dynamic
-    length.
+    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, and None represents another
+    dynamic size.
     """
     is_unchanged = [
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
@@ -70,7 +70,7 @@ def _plan_target_shape(
 
 
 def emit_flatten(g: Emitter, x: Tensor) -> str:
-    """Merge all axes of `x` except the last: `[n, d]`."""
+    """Merge all axes of `x` except the last; the result is `[n, d]`."""
     return emit_reshape(g, x, (multiply_dims(x.shape[:-1]), x.shape[-1]))
 
 
@@ -93,7 +93,7 @@ def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: Dim
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
-    """Emit a length, i64[1]. The model fails at run time if one of `nonnegative` is negative."""
+    """Emit a dimension, i64[1]. The model fails at run time if one of `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
@@ -103,7 +103,7 @@ def emit_axis_length(g: Emitter, x: str | Tensor, axis: int) -> str:
 
 
 def emit_unsqueeze(g: Emitter, x: str | Tensor, *axes: int) -> str:
-    """Emit `x` with new axes of length 1 at `axes` of the result."""
+    """Emit `x` with new axes of size 1 at the indices `axes` of the result."""
     name = x.name if isinstance(x, Tensor) else x
     return g.emit_node("Unsqueeze", name, [*axes]) if axes else name
 
@@ -118,7 +118,7 @@ def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keepdims: bool = F
 def emit_count_nonzero(
     g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> str:
-    """Emit the number of true elements along `axes`, or of all elements."""
+    """Emit the number of true elements along `axes`, or of all elements if no axis is given."""
     return g.emit_node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
 
 
@@ -134,7 +134,7 @@ def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Ope
 
 
 def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `MatMul`. Operands are expanded first if a broadcast axis may be empty."""
+    """Emit `MatMul`. Operands are broadcast explicitly first if a broadcast axis may be empty."""
     names = []
     for operand, other in ((x, y), (y, x)):
         leading, other_leading = operand.shape[-3::-1], other.shape[-3::-1]
@@ -167,7 +167,7 @@ def emit_arange(g: Emitter, length: Dim) -> str:
 LOWEST_KEY = float(np.nextafter(np.finfo(np.float32).min, np.float32(0)))
 """The lowest f32 key that the CUDA kernel of `TopK` distinguishes from its padding."""
 STABLE_TOP_K_LENGTH = 256
-"""The longest axis on which the CUDA kernel of `TopK` orders equal elements by index."""
+"""The largest axis size for which the CUDA kernel of `TopK` orders equal elements by index."""
 
 
 def emit_top_k(
@@ -180,7 +180,8 @@ def emit_top_k(
     options: dict[str, Any] = {"axis": axis, "largest": int(largest), "sorted": 1}
     if not g.lacks_kernel("TopK inf", dtype):
         return g.emit_nodes("TopK", 2, x, count, **options)
-    # The CUDA kernel pads the axis with the lowest number and returns padding instead of -inf.
+    # The CUDA kernel pads the axis with the lowest finite value and returns padding instead of
+    # -inf.
     kind, limit = ("Max", LOWEST_KEY) if largest else ("Min", -LOWEST_KEY)
     keys = g.emit_node(kind, x, g.emit_constant(limit, dtype))
     _, indices = g.emit_nodes("TopK", 2, keys, count, **options)
@@ -196,8 +197,8 @@ def emit_stable_top_k(
     if is_short or not g.lacks_kernel("stable TopK", x.dtype):
         return emit_top_k(g, x, count, axis=axis, largest=largest, dtype=x.dtype)
     # All elements are sorted first, because the kernel may also select other equal elements. Then
-    # the indices are sorted within each run of equal elements: a key is the number of its run times
-    # the length, plus the index.
+    # the indices are sorted within each run of equal elements: the sort key is the index of the run
+    # times the axis size, plus the index of the element.
     full = g.emit_shape([length])
     values, indices = emit_top_k(g, x, full, axis=axis, largest=largest, dtype=x.dtype)
     preceding = g.emit_node("Max", g.emit_node("Sub", emit_arange(g, length), 1), 0)
@@ -244,7 +245,7 @@ def make_typed_tensor(name: str, dtype: str, shape: Sequence[DimLike]) -> Tensor
 
 
 MAX_SIGN_SEARCH_DEPTH = 48
-"""Maximum number of ops between a value and the op that determines its sign."""
+"""Maximum number of ops through which the sign analysis follows a value."""
 
 VALUE_PRESERVING_OPS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
@@ -257,7 +258,7 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
-    """Emit indices with negative values replaced by an index that is out of range."""
+    """Emit indices in which negative values are replaced by an index that is out of range."""
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.dtype
@@ -266,7 +267,7 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
-    """Emit indices with negative values at padded positions replaced by 0."""
+    """Emit indices in which negative values at padded positions are replaced by 0."""
     zero = g.emit_constant(0, ids.dtype)
     is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
     return g.emit_node("Where", is_padding, zero, ids)
@@ -279,8 +280,8 @@ def is_nonnegative_value(value: Value, g: Emitter) -> bool:
 
 @dataclass
 class SignAnalysis:
-    """Analysis of which integer values are nonnegative, based on the ops that compute the
-    values.
+    """Analysis that finds integer values which are nonnegative, based on the ops that compute
+    them.
     """
 
     lengths: LengthResolver
@@ -308,7 +309,7 @@ class SignAnalysis:
             case Node(ops.Constant(value=number)):
                 return number >= 0
             case Node(ops.Size(length=length)):
-                # a length such as `past - window` may be negative
+                # a dimension such as `past - window` may be negative
                 bounds = self.lengths.lower_bounds
                 return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
             case Node(ops.Cast(), (Value() as x,)):
@@ -325,7 +326,7 @@ class SignAnalysis:
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
     """Return the operands that must be nonnegative for the results of an op to be nonnegative, or
-    [None] if they are unknown.
+    [None] if no such operands are known.
     """
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
@@ -341,7 +342,7 @@ def _list_sign_sources(node: Node) -> Sequence[Value | None]:
 
 
 def is_position_id_source(value: Value) -> bool:
-    """Return True if the op of a value computes position indices."""
+    """Return True if the op of a value returns position ids or indices."""
     match value.node and value.node.op:
         case ops.Range() | ops.Extent() | ops.ArgMax():
             return True

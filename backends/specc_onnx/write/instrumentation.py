@@ -1,8 +1,9 @@
 """Copy a compiled model with additional outputs: attention weights, or execution counts.
 
-The fused `Attention` operator returns its softmax weights only as its fourth output, in mode 3. An
-`If` that guards an `Attention` against empty inputs is replaced by its branch with the `Attention`,
-so the copy needs nonempty inputs. Blocked attention is replaced by dense attention.
+The `Attention` operator returns the attention weights only as its fourth output, with
+`qk_matmul_output_mode=3`. An `If` that guards an `Attention` against empty inputs is replaced by
+its branch with the `Attention`, so the copy needs nonempty inputs. Blocked attention is replaced by
+dense attention.
 
 A counting copy also returns i64[n], the number of executions of each branch of an `If` and each
 body of a `Loop` or `Scan`: branches get an additional output, and loop bodies get an additional
@@ -24,15 +25,15 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 EXECUTION_COUNTS_OUTPUT = "specc.executions"
 """Name of the output with execution counts."""
 MAX_SEARCH_DEPTH = 16
-"""Maximum number of nodes between a condition and the constants with which it compares a value."""
+"""Maximum number of nodes between a branch condition and the constants in its comparisons."""
 MAX_COMPARED_CONSTANT = 2**16
 MAX_CONSTANT_ELEMENTS = 64
-"""Maximum number of elements of a constant in a condition."""
+"""Maximum number of elements of a constant in a branch condition."""
 
 
 def collect_subgraphs(model: ModelProto) -> Subgraphs:
-    """Return the names of all subgraphs, and the integers with which branch conditions compare
-    values.
+    """Return the names of all subgraphs, and the integers that branch conditions compare values
+    with.
     """
     copy = ModelProto()
     # only small constants are copied, not the weights
@@ -72,7 +73,7 @@ def _iterate_graph_scopes(
 
 
 def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> Iterator[int]:
-    """Yield the integer constants from which a value is computed."""
+    """Yield the integer constants from which the value `name` is computed."""
     source = producers.get(name)
     if isinstance(source, NodeProto):
         if source.op_type == "Constant":
@@ -141,7 +142,9 @@ class _ExecutionCounter:
         return total
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Make `node` output the execution counts of its subgraphs; append constants to `nodes`."""
+        """Add an output with the execution counts of its subgraphs to `node`; append the constants
+        that it needs to `nodes`.
+        """
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -149,7 +152,7 @@ class _ExecutionCounter:
             node.output.append(result)
             return result
         (body,) = iterate_node_bodies(node)
-        # the inputs of a Loop are trip count, condition, then carries
+        # the inputs of a `Loop` are the trip count, the condition, then the loop-carried values
         fixed_inputs, scan_inputs = 2, 0
         if node.op_type == "Scan":
             fixed_inputs, scan_inputs = (
@@ -195,8 +198,8 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph. Copy the new nodes first, because `del` clears nodes of the
-    graph.
+    """Replace the nodes of a graph. Copy the new nodes first, because deleting a node of the graph
+    clears it.
     """
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
@@ -211,13 +214,14 @@ def _insert_repeated(field: Any, index: int, value: Any) -> None:
 
 
 PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
-"""Providers whose `Attention` does not return attention weights when requested (ONNX Runtime 1.31).
+"""Providers whose `Attention` does not return attention weights even if mode 3 is requested (ONNX
+Runtime 1.31).
 """
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Add an output `[b, h, q, k]` for each attention in `notes` that the model contains. Return
-    the output names by scope; repeated scopes are numbered.
+    """Add an output with attention weights `[b, h, q, k]` for each attention layer in `notes` that
+    the model contains. Return the output names by scope; repeated scopes are numbered.
     """
     names: dict[str, str] = {}
     for note in notes:
@@ -237,8 +241,10 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make an `Attention` node return its weights, and return the name of the weights."""
-    # An inlined branch keeps the result name of its `If`.
+    """Make the attention weights of a layer available as a value; return its name, or None if there
+    is no such layer.
+    """
+    # The value of an inlined branch has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
         _inline_branch(model, value, "then_branch")
@@ -252,7 +258,7 @@ def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | 
 
 
 def _add_weights_output(node: NodeProto, name: str) -> None:
-    """Make the weights of an `Attention` its fourth output."""
+    """Add the attention weights (softmax output) as the fourth output of an `Attention` node."""
     del node.output[1:]
     node.output.extend(["", "", name])
     mode = "qk_matmul_output_mode"

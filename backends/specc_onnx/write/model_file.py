@@ -45,8 +45,8 @@ from specc_onnx.write.quantization_probes import (
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
-    """Count the elements of all weights and their bytes on disk and in memory. ONNX Runtime applies
-    a `Cast` of a weight once, at load time, so such weights have more bytes in memory.
+    """Return the number of elements of all weights, and their size in bytes on disk and in memory.
+    ONNX Runtime applies a `Cast` of a weight once, at load time, so such weights need more memory.
     """
     widened = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
@@ -61,7 +61,7 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the bits per element after the casts of each value, by the name of the value."""
+    """Return the bits per element after the casts of each value, keyed by the name of the value."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -96,11 +96,11 @@ class OnnxModelFile:
     pending_sessions: dict[int, "Future[OrtModel]"] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """CPU sessions that are being created, by the number of threads."""
+    """CPU sessions that are being created in the background, by number of threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of the model by key."""
+        """The metadata of the model."""
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
@@ -110,7 +110,7 @@ class OnnxModelFile:
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
-        """Return True if the file matches its own hash."""
+        """Return True if the file matches the content hash that it contains."""
         return has_valid_hash(self.path)
 
     def measure_weights(self) -> WeightFootprint:
@@ -118,8 +118,8 @@ class OnnxModelFile:
         return measure_weight_memory(self.model)
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
-        """Return the values of each parameter, read from its initializer. Raise E0925 if an
-        initializer is unreadable.
+        """Read the value of each parameter from its initializer; `initializer_names` maps
+        parameters to initializers. Raise E0925 if an initializer is unreadable.
         """
         initializers = {t.name: t for t in self.model.graph.initializer}
         weights = {}
@@ -176,7 +176,7 @@ class OnnxModelFile:
         try:
             session = open_session(as_cuda_graph=True)
         except Failed:
-            # ONNX Runtime captures no graph if shape computations remain on the CPU
+            # ONNX Runtime does not capture a CUDA graph if shape computations remain on the CPU
             session = open_session()
         return FixedShapeModel.allocate(session, shapes)
 
@@ -196,7 +196,7 @@ class OnnxModelFile:
         """Load a copy that also outputs its quantized MatMuls."""
         copy = _copy_model(self.model)
         products = expose_quantized_matmuls(copy)
-        # the scales depend on how the kernel splits the tensor among threads
+        # one thread: activation scales depend on how the kernel splits the tensor
         return self._open_model(copy, provider, threads=1), products
 
     def collect_subgraphs(self) -> Subgraphs:
@@ -233,7 +233,7 @@ class OnnxModelFile:
         names by scope.
         """
         copy = _copy_model(self.model)
-        # the caller computes missing attention weights with the reference interpreter
+        # the caller computes the other attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)
@@ -278,7 +278,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Return the target of a symbolic link to a model, unless the external files are next to the
+    """Return the model that a symbolic link points to, unless the external files are next to the
     link.
     """
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
@@ -309,8 +309,8 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Yield every string of a message. Yield bytes for a string that is not UTF-8, because protobuf
-    accepts such strings.
+    """Yield every string of a message. Strings that are not valid UTF-8, which protobuf accepts,
+    are yielded as bytes.
     """
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
@@ -329,7 +329,7 @@ def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
 
 @lru_cache(maxsize=64)
 def _list_string_fields(descriptor: Descriptor) -> list[str]:
-    """Return the string and message fields of a message type."""
+    """Return the names of the string and message fields of a message type."""
     return [
         f.name for f in descriptor.fields if f.message_type is not None or f.type == f.TYPE_STRING
     ]
@@ -361,18 +361,18 @@ def _parse_byte_count(text: str) -> int:
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
-"""The protobuf encoding of the key and the length of the hash."""
+"""The protobuf encoding of the metadata key of the hash and of the size of its value."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """Replace the placeholder hash in model bytes with their hash, without copying the bytes."""
+    """Replace the placeholder hash in model bytes by their hash, without copying the bytes."""
     at = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [view[:at], hashlib.sha256(data).hexdigest().encode(), view[at + len(BLANK_HASH) :]]
 
 
 def has_valid_hash(path: Path) -> bool:
-    """Return True if a file contains the hash of its own bytes."""
+    """Return True if a model file matches the content hash that it contains."""
     try:
         with (
             os.fdopen(open_regular_file(path), "rb") as file,

@@ -1,4 +1,4 @@
-"""Lower, verify and write graphs with their weights, tensor by tensor.
+"""Lower, verify and write graphs; weights are written tensor by tensor.
 
 Output is deterministic. Files are renamed to their final names after all files have been written,
 the `.onnx` file last. `specc_onnx.write.package_writer` writes several graphs as a package.
@@ -121,7 +121,9 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
-    """Return the metadata of linked checkpoints. Raise E0507 if their values contain NaN."""
+    """Return the metadata of the checkpoint files that weights are linked to. Raise E0507 if linked
+    weights contain NaN.
+    """
     facts = {}
     hashes = (
         values.validate_and_hash_files(placement.plan.linked_tensors)
@@ -183,7 +185,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
-    """Return the facts about a built model that its metadata contains."""
+    """Return the facts about a built model that are written to its metadata."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
@@ -196,8 +198,8 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
 ) -> str | None:
-    """Write weights that are neither inline nor linked. Return the name of their file, if there is
-    one.
+    """Write weights that are neither inline nor linked. Return the name of the file, or None if
+    there are no such weights.
     """
     if placement.is_inline or not placement.plan.copied_tensors:
         return None
@@ -213,7 +215,7 @@ def write_weight_file(
 def attach_weights(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
-    """Store weights in the model, or their locations as external data."""
+    """Add weight values to the model, or their locations as external data."""
     if placement.is_inline:
         store_weights_inline(built_model, placement, values)
         store_weight_locations(built_model, placement.plan.linked_tensors)
@@ -228,6 +230,6 @@ def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """Serialize a model deterministically, including a hash of its own bytes."""
+    """Serialize a model deterministically, including a hash of the serialized bytes."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

@@ -1,8 +1,8 @@
 """Build an ONNX model from an IR graph: lower nodes, remove unused nodes, name values, add doc
 strings.
 
-Nodes get their final names after unused nodes are removed, so that the first attention of a
-scope is `h/3/attn/Attention`. Weights are initializers without data, which
+Nodes get their final names after unused nodes are removed, so that the first attention node of a
+scope is named `h/3/attn/Attention`. Weights are initializers without data, which
 `specc_onnx.write.model_writer` adds.
 """
 
@@ -74,8 +74,8 @@ def assign_final_names(
     preferred_names: Mapping[str, str],
     taken: set[str],
 ) -> None:
-    """Add the final names of all nodes and values, including those inside bodies, to `names`: the
-    preferred name, with a number if the name is taken.
+    """Add the final names of all nodes and values, including those inside subgraphs, to `names`:
+    the preferred name, with a number if the name is taken.
     """
     for node in nodes:
         final_name = make_unique_name(preferred_names.get(node.name, node.name), taken)
@@ -107,14 +107,14 @@ def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> N
 
 
 def _rename_list(field: Any, names: Mapping[str, str]) -> None:
-    """Rename the elements of a repeated protobuf field of names."""
+    """Rename the elements of a repeated protobuf field of value names."""
     for n, name in enumerate(field):
         if name in names:
             field[n] = names[name]
 
 
 NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
-"""Fields of an attention note that are names of values."""
+"""Fields of an attention note whose values are names of ONNX values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,8 @@ class BuiltModel:
     `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with `guard` if the
     node is inside an `If`. `types` are the IR types of inputs, outputs and stored weights by name;
     `length_inputs` maps symbolic dimensions to scalar inputs that contain their sizes.
-    `branch_length_thresholds` maps symbols to the length above which the model takes a different
-    branch.
+    `branch_length_thresholds` maps symbolic dimensions to the sizes above which the model takes a
+    different branch.
     """
 
     model: ModelProto
@@ -178,21 +178,24 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and a map from symbols to the scalar inputs that contain
-    their values.
+    """Return the types of the inputs by name, and a map from symbolic dimensions to the scalar
+    inputs that contain their sizes.
     """
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_buffer_type(types[name]) for name in buffers}
     if not caches:
         return types, {}
-    # The length of a buffer is its capacity, so the past length is a separate input.
+    # The size of a buffer axis is its capacity, so the number of past positions is a separate
+    # input.
     types[PAST_LENGTH_INPUT] = Type("i64", ())
     past = graph.inputs[caches[0].key].type.shape[2]
     return types, {str(past): PAST_LENGTH_INPUT}
 
 
 def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
-    """Return the tensors of the outputs by name; the length of a KV buffer is its capacity."""
+    """Return the tensors of the outputs by name; the time axis of a KV buffer has the size of its
+    capacity.
+    """
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
         outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
@@ -304,7 +307,9 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return output names by value. An `Identity` copies values that cannot be renamed."""
+    """Return the output names by value name. An `Identity` copies a value that cannot be
+    renamed.
+    """
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))

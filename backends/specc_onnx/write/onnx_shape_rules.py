@@ -30,7 +30,7 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    # the lengths of the result depend on operand values
+    # the sizes of the result depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
     # older onnx packages lack shape inference for these operators
@@ -47,7 +47,7 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
     """The signature of an operator: the axis names of its operands and results. `compute_lengths`
-    computes lengths of named axes from attributes and known lengths. `result_types` are the element
+    computes the sizes of named axes from attributes and known sizes. `result_types` are the element
     types of results, as operand indices or, unless `uses_operand_types`, type codes.
     `operand_types` are required element types by operand index; `required_attributes` are the
     attribute values of all nodes that specc emits.
@@ -113,13 +113,15 @@ def _bind_length(
 
 
 def _compute_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `MatMulNBits`, whose inputs are padded to complete blocks."""
+    """Compute the axis sizes of `MatMulNBits`, whose weights are padded to complete blocks."""
     count = -(-a["K"] // a["block_size"])
     return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
 
 
 def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `GatherBlockQuantized`, whose table rows consist of complete blocks."""
+    """Compute the axis sizes of `GatherBlockQuantized`, whose table rows consist of complete
+    blocks.
+    """
     if "w" not in known:
         raise OperandMismatchError("the shape of its table is not static")
     width = known["w"] * 8 // a["bits"]
@@ -131,7 +133,7 @@ def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str,
 
 
 def _compute_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `GroupQueryAttention`, whose heads have equal width and are
+    """Compute the axis sizes of `GroupQueryAttention`, whose heads have equal size and are
     concatenated.
     """
     if "q" not in known or "k" not in known:
@@ -142,7 +144,7 @@ def _compute_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, 
 
 
 def _make_gate_length_rule(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
-    """Return the length rule of a recurrent layer with `gates` gates."""
+    """Return the function that computes the axis sizes of a recurrent layer with `gates` gates."""
 
     def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
         h = a["hidden_size"]
@@ -205,13 +207,13 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Checks that the shapes of input, weights and states of recurrent layers agree. ONNX's rule checks
-only the input.
+"""Signatures that check that the shapes of input, weights and states of recurrent layers agree.
+ONNX's rule checks only the input.
 """
 
 
 def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the result types of `TopK`, whose k may be data-dependent."""
+    """Infer the result types of `TopK`; its `k` may be data-dependent."""
     x, k = node.input
     shape, count = inferred.get_shape(x), inferred.constants.get(k)
     element = inferred.get_element_type(x)
@@ -230,7 +232,9 @@ def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 def _check_reshape_count(
     inferred: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Check the number of elements. ONNX's rule for `Reshape` checks it only if a length is -1."""
+    """Check that a `Reshape` preserves the number of elements. ONNX checks it only if a size is
+    -1.
+    """
     before, after = inferred.get_static_shape(node.input[0]), read_shape(types[0])
     if before is None or after is None:
         return
@@ -250,7 +254,7 @@ SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
         for kind in RECURRENT_SHAPES
     },
 }
-"""Checks that ONNX's shape inference does not perform."""
+"""Checks of operators that ONNX's shape inference does not perform."""
 
 
 ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
@@ -307,7 +311,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
     data, target = x
-    # in a `Reshape` shape, 0 copies the operand's length at the same index
+    # in the shape operand of `Reshape`, 0 copies the operand's size at the same index
     shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(target)]
     return data.reshape(shape)
 
@@ -324,7 +328,7 @@ def _fold_cast(x: list[Array], a: Attributes) -> Array | None:
 
 
 def _fold_constant_of_shape(x: list[Array], a: Attributes) -> Array | None:
-    # the default value in ONNX is the float 0.0, and floats are not folded
+    # the default fill value in ONNX is the float 0.0, and floats are not folded
     one = read_constant_tensor(a["value"]) if "value" in a else None
     if one is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
         return None

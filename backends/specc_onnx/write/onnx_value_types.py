@@ -1,4 +1,4 @@
-"""ONNX value types for concrete dimensions: inferred types, conflicts and merges."""
+"""ONNX value types at concrete sizes: inferred types, conflicts and merges."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,9 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """The model is invalid, which is always a bug of specc. The message names the value."""
+    """The model is invalid, which is always a bug of specc. The message contains the name of the
+    value.
+    """
 
 
 class OperandMismatchError(Exception):
@@ -33,10 +35,10 @@ class OperandMismatchError(Exception):
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """Inferred types of the values of a model at concrete `lengths`, and the values of small
-    integer `constants`. The inferred types must agree with `declared_types`. `unknown_lengths` are
-    declared lengths (value, axis, formula) without a value in `lengths`. `is_reached` is False in a
-    branch that may not run.
+    """The inferred types of the values of a model at concrete sizes (`lengths`), and the values of
+    small integer `constants`. The inferred types must agree with `declared_types`.
+    `unknown_lengths` are declared dimensions (value, axis, formula) whose symbols have no size in
+    `lengths`. `is_reached` is False in a branch that may not run.
     """
 
     lengths: Mapping[str, int]
@@ -63,7 +65,7 @@ class InferredTypes:
             self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Add the types that the model declares."""
+        """Add the types that `value_info` of the model declares."""
         for value in values:
             self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -71,8 +73,8 @@ class InferredTypes:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if an unknown symbol has two different lengths or a length
-        contradicts its formula.
+        """Raise UnsoundModelError if an unknown symbolic dimension has two different sizes, or if a
+        size contradicts its formula.
         """
         lengths = dict(self.lengths)
         formulas = []
@@ -86,7 +88,7 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a name with a dot is an axis of one carry, which no formula contains
+            # a symbol with a dot is an axis of one loop-carried value, which no formula contains
             is_carry = "." in text
             if not is_carry:
                 _solve_formula(text, length, lengths)
@@ -95,7 +97,7 @@ class InferredTypes:
                 _check_equal_length(name, axis, text, known, length)
 
     def get_shape(self, name: str) -> PartialShape | None:
-        """Return the lengths of a value, or None if its rank is unknown."""
+        """Return the axis sizes of a value, or None if its rank is unknown."""
         return read_shape(self.types[name])
 
     def get_element_type(self, name: str) -> int:
@@ -104,13 +106,13 @@ class InferredTypes:
         return code
 
     def get_static_shape(self, name: str) -> list[int] | None:
-        """Return the lengths of a value if all of them are known, otherwise None."""
+        """Return the axis sizes of a value if all of them are known, otherwise None."""
         shape = self.get_shape(name)
         known = [d for d in shape or () if d is not None]
         return known if shape is not None and len(known) == len(shape) else None
 
 
-# --- lengths and types ----------------------------------------------------------------
+# --- axis sizes and types -------------------------------------------------------------
 
 
 def choose_distinct_lengths(
@@ -119,8 +121,8 @@ def choose_distinct_lengths(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a size for every symbol of `dims`: distinct primes above `lower_limits` and at most
-    `upper_limits`, or the nearest valid sizes. Return {} if there are no valid sizes.
+    """Return a size for every symbolic dimension of `dims`: distinct primes above `lower_limits`
+    and at most `upper_limits`, or the nearest valid sizes. Return {} if there are no valid sizes.
     """
     all_dims = list(dims)
     fixed = {d.number for d in all_dims if d.number is not None}
@@ -128,8 +130,8 @@ def choose_distinct_lengths(
     primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
     lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
     if not lengths:
-        # If `max_position_embeddings` is small, there may be too few valid lengths to assign a
-        # distinct length to each symbol.
+        # If `max_position_embeddings` is small, there may be too few valid sizes to assign a
+        # distinct one to each symbolic dimension.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
         lengths = find_valid_lengths(graph, small)
     if not lengths:
@@ -146,9 +148,11 @@ def _choose_primes(
     lower_limits: Mapping[str, int],
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return ascending primes for the symbols that are not in `excluded_lengths`."""
+    """Return ascending primes for the symbolic dimensions, without the values in
+    `excluded_lengths`.
+    """
     primes: dict[str, int] = {}
-    # Smaller primes often occur as widths and head counts.
+    # Smaller primes often occur as feature sizes and head counts.
     number = 10
     for symbol in symbols:
         has_limit = symbol in lower_limits
@@ -169,13 +173,13 @@ def _find_prime(low: int, excluded: Collection[int]) -> int:
 
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
-    """Return a tensor type; None means an unknown length or an unknown shape."""
+    """Return a tensor type; None represents an unknown axis size or an unknown shape."""
     type_proto: TypeProto = helper.make_tensor_type_proto(element, shape)
     return type_proto
 
 
 def read_shape(type: TypeProto) -> PartialShape | None:
-    """Return the lengths of a type, or None if its rank is unknown."""
+    """Return the axis sizes of a type, or None if its rank is unknown."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -183,13 +187,13 @@ def read_shape(type: TypeProto) -> PartialShape | None:
 
 
 def has_unknown_length(type: TypeProto) -> bool:
-    """Return True if a length or the rank of a type is unknown."""
+    """Return True if an axis size or the rank of a type is unknown."""
     shape = read_shape(type)
     return shape is None or None in shape
 
 
 def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
-    """Substitute known lengths in a type."""
+    """Substitute the known sizes of symbolic dimensions in a type."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
@@ -217,8 +221,8 @@ def _check_equal_length(name: str, axis: int, text: str, known: int | None, leng
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
-    """Solve a formula for its only unknown symbol and add the symbol to `lengths`: with 5 `new`
-    positions and a length of 5, `past` in `new + past` is 0.
+    """Solve a formula for its only unknown symbol and add the symbol's size to `lengths`: if `new`
+    is 5 and `new + past` is 5, `past` is 0.
     """
     unknown = _collect_formula_symbols(text) - lengths.keys()
     if len(unknown) != 1:
@@ -245,7 +249,7 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The name of a symbolic dimension. Names of carry axes whose length changes contain a dot:
+"""The name of a symbolic dimension. Names of axes of loop-carried values that grow contain a dot:
 `state.2`.
 """
 
@@ -272,7 +276,9 @@ def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return a type with the known lengths of two types that do not conflict."""
+    """Return a type with the axis sizes that are known from either of two types that do not
+    conflict.
+    """
     first, second = read_shape(a), read_shape(b)
     if first is None or second is None:
         return a if second is None else b
@@ -282,8 +288,8 @@ def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the common type of two branches. Raise OperandMismatchError if element types
-    differ.
+    """Return the common type of a value in two branches. Raise OperandMismatchError if element
+    types differ.
     """
     element, first, second = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:

@@ -3,9 +3,9 @@
 The verifier checks a copy in which weights are inputs, so models of any size can be checked. The
 cause of a failure is a bug of specc, or a runtime that is too old for the requested opset.
 
-ONNX's shape rules are applied node by node with concrete lengths and with folded integer
-constants, because whole-graph inference loses symbols after the first `Reshape`. Rules that ONNX
-lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent dimensions remain unknown.
+ONNX's shape rules are applied node by node with concrete axis sizes and folded integer constants,
+because whole-graph shape inference loses symbolic dimensions at the first `Reshape`. Rules that
+ONNX lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent dimensions remain unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,8 +61,9 @@ NODE_ERRORS = (
 def infer_model_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value for the input `lengths`; `scalars` are the values of scalar
-    inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is wrong.
+    """Infer the type of every value for the input sizes `lengths`; `scalars` are the values of
+    scalar inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is
+    wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     inferred = InferredTypes(lengths=lengths, opsets=opsets)
@@ -107,16 +108,16 @@ def _infer_node(inferred: InferredTypes, node: NodeProto) -> None:
 def _check_lengths_known(
     results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
 ) -> None:
-    """Raise OperandMismatchError if a length is unknown. ONNX's own inference ignores such operands
-    without an error.
+    """Raise OperandMismatchError if an axis size is unknown; ONNX's own inference would skip such
+    nodes without an error.
     """
     if any(has_unknown_length(t) for t in results):
         raise OperandMismatchError(f"no shape follows from {', '.join(map(str, operand_shapes))}")
 
 
 def _infer_results(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by a rule for control flow or contrib ops, otherwise by
-    ONNX's rule.
+    """Return the result types of a node by specc's rule for control flow and contrib ops, otherwise
+    by ONNX's rule.
     """
     if node.op_type in CONTROL_FLOW_RULES:
         return CONTROL_FLOW_RULES[node.op_type](inferred, node)
@@ -144,7 +145,9 @@ def _infer_by_schema(inferred: InferredTypes, node: NodeProto) -> list[TypeProto
 def _infer_body(
     inferred: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer a body whose inputs have the given types; return the types of its outputs."""
+    """Infer the types in a subgraph whose inputs have the given types; return the types of its
+    outputs.
+    """
     inferred.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred.add_value(value.name, type)
@@ -153,8 +156,8 @@ def _infer_body(
 
 
 def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer both branches. Return the types of the selected branch, or, if it is unknown, the types
-    common to both branches.
+    """Infer the output types of an `If`: those of the selected branch, or, if the condition is
+    unknown, those common to both branches.
     """
     condition = inferred.constants.get(node.input[0])
     taken = None if condition is None else bool(condition.all())
@@ -170,8 +173,8 @@ def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Scan`. Carries keep their types; other outputs get a first axis with the scanned
-    length.
+    """Infer the output types of a `Scan`. Loop-carried values keep their types; scan outputs get a
+    first axis of the scanned size.
     """
     count = get_node_attribute(node, "num_scan_inputs")
     carries, scanned = list(node.input)[:-count], list(node.input)[-count:]
@@ -196,9 +199,9 @@ def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Loop` from its first iteration. The lengths of carries may increase, so only lengths
-    that are equal before and after the iteration are known. The carries bind the symbols of the
-    body.
+    """Infer the output types of a `Loop` from its first iteration. Loop-carried values may grow, so
+    an axis size is known only if the iteration does not change it. The loop-carried values
+    determine the symbolic dimensions of the body.
     """
     body = get_node_attribute(node, "body")
     counters, initial_types = list(body.input)[:2], [inferred.types[n] for n in node.input[2:]]
@@ -212,8 +215,8 @@ def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     final_types = _infer_body(inferred, body, [*(v.type for v in counters), *initial_types])[1:]
     inferred.check_unknown_lengths()
     inferred.lengths, inferred.unknown_lengths = outer_lengths, outer_unknown
-    # the inputs of the second iteration are these results: carries with a common symbol must still
-    # agree
+    # the inputs of the second iteration are these results: loop-carried values with a common
+    # symbolic dimension must still agree
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
@@ -245,7 +248,9 @@ def _count_iterations(inferred: InferredTypes, node: NodeProto, body: GraphProto
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """Return the lengths of the symbols in declared types, according to the inferred types."""
+    """Return the sizes of the symbolic dimensions in declared types, according to the inferred
+    types.
+    """
     inferred: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
@@ -273,7 +278,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
     "Scan": _infer_scan,
     "Loop": _infer_loop,
 }
-"""Rules of operators with subgraphs."""
+"""Type inference rules of operators with subgraphs."""
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
@@ -324,7 +329,7 @@ def make_weights_inputs(built_model: BuiltModel) -> ModelProto:
 
 def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
     """Compare the types of inputs, outputs and weights with the graph, and the declared types of
-    all values with the types inferred at distinct lengths. Return the inferred types.
+    all values with the types inferred for distinct axis sizes. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
         expected = make_value_info(value.name, built_model.types[value.name])
@@ -335,7 +340,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
-    # Long inputs may take different branches, so they are also checked.
+    # Long inputs may take different branches, so their types are checked, too.
     if built_model.branch_length_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):
@@ -347,7 +352,7 @@ def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) ->
     graph = built_model.graph
     types = (*built_model.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
-    # Trial lengths must not exceed the size of position embeddings.
+    # Trial sizes must not exceed the size of position embeddings.
     max_lengths = find_max_lengths(graph)
     return choose_distinct_lengths(dims, graph, lower_limits, max_lengths if lower_limits else None)
 

@@ -100,7 +100,7 @@ def write_package(
 
 
 def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
-    """Return the files of the previous package that are no longer referenced."""
+    """Return the names of files of the previous package that are no longer referenced."""
     if former_index is None:
         return []
     return filter_unreferenced_files(
@@ -111,7 +111,7 @@ def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -
 
 
 def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
-    """Return every file with its size; the package index is last."""
+    """Return every file of the package with its size; the package index is last."""
     sizes = [(directory / name, facts.bytes) for name, facts in index.files.items()]
     return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
@@ -144,7 +144,7 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Check that file names contain no path and are distinct, even on case-insensitive file
+    """Check that file names contain no directory and are distinct, even on case-insensitive file
     systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
@@ -200,7 +200,7 @@ def _check_is_file(path: Path) -> None:
 def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
     """Raise E0833 for a file that was not written by specc."""
     size = get_regular_file_size(path)
-    # an empty file may be replaced
+    # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):
         return
     facts = (

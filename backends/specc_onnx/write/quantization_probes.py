@@ -1,5 +1,5 @@
-"""Copy a model to measure quantization error: without activation quantization, or with quantized
-MatMuls as outputs.
+"""Modify a copy of a model to measure its quantization error: remove activation quantization, or
+add the operands and results of quantized MatMuls as outputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def remove_activation_quantization(model: ModelProto) -> None:
         nodes = [exact for node in graph.node for exact in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
-        # Some values that were declared as integers are now floats.
+        # Some values whose declared types are integers are now floats.
         kept_infos = [
             v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
         ]
@@ -82,7 +82,7 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
         case "DynamicQuantizeLinear":
             codes, scale, zero_point = node.output
             yield helper.make_node("Identity", node.input[:1], [codes])
-            # neutral scale and unused zero point
+            # a scale of 1 and an unused zero point
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
             yield helper.make_node("Constant", [], [zero_point], value_int=0)
         case "DynamicQuantizeLSTM":
@@ -108,14 +108,14 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def _set_exact_accuracy(node: NodeProto) -> None:
-    """Make a `MatMulNBits` compute with unquantized activations."""
+    """Make a `MatMulNBits` node compute with unquantized activations."""
     for attribute in node.attribute:
         if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
             attribute.i = EXACT_ACCURACY_LEVEL
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
-    """Return a cast of the weights of a MatMul to floats, and the operands of the MatMul."""
+    """Return a cast of the weights of a MatMul to float, and the operands of the MatMul."""
     float_weights = f"{node.output[0]}:weights"
     cast = helper.make_node("Cast", [weights], [float_weights], to=TensorProto.FLOAT)
     return cast, [node.input[0], float_weights]
@@ -164,7 +164,7 @@ def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
 
 
 def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
-    """Return the element type of every initializer by name, including initializers of subgraphs."""
+    """Return the element type of every initializer, by name, including those of subgraphs."""
     return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
 
@@ -190,7 +190,7 @@ def _find_operand_roles(
         case "MatMulInteger":
             # activations without a zero point are signed
             code_type = TensorProto.UINT8 if len(inputs) > 2 else TensorProto.INT8
-            # a non-constant zero point comes from `DynamicQuantizeLinear`
+            # a non-constant zero point is a result of `DynamicQuantizeLinear`
             is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in constant_types
             return {
                 "x": (inputs[0], code_type),
@@ -217,7 +217,7 @@ def _find_operand_roles(
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
     """Add values of a graph as graph outputs; loops return values of their bodies as scan outputs.
-    Return the output names by value.
+    Return the output names by the names of the values.
     """
     visible = _collect_defined_names(graph)
     probes: dict[str, str] = {}
@@ -236,8 +236,8 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
 
 
 def _collect_defined_names(graph: GraphProto) -> set[str]:
-    """Return the names of the inputs, initializers and node results of a graph without its
-    bodies.
+    """Return the names of the inputs, initializers and node results of a graph, without its
+    subgraphs.
     """
     results = {name for node in graph.node for name in node.output}
     return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}

@@ -32,7 +32,7 @@ from specc_onnx.lower.onnx_targets import FLOAT_DTYPES
 from specc_onnx.write.onnx_graph import BuiltModel
 
 MAX_INLINE_BYTES = 1 << 20
-"""Total size below which weights are stored in the ONNX file by default."""
+"""Total size in bytes below which weights are stored in the ONNX file by default."""
 
 WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 """The first opset that can cast each storage type to a wider type."""
@@ -40,9 +40,9 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The placement of weights: `pieces` are in storage order; `ties` map tied parameters to stored
-    parameters. If `is_inline`, weights that are not linked are stored in each ONNX file.
-    `weight_files` are the external files after they have been written.
+    """The placement of weights: `pieces` are the tensors in storage order; `ties` map tied
+    parameters to stored parameters. If `is_inline`, weights that are not linked are stored in each
+    ONNX file. `weight_files` are the external files after they have been written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -53,7 +53,7 @@ class WeightPlacement:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """Return the storage dtype of each weight."""
+        """The storage dtype of each weight."""
         return {name: piece.dtype for name, piece in self.pieces.items()}
 
 
@@ -101,8 +101,8 @@ def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dty
 
 
 def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
-    """Return True if weights are stored in the ONNX file. Raise E0823 if inline weights are too
-    large.
+    """Return True if weights are stored inline, i.e. in the ONNX file. Raise E0823 if inline
+    weights are too large.
     """
     total = sum(p.nbytes for p in pieces)
     small = total < MAX_INLINE_BYTES and is_single
@@ -146,9 +146,9 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
-    """Return a weight in its storage dtype. The weight keeps the dtype of its file only if it may
-    stay in the file, given the output `directory`. `reasons` collects the reasons why files cannot
-    be linked.
+    """Return a weight in its storage dtype, which is that of its checkpoint file only if the weight
+    may stay in this file, given the output `directory`. `reasons` collects the reasons why files
+    cannot be linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
@@ -183,7 +183,7 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
 def store_weights_inline(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource
 ) -> None:
-    """Store unlinked weights in the initializers."""
+    """Store weights that are not linked in the initializers."""
     for name, tensor in built_model.weights.items():
         if name not in placement.plan.linked_tensors:
             tensor.raw_data = b"".join(values.iterate_chunks(name, placement.pieces[name].dtype))
