@@ -1,5 +1,5 @@
-"""Generation metadata of a package (`specc.json`): inputs, states, length bounds, chunk sizes of
-streaming models.
+"""Generation metadata of a package (`specc.json`): inputs, states, bounds of dimensions, chunk
+sizes of streaming models.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,8 +40,8 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 @dataclass(frozen=True)
 class StreamChunks:
     """The chunk size of a streaming model. Each step takes a multiple of `step_length` time steps.
-    `output_lengths` are the output lengths for the whole stream. `per_step_inputs` are inputs whose
-    default value at a position depends only on other inputs at the same position.
+    `output_lengths` are the sizes of the outputs' time axes for the whole stream. `per_step_inputs`
+    are inputs whose default value at a position depends only on other inputs at the same position.
     """
 
     step_length: int
@@ -56,8 +56,8 @@ class GenerationMetadata:
     `signature` is a graph with exactly the inputs of the spec. `max_context` is the maximum
     sequence length, and `limiting_table` the position embedding that limits it. `stream_chunks` are
     the chunks of a streaming model. `first_token_logits` names the output of `encode` from which
-    the first token is sampled if the prompt is empty. `length_bounds` are the bounds on other
-    lengths. `in_place_states` are the states whose buffers a step updates in place
+    the first token is sampled if the prompt is empty. `length_bounds` are the bounds of other
+    symbolic dimensions. `in_place_states` are the states whose buffers a step updates in place
     (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths`, a batch may contain sequences of
     different lengths (`specc.runtime.batch_slots`).
     """
@@ -117,16 +117,16 @@ def is_streaming_package(metadata: Mapping[str, object]) -> bool:
 
 
 def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Convert length bounds to JSON data."""
+    """Convert bounds of symbolic dimensions to JSON data."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
 def parse_length_bounds(data: object) -> dict[str, LengthBound]:
-    """Parse length bounds from JSON data; ignore invalid bounds."""
+    """Parse bounds of symbolic dimensions from JSON data; ignore invalid bounds."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
         match said:
-            # Without a bound, an invalid length is reported later, by the graph.
+            # Without a bound, the graph reports an invalid size later.
             case [int() as low, None | int() as high, str() as reason]:
                 found[str(name)] = LengthBound(low, high, reason[:300])
     return found
@@ -209,7 +209,7 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
 def _read_chunk_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Parse the length of each output for a chunk."""
+    """Parse the size of each output's time axis, as a function of the number of time steps."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -277,7 +277,7 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Parse the states of a step: pairs of an input and an output whose lengths are known."""
+    """Parse the states of a step: each a pair of an input and an output whose shapes are known."""
     # Two states with the same name would share a buffer, so that one state would be overwritten.
     states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
@@ -285,7 +285,7 @@ def _read_states(
         _raise_invalid_package(path, "duplicate state")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        # the size of a state that `encode` returns is known only at run time
+        # the shape of a state that `encode` returns is known only at run time
         if not state.initial_output and not _collect_fixed_symbols(state) <= told:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -294,7 +294,7 @@ def _read_states(
 
 
 def _collect_fixed_symbols(state: DecodeState) -> set[str]:
-    """Return the symbols in the lengths of a state that do not grow."""
+    """Return the symbolic dimensions of a state, except those of its time axis."""
     fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
     return {s for d in fixed for s in d.symbols()}
 
@@ -330,7 +330,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
 
 
 def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """Parse an axis of a state, or return None if the state has no such axis."""
+    """Parse the index of an axis of a state, or return None if the state has no such axis."""
     return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
 
 
@@ -353,12 +353,12 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each symbolic length, derived from the `dims` section, from minimum
-    lengths of ops, and from position embedding sizes. A position embedding may also limit a sum of
-    lengths.
+    """Return the bounds of each symbolic dimension, derived from the `dims` section, from the
+    minimum sizes that ops require, and from the sizes of position embeddings. A position embedding
+    may also limit a sum of dimensions.
     """
     most, taken = find_length_limits(graph), find_min_lengths(graph)
-    # The key of a sum of lengths is its text.
+    # The key of a sum of dimensions is its formatted expression.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()
@@ -385,12 +385,14 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 def compute_max_context_length(
     bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
 ) -> int | None:
-    """Return the maximum of `symbol` given the `known` lengths, or None if it is unlimited."""
+    """Return the maximum of `symbol` given the `known` sizes of other dimensions, or None if it is
+    unlimited.
+    """
     found = []
     for text, bound in bounds.items():
         try:
             length = parse_dim(text)
-        except DimError:  # packages may come from untrusted sources
+        except DimError:  # the package may come from an untrusted source
             continue
         told = length.symbols() - {symbol} <= known.keys()
         if symbol in length.symbols() and bound.high is not None and told:

@@ -97,8 +97,8 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeight:
-    """A quantized weight: its format, the initializers of its scales and zero points, the recipe,
-    the relative error, and the maximum error of an element.
+    """A quantized weight: its format, the initializers of its scales and zero points, the
+    quantization method, the relative error, and the maximum absolute error of an element.
     """
 
     format: QuantizationFormat
@@ -150,8 +150,8 @@ class Manifest:
     metadata of the checkpoint, and `drawn` for a randomly initialized task head); `initializers`
     maps each parameter to its initializer. In a standalone generator, `decoding` contains the
     generation settings, `graph` has only the inputs of the spec, and `scoring_graph` is the graph
-    that computes logits. `precision` describes quantized weights as plain data, and `quantized` is
-    its parsed form; `graph` uses the dequantized weights.
+    that computes logits. `precision` describes quantized weights as JSON-compatible values, and
+    `quantized` is its parsed form; `graph` uses the dequantized weights.
     """
 
     name: str
@@ -195,7 +195,7 @@ class Manifest:
     def dump(self) -> str:
         """Return the manifest as JSON; equal manifests produce equal bytes."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
-        # written only for models with a decoding loop or quantized weights
+        # written only for standalone generators or models with quantized weights
         some = {
             "decodes": self.decoding,
             "scoring": self.scoring_graph and format_ir(self.scoring_graph),
@@ -220,7 +220,7 @@ class Manifest:
             "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        # escapes invalid UTF-8 in file names
+        # escape invalid UTF-8 in file names
         return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
@@ -258,8 +258,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # a graph of defaults exists only next to the model's graph; a single graph is the model's
-    # graph, whatever its name
+    # the graph of defaults exists only in addition to the model's graph; a single graph is the
+    # model's graph, even if it has the name of the defaults
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _raise_invalid_manifest(path, "the graph is missing")
@@ -317,7 +317,7 @@ def _read_quantized_weights(
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    fields.read_string_map("kept")  # the reason why a matrix is not quantized
+    fields.read_string_map("kept")  # the reason why each other matrix is not quantized
     each = fields.read_object("rounded")
     for name in each.names():
         value = graph.parameters.get(name)

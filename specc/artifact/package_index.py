@@ -35,7 +35,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """Metadata of a weight file: its size, its hash, and, if known, the hash of its first
+    """Metadata of a weight file: its size, its content hash, and, if known, the hash of its first
     mebibyte.
     """
 
@@ -103,7 +103,7 @@ def explain_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
     """Return a description of the difference between a file and its recorded metadata, or "" if
-    they match.
+    there is none.
     """
     path = directory / location
     if not is_path_inside_directory(location):
@@ -129,7 +129,8 @@ def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # Offsets in corrupted files may be negative, so a tensor may end before the first byte.
+        # Offsets in corrupted files may be negative, so a tensor may end before the start of the
+        # file.
         if not 0 < end <= sizes[location]:
             return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
@@ -138,7 +139,7 @@ def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping
 def is_path_inside_directory(path: str) -> bool:
     """Return True if a relative path with `/` separators does not leave its directory."""
     parts = path.split("/")
-    # On Windows, drives and alternate streams contain a colon, and paths contain backslashes.
+    # On Windows, drives and alternate data streams contain a colon, and paths contain backslashes.
     return bool(path) and not any(
         p in ("", ".", "..") or "\0" in p or "\\" in p or ":" in p for p in parts
     )
@@ -205,8 +206,8 @@ class PackageIndex:
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
-        # The index is sorted and contains no dates, so a second compilation produces the same
-        # bytes.
+        # The index is sorted and contains no timestamps, so that a second compilation produces the
+        # same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
         return _add_index_hash(text.encode(errors="backslashreplace") + b"\n")
 
@@ -291,8 +292,8 @@ def parse_package_index(data: bytes, where: str) -> PackageIndex:
 
 
 def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
-    """Parse the list of the package's own files. Raise E0831 unless the names are plain file
-    names.
+    """Parse the list of the files in the package directory. Raise E0831 unless the names are plain
+    file names.
     """
     found = {}
     for name, facts in _limit_files(data.read_table("files"), where).items():
@@ -303,7 +304,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
                 found[name] = FileDigest(size, digest)
             case _:
                 _raise_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
-    # Names are joined to the directory later, so no name may point outside the directory.
+    # The names are joined to the directory later, so they must not refer to files outside it.
     for name in found:
         if not is_plain_file_name(name):
             _raise_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
@@ -311,7 +312,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 
 def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the files that replacing the package does not delete."""
+    """Parse the names of the files that are not deleted when the package is replaced."""
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
@@ -320,8 +321,8 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
 
 
 def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileMetadata]:
-    """Return the checkpoints that weights are read from; their paths must be inside the
-    directory.
+    """Parse the metadata of the linked checkpoints; their paths must be inside the directory of the
+    package.
     """
     found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
@@ -363,7 +364,7 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     """Return the unmodified files of a previous package, which a new package may delete. Files
-    named by their hash are identified by name and size, other files by content.
+    whose name contains their hash are identified by name and size, other files by content.
     """
     found = []
     for name, facts in index.files.items():

@@ -43,14 +43,14 @@ from specc.weights.quantized_weights import QuantizedWeights, WeightsWithScales
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """Return the graph with an additional output for every value that a pattern matches.
+    """Return the graph with an additional output for every value whose scope path matches a
+    pattern.
 
     Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """
     outputs = dict(graph.outputs)
     for pattern in patterns:
-        # scope names are case-sensitive, so file name matching of the operating system cannot be
-        # used
+        # scope paths are case-sensitive, unlike file name matching on some operating systems
         matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
         if not matches:
             examples = ", ".join(list(graph.names)[:8])
@@ -78,8 +78,8 @@ class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
     `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
-    in the manifest. `values` are the parameters. `directories` are searched for a tokenizer.
-    `preprocessing` also has the postprocessing of outputs, and `remarks` are notes
+    in the manifest. `values` provides the values of the parameters. `directories` are searched for
+    a tokenizer. `preprocessing` also has the postprocessing of outputs, and `remarks` are notes
     about files next to the weights. `quantize` is the merged quantization request of the spec and
     the options. `attention_forms` records how the backend lowers each attention.
     """
@@ -99,7 +99,7 @@ class CompileJob:
 
     @property
     def half_dtype(self) -> HalfDtype | None:
-        """Return the 16-bit dtype that `--dtype` requests if the target computes in it, else
+        """Return the 16-bit dtype that `--dtype` requests if the target computes in it, otherwise
         None.
         """
         known: tuple[HalfDtype, ...] = get_args(HalfDtype)
@@ -113,7 +113,7 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """The weight storage option: link, copy, inline, or "" for automatic choice."""
+        """The requested weight storage: link, copy, inline, or "" for automatic choice."""
         return self.options.weights_as or "auto"
 
     @property
@@ -184,7 +184,7 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 
 def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
-    """Return a job with other options, and with the same model and weights."""
+    """Return a job with different options, and with the same model and weights."""
     same = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
     chosen = _choose_target(job.spec, options)
     return CompileJob(**{**same, **chosen, "options": options, "attention_forms": []})
@@ -202,7 +202,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
-        # the path may be a file or a checkpoint directory
+        # the weights may be a file or a checkpoint directory
         files += [config, config / "config.json"]
     if job.quantize.calibration.data_file:
         files.append(Path(job.quantize.calibration.data_file))
@@ -231,7 +231,7 @@ class LoweringJob(CompileJob):
 
     @property
     def stored_parameters(self) -> ParameterSource:
-        """Return the parameters as stored: quantized if requested, with KV cache scales. Parameters
+        """The parameter values to store: quantized if requested, with KV cache scales. Parameters
         that are converted to 16 bits are checked to be in range.
         """
         values: ParameterSource = self.quantized or self.unquantized_weights

@@ -18,15 +18,15 @@ from specc.driver.spec_loader import LoadedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """For `--graphs all`, return the job without the graphs that the model does not support, and a
-    remark that lists the skipped graphs with reasons.
+    """For `--graphs all`, return the job without the graphs that the model does not support, and
+    remarks that list these graphs with reasons.
 
     A model without a `generate` section has only `score`. There is no `generate` graph if the model
     is a streaming model, if its generation settings cannot be exported, or if the target cannot run
     loops.
     """
     model, graphs = job.model, job.options.graphs
-    # generation settings in the options require the `generate` graph
+    # with generation settings in the options, a `generate` graph is required
     if graphs != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:

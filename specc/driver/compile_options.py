@@ -52,14 +52,15 @@ onnxruntime-genai.
 class CompileOptions:
     """Options of `compile`.
 
-    The parameters come from `weights`, the seed `init`, or the spec's own file; a missing head is
-    initialized from the seed `init_missing`, and the `adapter` directory is merged. `dtype` is the
-    storage type of float32 matrices, `f16`, `bf16` or `f32`; "" keeps the dtype of the checkpoint.
-    `weights_as` is `link`, `copy`, `inline`, or "" for automatic choice. `graphs` are the graphs of
-    a package (`PACKAGE_GRAPHS`), or empty for a single model file; `io_names` is the export profile
-    (`specc.driver.export_profiles`), `generation_config` holds the settings of `generate`
-    (`specc.decode.generation_settings`). `precision` overrides the spec's `quantize` section;
-    `for_quantizers` prepares the model for external quantizers.
+    Parameter values come from `weights`, the seed `init`, or the weights file of the spec; a
+    missing task head is initialized from the seed `init_missing`, and the LoRA weights in the
+    directory `adapter` are merged. `dtype` is the storage type of float32 matrices, `f16`, `bf16`
+    or `f32`; "" keeps the dtype of the checkpoint. `weights_as` is `link`, `copy`, `inline`, or ""
+    for automatic choice. `graphs` are the graphs of a package (`PACKAGE_GRAPHS`), or empty for a
+    single model file; `io_names` is the export profile (`specc.driver.export_profiles`),
+    `generation_config` holds the settings of `generate` (`specc.decode.generation_settings`).
+    `precision` overrides the spec's `quantize` section; `for_quantizers` prepares the model for
+    external quantizers.
     """
 
     output: str
@@ -219,7 +220,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "--calibration-data; none overrides the spec",
     ),
 }
-"""The fields of `QuantizeOptions`."""
+"""The options for the fields of `QuantizeOptions`."""
 COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
         # `parse_graph_names` checks the values of Python callers
@@ -314,7 +315,7 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),
 }
-"""The options of `COMPILE_OPTIONS`, grouped as in the help."""
+"""The options of `COMPILE_OPTIONS`, in the groups of the `--help` output."""
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:

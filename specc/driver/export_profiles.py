@@ -132,8 +132,9 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions for which the step graph returns logits: the last token, or all new tokens
-(`hf`)."""
+"""The positions for which the step graph returns logits, by profile: the last one, or all new
+positions (`hf`).
+"""
 
 
 def check_profile(profile: str) -> None:
@@ -168,6 +169,6 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
         exported = replace(exported, json_files=files)
-    # each graph is named after its file
+    # the name of each graph is the stem of its file
     named = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
     return replace(exported, graphs=named)

@@ -55,14 +55,14 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     length = graph.inputs[sequence_input].type.shape[1]
     others = {n for n, v in graph.inputs.items() if length in v.type.shape}
     if others - {sequence_input, mask}:
-        return False  # inputs whose values at left-padded positions are unknown
+        return False  # an input for which no value at left-padded positions is known
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
         model, mask, sequence_input
     ):
         return False
-    # left padding would shift strided windows
+    # left padding would shift the windows of strided ops
     if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
     return not can_padding_reach(graph, mask, (generation.logits_output,))
@@ -88,7 +88,7 @@ def _can_pad_left(state: DecodeState) -> bool:
     """Return True if padding can be added to and removed from the start of a state."""
     if state.batch_axis is None:
         return state.name == PAST_LENGTH_INPUT  # the padded length is the same for all sequences
-    # left padding does not shift the window of a state with positions before the first token
+    # a sliding window over a state with prefix positions cannot be left-padded
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
     )
@@ -119,8 +119,8 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the symbol of the time axis of the generated or streamed input. Raise E0701 if the
-    spec has neither a `generate` nor a `stream` section.
+    """Return the symbolic dimension of the time axis of the generated or streamed input. Raise
+    E0701 if the spec has neither a `generate` nor a `stream` section.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None
@@ -182,7 +182,7 @@ def build_generation_metadata(
 def build_step_metadata(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationMetadata:
-    """Return the metadata of a step graph that generation and streaming share."""
+    """Return the metadata of a step graph that is common to generation and streaming."""
     graph = job.simplified_graph
     limit = find_position_limit(job, graph)
     return GenerationMetadata(
@@ -213,7 +213,9 @@ def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph with the spec's inputs only; where the generated input may have length 0."""
+    """Return a graph that contains only the inputs of the spec, in which the generated input may be
+    empty.
+    """
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {name: rows for name, rows in spec.min_lengths.items() if name != time_symbol}
@@ -247,7 +249,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
         )
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
-        # a pointer network, which selects positions of another input
+        # a pointer network, whose output distribution is over the positions of another input
         raise_error(
             "E0703",
             f"`{generation.logits_output}` selects one of {source.shape[-1]} input positions, "
@@ -277,7 +279,9 @@ def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
 
 
 def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of all lengths except the length of the generated input."""
+    """Return the bounds of all symbolic dimensions except that of the generated input's time
+    axis.
+    """
     sequence_input = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != sequence_input}
@@ -332,8 +336,9 @@ def build_generator_source(
 
 
 UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings that the `generate` graph does not support because they require sorting the
-distribution."""
+"""Settings that the `generate` graph does not support, because they require sorting the whole
+distribution.
+"""
 
 
 def check_exportable_settings(settings: GenerationSettings) -> None:
@@ -366,7 +371,7 @@ def _check_token_settings(
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
-    """Return the spec's settings, overridden by the settings in the options."""
+    """Return the generation settings of the spec, overridden by those in the options."""
     return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
 
@@ -383,7 +388,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         facts = source.input_facts.get(name)
         if facts is None or name == generation.sequence_input or facts.padding_side:
             continue
-        # e.g. position ids: new tokens need a value that only the default expression provides
+        # e.g. position ids, whose values for new tokens only the default provides
         if any(d.name == time_symbol for d in facts.type.shape):
             inlined.append(name)
     if not inlined:

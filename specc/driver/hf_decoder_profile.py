@@ -1,4 +1,4 @@
-"""Export decoders (`hf`, `genai`): input_ids, mask and past in; logits and present out."""
+"""Export decoders (`hf`, `genai`): from input_ids, mask and past to logits and present."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -90,7 +90,7 @@ class GraphCopy:
         return live
 
     def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Add a node; drop operands of length 0 from a concatenation."""
+        """Add a node; drop empty operands of a concatenation."""
         if isinstance(op, ops.Concat):
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
@@ -124,7 +124,7 @@ class GraphCopy:
         )
 
     def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
-        """Return the finished graph, with the length bounds of its remaining symbols."""
+        """Return the finished graph, with the bounds of its remaining symbolic dimensions."""
         symbols = _collect_symbols(self.builder.inputs.values())
         min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
         length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
@@ -146,7 +146,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     substitutions = {**clashing, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def get_new_name(symbol: str) -> str:
-        """Return the new name of a symbol, or "" if it became an integer or a sum."""
+        """Return the new name of a symbolic dimension, or "" if it is not replaced by a symbol."""
         return substitutions[symbol].name or "" if symbol in substitutions else symbol
 
     renamed = substitute_graph_symbols(graph, substitutions)
@@ -161,7 +161,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols in the shapes of values."""
+    """Return the symbolic dimensions in the shapes of values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
@@ -169,18 +169,18 @@ STATE_DESCRIPTIONS = {
     "carry": "the state of a loop or a cumulative sum",
     "rows": "a cache that is not keys or values of an attention",
 }
-"""Kinds of state other than keys and values, for messages."""
+"""Descriptions of the kinds of states other than keys and values, for messages."""
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of keys and values in files, which other programs rely on."""
+"""The order of keys and values in model files, which other programs rely on."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
 
 def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
-    """Return the cache layers in order. Raise E0752 if a step has a state other than the keys and
-    values of an attention layer.
+    """Return the cache layers in the order of the attention layers. Raise E0752 if a step has a
+    state other than the keys and values of an attention layer.
     """
     found: dict[int, dict[str, DecodeState]] = {}
     for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
@@ -238,7 +238,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
     """The layout of a state relative to [batch, heads, positions, features]: the axes of the state
-    (None for an axis of length 1), and the ops that convert a KV cache to the state and back.
+    (None for an axis of size 1), and the ops that convert a KV cache to the state and back.
     """
 
     axes: tuple[int | None, ...]
@@ -314,8 +314,8 @@ def build_decoder(
 
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """Map the symbols of the step for batch size, new length and past length to the symbols of the
-    profile.
+    """Map the symbolic dimensions of the step for batch size, new length and past length to those
+    of the profile.
     """
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
@@ -376,7 +376,7 @@ def build_cache_outputs(
 def copy_other_outputs(
     copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
-    """Return the other outputs, such as taps. Programs that do not expect them ignore them."""
+    """Return the other outputs, such as taps, which programs ignore if they do not expect them."""
     inside = {source, *(s.next_output for s in derived.states)}
     return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 

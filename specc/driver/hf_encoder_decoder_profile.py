@@ -75,7 +75,7 @@ def _is_hidden_state(value: Value, source: Value) -> bool:
 
 
 def find_cross_attention(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[dict[str, str]]:
-    """Return the names of the key and the value of each cross-attention, in step order."""
+    """Return the names of the key and the value of each cross-attention, in graph order."""
     origin: dict[Value, str] = {
         step.inputs[name]: name for name in loop_invariant_inputs if name in step.inputs
     }
@@ -102,8 +102,8 @@ ENCODER_INPUT_NAMES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderLayout:
     """Components of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
-    output, the self-attention caches, the cross-attention keys and values, and the new names of the
-    axes.
+    output, the self-attention caches, the cross-attention keys and values, and the new names of
+    symbolic dimensions.
     """
 
     derived: DerivedGraphs
@@ -159,7 +159,7 @@ def _check_layers(parts: EncoderDecoderLayout) -> None:
     the encoder output.
     """
     for pair in parts.cross_attentions:
-        # a shared projection of keys and values would result in one cache with two names
+        # with a shared projection of keys and values, one cache would have two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             raise_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
@@ -226,7 +226,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input besides the mask."""
-    # the generated tokens are the decoder's input, even if `encode` also reads them
+    # the generated tokens are an input of the decoder, even if `encode` also reads them
     read = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
     types = [encode.inputs[n].type for n in read]
     if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
@@ -262,7 +262,7 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
         "decoder_model": first,
         "decoder_with_past_model": later,
     }
-    # only `decoder_with_past_model` has the caches as inputs; `decoder_model` outputs them
+    # only `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs them
     return ProfiledGraphs(graphs, states)
 
 
@@ -290,7 +290,7 @@ def _build_decoder(
     derived = parts.derived
     lengths: Mapping[str, Dim] = parts.renamed_lengths
     if without_past:
-        # the same step with a past length of 0: concatenations with the past are removed
+        # `decoder_model` has a past length of 0: concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
     encode, end = _rename_encoder(parts)
@@ -334,11 +334,11 @@ def _emit_presents(
 
 
 def _rename_encoder(parts: EncoderDecoderLayout) -> tuple[Graph, Value]:
-    """Return `encode` with the new axis names, and its output value in that graph."""
+    """Return `encode` with the new dimension names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is looked up again as a graph output
     encode = parts.encoder_graph
     marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.encoder_output})
-    # `encode` has no symbols for the new or past length
+    # `encode` has no symbolic dimensions for the new or past length
     lengths = {n: d for n, d in parts.renamed_lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
@@ -368,7 +368,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
-    """Replace the mask of the generated tokens by ones, because this profile has no such input."""
+    """Replace the mask of the generated tokens by ones; this profile has no such input."""
     derived, invariant_names = parts.derived, parts.derived.loop_invariant_inputs
     known = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():

@@ -52,14 +52,14 @@ quantized weights, to limit memory use."""
 
 @contextmanager
 def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
-    """A context with the job after calibration of int4 weights and int8 KV caches. Calibration runs
-    if it is requested or is the default.
+    """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
+    Calibration runs if it is requested or is the default.
 
     Raise E0753 if an option has no effect, E0854 or E0859 if calibration data is invalid, and E0951
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # weights that the checkpoint stores quantized are not calibrated
+    # weights that are already quantized in the checkpoint are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
     readers = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
@@ -84,7 +84,9 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 def _quantize_calibrated(
     job: LoweringJob, readers: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights quantized by GPTQ with their input activations."""
+    """Return the job with int4 weights that are quantized by GPTQ, based on their input
+    activations.
+    """
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
@@ -144,8 +146,8 @@ def explain_missing_int8_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option requests calibration. A request in the spec is no error, because it may
-    affect other graphs.
+    Raise E0753 if an option requests calibration. A request in the spec is not an error, because it
+    may apply to other graphs.
     """
     # `samples = 0` disables calibration, so there is no remark
     if not calibration.samples and not calibration.data_file:
@@ -180,11 +182,13 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
-    """Return the calibration samples (None for round-to-nearest) and a remark about the samples."""
+    """Return the calibration samples (None for round-to-nearest quantization) and a remark about
+    them.
+    """
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     nearest = "int4 weights: round-to-nearest"
     if calibration.data_file:
-        # omit the directory: the remark is stored in the model
+        # the remark is stored in the model, so it must not contain the directory
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
@@ -199,7 +203,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except Failed:
-        # raise the error if samples were requested explicitly
+        # if samples were requested explicitly, raise the error
         if calibration.samples is not None:
             raise
         return None, f"{nearest}: the model cannot generate calibration text"
@@ -238,7 +242,7 @@ def _write_generator(job: LoweringJob, directory: Path) -> Path:
 
 
 def _choose_generator_precision(job: LoweringJob) -> QuantizeOptions:
-    """Return the quantization options of the model that generates the samples."""
+    """Return the quantization options of the model that generates the calibration samples."""
     if not _has_large_weights(job):
         return QuantizeOptions(quantize=UNQUANTIZED)
     return replace(job.options.precision, calibration_samples=0, calibration_data="", kv_cache="")
@@ -253,10 +257,10 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, readers: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights in `readers`, with the activations on the samples."""
+    """Quantize the weights in `readers`, based on their input activations for the samples."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
-    # half a byte per weight, and a quarter byte for scales at the smallest group size
+    # 0.5 bytes per weight, and 0.25 bytes for scales at the smallest group size
     check_free_disk_space(directory, numbers * 3 // 4 + _estimate_factor_bytes(readers))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
@@ -277,7 +281,9 @@ def _estimate_factor_bytes(readers: CalibrationTargets) -> int:
 
 @contextmanager
 def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
-    """A context with a float32 submodel that is ready to run; its file is deleted on exit."""
+    """A context manager that yields a float32 submodel, ready to run; its file is deleted on
+    exit.
+    """
     with create_temporary_directory() as directory:
         path = directory / "part.onnx"
         job.compiler.write_model(

@@ -18,10 +18,10 @@ def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
     """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph:
-    its inputs have no preprocessing, and it cannot generate on its own. `sources` are stored in the
-    metadata of a single model file; a package stores them in its index.
+    its inputs have no preprocessing, and it cannot be used for generation by itself. `sources` are
+    stored in the metadata of a single model file; a package stores them in its index.
     """
-    # a file without a span has no source text, but its name is listed
+    # for a file without a span, the name is listed without source text
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
     return partial(
         build_manifest,
@@ -53,8 +53,8 @@ def build_manifest(
     decode_settings: Mapping[str, object] | None = None,
     scoring_graph: Graph | None = None,
 ) -> dict[str, str]:
-    """Return the metadata texts with the manifest of a model of `job`; `graph` is the graph of the
-    model.
+    """Return the metadata entries with the manifest of a model of `job`; `graph` is the graph of
+    the model.
 
     The manifest of a standalone generator (`decode_settings`) has the inputs of the spec, no
     inlined defaults and no attention metadata; `verify` decodes with `scoring_graph`.
@@ -62,7 +62,7 @@ def build_manifest(
     model, described = job.model, scoring_graph or graph
     kept = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
-    # a generator always computes its defaults, so they are not listed
+    # a standalone generator always computes its defaults, so they are not listed
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,
@@ -102,7 +102,7 @@ def _find_initializers(
     uses only its shape.
     """
     plan = job.quantization_decision.plan
-    # for a quantized parameter, the initializer of its quantized values
+    # for a quantized parameter, the initializer of its codes
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
     return {
         n: emitted_model.initializer_names[i]

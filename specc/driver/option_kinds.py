@@ -42,7 +42,7 @@ def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], in
     """
 
     def parse(text: str) -> int:
-        # `isdigit` accepts non-ASCII digits, and `int` accepts at most 4300 digits
+        # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
         plain = text.isascii() and text.isdigit() and len(text) <= 20
         if not plain or not minimum <= int(text) <= maximum:
             raise ArgumentTypeError(f"{noun} must be an integer from {minimum} to {maximum}")
@@ -68,7 +68,7 @@ def _is_int(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Return True if a value is an integer from 0 to 2**31 - 1."""
-    # `in range` would compare a string with each integer in turn
+    # `value in range(…)` would compare a value of another type with each integer
     return _is_int(value) and value in range(2**31)
 
 

@@ -79,8 +79,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends only on that time step. The default of
-    a chunk is then a slice of the default of the whole input..
+    """Return the inputs whose default at a time step depends only on other inputs at that time
+    step. The default for a chunk is then a slice of the default for the whole input.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()
@@ -96,8 +96,8 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return, for each output of the step whose length depends on the input length, the output
-    length as a function of the input length.
+    """Return the outputs of the step whose size depends on the input length, each with its size as
+    a function of the input length.
     """
     symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
@@ -130,7 +130,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     if "score" in graph_names:
         about = describe_graph(job, job.manifest_graph, is_full_forward=True)
         graphs["score"] = PackageGraph(job.convert_dtype(job.simplified_graph), "score.onnx", about)
-    # the full forward pass alone does not need a causality proof
+    # the full forward pass by itself does not require causality
     if graph_names == ("score",):
         return PackageContents(graphs)
     if job.model.generation is None and job.model.streaming is not None:
@@ -171,14 +171,15 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only the runtime of specc supports preallocated KV buffers; other runtimes use growing
-        # caches
+        # only specc's runtime supports preallocated KV buffers; for other runtimes, caches grow by
+        # concatenation
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles require different logits, so `generate` cannot share their derived graphs
+        # other profiles need logits at other positions, so `generate` cannot share their derived
+        # graphs
         source = build_generator(job, derived if is_native_profile else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
@@ -252,7 +253,8 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
-    # preprocessing files are written next to the model; their names begin with its name
+    # the names of preprocessing files, which are written next to the model, begin with the model's
+    # name
     job = replace(
         job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
     )

@@ -33,8 +33,8 @@ def find_half_precision_limits(
 ) -> dict[str, ComputeDtypeLimit]:
     """Return the float32 parameters that the graph casts to a 16-bit compute dtype.
 
-    For weights quantized by `plan` these are the scales; their `max_code` is the largest quantized
-    value that is multiplied by the scale.
+    For weights quantized by `plan`, these are the scales; `max_code` is the largest magnitude of a
+    code that is multiplied by the scale.
     """
     if half_dtype is None:
         return {}
@@ -42,7 +42,7 @@ def find_half_precision_limits(
         pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
     quantized_names = {form.format_scales_name(name): name for name, form in plan.items()}
-    # int4 values are in -8..7, or in -15..15 with zero points
+    # int4 codes are in -8..7, or in -15..15 after zero points are subtracted
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
@@ -63,7 +63,7 @@ MISREAD_OPERATORS = frozenset({"Attention"})
 contrib operator with that name and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
-"""The quantization kind with per-tensor activation scales, which all positions share."""
+"""The quantization kind with per-tensor activation scales, which are common to all positions."""
 INTEGER_LAYERS = "int8 lstm"
 """The name by which targets declare support for recurrent layers with int8 weights."""
 TENSOR_SCALE_WARNING = (
@@ -160,7 +160,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
-    """Return True if a weight of the plan has per-tensor activation scales."""
+    """Return True if a weight of the plan is used with per-tensor activation scales."""
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 

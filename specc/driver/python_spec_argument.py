@@ -1,4 +1,6 @@
-"""Open specs that Python callers pass as path, name or source text, with config values."""
+"""Open specs that Python callers pass as a path, a built-in name or source text, with config
+values.
+"""
 
 import json
 import math
@@ -16,13 +18,13 @@ from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
 SPEC_TEXT_NAME = "<spec>"
-"""Name in messages for a spec that is given as text."""
+"""Name in messages for a spec that is given as source text."""
 
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """A context that translates the help of errors to the syntax of the spec file (DSL or YAML), as
-    the command line does.
+    """A context manager that translates the help in errors to the syntax of the spec file (DSL or
+    YAML), as the command line does.
     """
     try:
         yield
@@ -40,11 +42,11 @@ def open_spec_argument(
 ) -> LoadedSpec:
     """Open a spec with the config values `config_values`.
 
-    A string of several lines is the text of a spec, and paths in it are relative to the current
+    A multi-line string is the source text of a spec, and paths in it are relative to the current
     directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
     has no literal in the language.
     """
-    # a Path is not a name, even if it equals the name of a built-in spec
+    # a `Path` is not a name, even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else make_explicit_path(str(spec))
     # a path does not contain line breaks
     is_source_text = isinstance(spec, str) and "\n" in spec

@@ -40,9 +40,9 @@ def parse_quantize_option(
 
 
 def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
-    """Return the value of an entry if it is an integer, else None."""
+    """Return the value of an entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # a number with ten or more digits is never valid
+    # an integer with ten or more digits is never valid
     fits = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if fits else None
 
@@ -70,7 +70,7 @@ def check_patterns_match(
     spans: Mapping[str, Span],
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 if patterns match nothing. `missing` are the patterns that match none of the
+    """Raise E0850 if patterns match no weight. `missing` are the patterns that match none of the
     `names` of a graph.
 
     A pattern of the spec (with a span in `spans`) may also match a name of another graph of the
@@ -88,7 +88,7 @@ def check_patterns_match(
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     known = f"weight names: {', '.join(names[:8])} …"
-    # patterns usually cover all layers, so suggestions include names such as `h.*.attn`
+    # a pattern usually covers all layers, so suggestions include names such as `h.*.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
@@ -110,7 +110,7 @@ ENTRY_DESCRIPTIONS = {
     BLOCK_WORD: "group-wise quantization",
     ALL_WORD: "weights that `int4` keeps at 8 bits",
 }
-"""What an entry applies to, for messages."""
+"""Descriptions of what each entry applies to, for messages."""
 NO_EFFECT_REASONS = {
     BLOCK_WORD: "no weight is quantized group-wise",
     ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
@@ -131,8 +131,8 @@ def describe_requested_options(
 
 
 def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
-    """Raise E0753 for the first entry in `flags` (flags by entry) that has no effect for any
-    requested quantization kind.
+    """Raise E0753 for the first entry in `flags` that has no effect for any requested quantization
+    kind. `flags` maps entries to command-line flags.
     """
     for word, kinds in KINDS_BY_ENTRY.items():
         # `all` applies only to the default kind, not to the kinds of patterns

@@ -80,7 +80,7 @@ def get_option_flag(name: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
     """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
-    string, an empty tuple or None means that an option is not set..
+    string, an empty tuple or None means that an option is not set.
     """
 
     quantize: str = ""
@@ -116,7 +116,7 @@ class CalibrationSource:
 @dataclass(frozen=True)
 class KVCacheOption:
     """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
-    spec, or None if an option set it.
+    spec, or None if a command-line option set it.
     """
 
     dtype: str = ""
@@ -210,7 +210,8 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
                 )
-            # appended after the patterns of the base spec: the last matching pattern wins
+            # patterns of a derived spec come after those of its base spec, because the last
+            # matching pattern wins
             found.pop(entry.name, None)
             found[entry.name] = entry
     return found
@@ -224,7 +225,7 @@ def _read_section(
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
     every = parse_quantize_option(entries, "all", BOOLEAN_WORDS)
     kept = entries["exclude"].values if "exclude" in entries else ()
-    # the order of the source: the last matching pattern wins
+    # entries are in source order, because the last matching pattern wins
     own = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()
@@ -250,8 +251,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> KVCacheOption:
-    """Return the KV cache dtype of the option or of the spec, or none if `--quantize none` is
-    given. Raise E0858 if the dtype is invalid.
+    """Return the KV cache dtype of the option or of the spec, or no quantization if `--quantize
+    none` is given. Raise E0858 if the dtype is invalid.
     """
     entry = parse_quantize_option(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -285,7 +286,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
                 helps=["remove one of them"],
             )
         for entry in entries.values():
-            # checked even if an option overrides the entry
+            # invalid entries are errors even if an option overrides them
             found = _read_calibration(entry, module)
             return chosen if option else found
     return chosen

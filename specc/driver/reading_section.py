@@ -69,8 +69,8 @@ _NO_VOCABULARY = object()
 class _ReadingContext:
     """The location of a `reading` entry, and data common to all entries. Paths are relative to
     `directory`, the directory of the spec. `paths` are the directories given at compile time,
-    `language` is the language of an adapter, and `files` are the tokenizers read so far, by
-    SHA-256.
+    `language` is the language of an adapter, and `files` are the contents of tokenizer files read
+    so far, by SHA-256.
     """
 
     directory: Path
@@ -199,7 +199,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
 def list_reading_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
-    """Return the files that preprocessing uses: vocabularies, tokenizers, preprocessor settings."""
+    """Return the files that preprocessing uses: vocabularies, tokenizers, audio settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
     found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if found[0] is not None:
@@ -213,7 +213,7 @@ def list_reading_files(
 
 
 def _iterate_named_files(data: Any) -> Iterator[str]:
-    """Yield the files that a preprocessing call and its nested calls name."""
+    """Yield the file names in the arguments of a preprocessing call and of its nested calls."""
     if isinstance(data, dict) and "kind" in data:
         for argument in data.get("args", ()):
             is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
@@ -233,15 +233,15 @@ def _needs_directory_file(data: object, kind: str) -> bool:
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputFormat:
-    """Parse the postprocessing of an output. `text(…)` uses the vocabulary of the input."""
+    """Parse the postprocessing of an output. By default, `text()` uses the input's vocabulary."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, raise_error_at, files)
 
 
 def _resolve_arguments(data: Mapping[str, Any], context: _ReadingContext) -> dict[str, Any]:
-    """Return a preprocessing call as data, with its positional arguments as fields, e.g.
-    `text(characters("x.vocab"))` or `choice(labels)`.
+    """Convert a preprocessing call to a JSON-compatible record in which positional arguments are
+    named fields, e.g. `text(characters("x.vocab"))` or `choice(labels)`.
     """
     record = {k: v for k, v in data.items() if k != "args"}
     args, kind = list(data.get("args", ())), record["kind"]

@@ -1,5 +1,5 @@
-"""Compile sentence-transformers directories: converts `modules.json` to a spec that uses the
-encoder's spec.
+"""Compile sentence-transformers directories: convert `modules.json` to a spec that uses the spec of
+the encoder.
 """
 
 import os
@@ -60,8 +60,8 @@ SENTENCE_OUTPUT = "sentence_embedding"
 
 @dataclass
 class SentenceTransformersSpec:
-    """A spec generated from a sentence-transformers directory: its text, the directory of the
-    encoder, and the weight files of the other modules by tensor name prefix.
+    """A spec generated from a sentence-transformers directory: its source text, the directory of
+    the encoder, and the weight files of the other modules by tensor name prefix.
     """
 
     source: Source
@@ -73,7 +73,7 @@ class SentenceTransformersSpec:
 @dataclass(kw_only=True)
 class _GraphBody:
     """The source of a graph under construction: its statements, the blocks that they call, and the
-    dimension of the embedding `v`.
+    name `v` of the embedding dimension.
     """
 
     root: Path
@@ -155,7 +155,9 @@ def _get_module_class(root: Path, type: str) -> str:
 
 
 def wrap_encoder_config(data: JsonObject) -> JsonObject:
-    """Return the encoder's config as a JSON object, nested under the name of the encoder."""
+    """Return the config.json of the encoder, nested under the name that the generated spec gives
+    it.
+    """
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)
 

@@ -35,7 +35,7 @@ from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.weights.checkpoint import open_weights
 
 MAX_CANDIDATES = 4
-"""Number of candidate specs whose tensor names are compared."""
+"""Maximum number of candidate specs whose tensor names are compared."""
 MAX_LISTED_LINES = 12
 """Maximum number of listed differences of one kind."""
 
@@ -107,14 +107,14 @@ def _collect_tensor_names(directory: str) -> frozenset[str]:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except Failed as failed:
-        # a config.json alone is enough for a draft; corrupted files are reported
+        # a config.json alone is enough for a draft; an unreadable checkpoint is an error
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
             raise
         return frozenset()
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, whatever its model_type. Also
+    """Elaborate a built-in spec with the values of a config.json, ignoring its model_type. Also
     return the name of the graph for the class in `architectures`, or "" if the spec has no such
     graph.
     """
@@ -123,7 +123,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, Mod
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # the spec does not know the classes of another model family
+    with suppress(Failed):  # the spec does not declare the classes of another model family
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, which built-in specs pass
     model = elaborate_model(program, library, reader, graph)
@@ -138,7 +138,7 @@ def _find_nearest_spec(
     the class in `architectures`. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_known_keys(data)
-    # keys such as `vocab_size` are in every config.json, so two common keys are not significant
+    # two common keys are not significant, because every config.json has keys such as `vocab_size`
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
@@ -185,8 +185,8 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 def _find_differing_values(
     spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the config values that differ from the base spec, as literals by path: first the
-    values that a derived spec reproduces, then the remaining values.
+    """Return the config values that differ from the base spec, as literals by path: first those
+    that a derived spec reproduces, then the others.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name
@@ -224,7 +224,7 @@ def _select_accepted_literals(
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield values by dotted path; the RoPE settings count as one value."""
+    """Yield values by dotted path; the RoPE settings are one value."""
     for key, value in config.items():
         if isinstance(value, dict) and "theta" not in value:
             yield from _flatten_config(value, f"{prefix}{key}.")

@@ -102,8 +102,8 @@ def open_spec(
     The config.json of a checkpoint directory `weights` is used if the spec supports config.json and
     no config file is given. `spec` may itself be a checkpoint directory: its config.json then
     selects the built-in spec, unless `checkpoint_spec` is given. `context_length` is the maximum
-    sequence length, for RoPE variants that depend on it. A `Source` contains the text of a spec.
-    `library` resolves the specs that this spec uses.
+    sequence length, for RoPE variants that depend on it. A `Source` contains the source text of a
+    spec. `library` resolves the specs that this spec uses.
     """
     library = library or SpecLibrary()
     spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
@@ -140,7 +140,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return notes on a built-in or user spec. Raise E0222 if `checkpoint_spec` is also given."""
+    """Return notes on a built-in or user spec. Raise E0222 if `checkpoint_spec` is given, too."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -168,7 +168,7 @@ def _get_display_name(spec: str | Source) -> str:
 
 def _find_checkpoint_directory(spec: str | Source) -> str:
     """Return the checkpoint directory that is given in place of a spec. Return "" for any other
-    path and for the name of a built-in spec..
+    path and for the name of a built-in spec.
     """
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
@@ -177,12 +177,13 @@ def _find_checkpoint_directory(spec: str | Source) -> str:
 
 def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     """Return the spec with the values of a config.json, and warnings about unused keys."""
-    # imported here: weight formats import NumPy, which a spec without a config.json does not need
+    # imported here, because weight formats import NumPy, which a spec without a config.json does
+    # not need
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = _check_model_type(spec.program, data)
     stored = read_quantization_config(data)
-    # only in files of a declared model_type, all keys are known to belong to the spec
+    # only if the file has a declared model_type is every key expected to be read by the spec
     return replace(
         spec,
         reader=replace(
@@ -202,7 +203,7 @@ def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool 
     used spec reads, has a different model_type.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # a part without a model_type is assumed to have the type that the spec expects
+    # a part without a model_type is assumed to have the model_type that the spec declares
     silent = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
     for part in program.used_specs:
@@ -245,8 +246,8 @@ def _choose_default_graph(spec: LoadedSpec) -> str:
 
 @dataclass
 class SpecCheckResult:
-    """The result of `check_spec`: the symbolic trials, and the model with the config values if all
-    of them are known.
+    """The result of `check_spec`: the trials with symbolic sizes, and the model with the config
+    values if all of them are known.
     """
 
     trials: list[SymbolicTrial]
@@ -288,7 +289,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     """Check a spec with symbolic sizes, then with its config values if the config is complete."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
-    # checks that `quantize` entries are valid; patterns can be checked only with a config
+    # checks the values of `quantize` entries; patterns can be checked only with a complete config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
@@ -310,7 +311,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
-    """Return the trials with symbolic sizes."""
+    """Elaborate the spec with symbolic sizes and return the trials."""
     has_file = spec.reader.config_file is not None
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 

@@ -1,4 +1,4 @@
-"""Reject a spec or a checkpoint if a compiled model is expected."""
+"""Report an error if a spec or a checkpoint is given where a compiled model is expected."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 def reject_uncompiled_model(model: str | Path) -> None:
     """Raise E0802 if `model` is the name of a built-in spec, and E0926 if it is a spec file or a
-    checkpoint directory. Otherwise return.
+    checkpoint directory. Otherwise, do nothing.
     """
     path = Path(model)
     name = str(model)
@@ -51,8 +51,8 @@ def reject_uncompiled_model(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the arguments that compile a built-in spec, with the weights in the directory if there
-    are any.
+    """Return the command-line arguments that compile a built-in spec, with the weights in
+    `directory` if there are any.
     """
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"

@@ -65,7 +65,7 @@ def describe_memory_shortage(stored: ParameterSource, parameter_count: int) -> t
         if stored.get_tied_source(name) is None:
             dtype = stored.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # floats are computed in float32 whatever their storage type; integers keep their type
+            # floats are converted to float32 in memory; integers keep their type
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -235,8 +235,8 @@ def bind_checkpoint(
 def keep_stored_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
-    """Return the graph with weights in the layout of the checkpoint if only MatMul ops read them.
-    They can then remain in the checkpoint as external data.
+    """Return the graph with weights in the layout of the checkpoint if they are read only by linear
+    layers and MatMuls. They can then remain in the checkpoint as external data.
     """
     if isinstance(values, RandomInitWeights):
         return graph, values
@@ -285,7 +285,7 @@ def _describe_weight_origin(
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
     """A model to train. `values` are the parameters that are not tied to another parameter; `ties`
-    maps each tied parameter to its source. `defaults` computes optional inputs.
+    maps each tied parameter to the parameter that it shares. `defaults` computes optional inputs.
     """
 
     graph: Graph
@@ -317,7 +317,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # hoists loop-invariant code, as in a compiled model
+        # simplified as in a compiled model: loop-invariant nodes move out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         values=arrays,
         ties=ties,

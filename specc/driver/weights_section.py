@@ -52,7 +52,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 def read_configured_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Read the rules that apply to a config, and the config values."""
+    """Evaluate the weight rules for a config; also return the config values."""
     context = create_context(library)
     config = evaluate_and_check_config(context, program, reader)
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
@@ -98,7 +98,7 @@ def list_required_parameters(
         sizes = []
         for dim in facts.type.shape:
             number = dim.number
-            # a checkpoint cannot contain a weight of size 0 or of a dynamic size
+            # a checkpoint cannot contain a weight with an empty or dynamic axis
             if number is None or number < 1:
                 span = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
@@ -150,7 +150,7 @@ def resolve_spec_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # the location of the files of a spec must not depend on the machine
+    # a spec must not depend on the directories of one machine
     absolute = Path(name.value).is_absolute()
     if absolute or not path.is_relative_to(module.directory):
         raise_error(
@@ -195,7 +195,7 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
 
 @dataclass(frozen=True)
 class _TransformCall:
-    """A call of a transform in a `load` rule, with methods that read its tensors and options."""
+    """A call of a transform in a `load` rule, with methods that evaluate its arguments."""
 
     context: Context
     env: Env
@@ -208,12 +208,12 @@ class _TransformCall:
 
     @property
     def tensor(self) -> t.Expr:
-        """The first argument."""
+        """The first argument, as a tensor expression."""
         return _read_load(self.context, self.env, self.call.args[0])
 
     @property
     def tensors(self) -> tuple[t.Expr, ...]:
-        """All arguments, or the items of a list."""
+        """All arguments, or the items of a list argument, as tensor expressions."""
         first = self.call.args[0]
         items = first.items if isinstance(first, ast.ListLiteral) else self.call.args
         return tuple(_read_load(self.context, self.env, item) for item in items)
@@ -304,8 +304,8 @@ def _read_rearrange(call: _TransformCall) -> t.Expr:
 
 
 def _read_stack(call: _TransformCall) -> t.Expr:
-    """Read the expression `stack("experts.{e}.w", e=8)`, which expands the placeholder `{e}` to
-    0..7, or of a list of tensors.
+    """Read the expression `stack("experts.{e}.w", e=8)`, in which the placeholder `{e}` expands to
+    0..7, or a `stack` of a list of tensors.
     """
     parts = call.tensors
     if not call.call.options:
@@ -375,7 +375,7 @@ def check_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters of a graph whose ties are marked; tied weights count once."""
+    """Return the number of parameters of a graph with marked ties; tied weights count once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 

@@ -28,7 +28,7 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionAxisLabeler:
-    """A model with its prepared inputs, from which axis labels are derived. `generated_tokens`
+    """Labels the axes of attention maps, from a model and its prepared inputs. `generated_tokens`
     (int64 [batch, target]) are set if the model is generative.
     """
 
@@ -37,7 +37,7 @@ class AttentionAxisLabeler:
     generated_tokens: Array | None = None
 
     def label_axis(self, length: Dim | None, count: int) -> AttentionMapAxis:
-        """Return the labels of an axis with `count` positions and the symbolic length `length`."""
+        """Return the labels of an axis with `count` positions and the symbolic size `length`."""
         return (
             self._label_text(length, count)
             or self._label_frames(count)
@@ -49,7 +49,7 @@ class AttentionAxisLabeler:
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
         """Return the labeled axes of an attention map of `shape` [… query, key] with the given
-        symbolic lengths.
+        symbolic sizes.
         """
         queries, keys = lengths
         down, across = self.label_axis(queries, shape[-2]), self.label_axis(keys, shape[-1])
@@ -72,7 +72,9 @@ class AttentionAxisLabeler:
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Describe the inputs: their text, or their kinds if there is no text."""
+        """Describe the inputs in a string: their text, or their kinds (e.g. image) if there is no
+        text.
+        """
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
@@ -97,7 +99,9 @@ class AttentionAxisLabeler:
         )
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
-        """Label the `count` tokens of the text input with the symbolic length `length`."""
+        """Label the `count` tokens of the text input whose token axis has the symbolic size
+        `length`, or return None.
+        """
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             record = self._find_tokenizer(name)
@@ -154,8 +158,7 @@ class AttentionAxisLabeler:
         for name, record in self.model.manifest.preprocessing.inputs:
             if not isinstance(record, ImageConfig) or name not in self.arrays:
                 continue
-            # config values may have changed the model so that it no longer matches its
-            # preprocessing
+            # the config may override sizes on which the preprocessing relies
             shape = self.arrays[name].shape
             fits = len(shape) in (4, 5) and shape[-3] == record.channels
             if fits and all(shape):
@@ -180,7 +183,9 @@ class AttentionAxisLabeler:
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
-    """Infer the patch grid of an image of `image_size` from the number of keys, or return None."""
+    """Infer the patch grid of an image of `image_size` from the number of keys, or return None if
+    no grid matches.
+    """
     for prefix_tokens in (1, 0, 2):
         patches = key_count - prefix_tokens
         if patches < 1:

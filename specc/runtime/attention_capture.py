@@ -1,4 +1,4 @@
-"""Labeled attention maps of a run: selection, and export to HTML, SVG or PNG."""
+"""Capture labeled attention maps of a run, select them, and export them to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -72,8 +72,8 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the selected attention maps with the selected heads. Raise E0931 or E0954 if nothing
-    is selected.
+    """Return the selected attention maps with the selected heads. Raise E0931 if no scope matches,
+    and E0954 if an index does not exist.
     """
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
@@ -146,7 +146,7 @@ class AttentionCapture:
         self, selection: AttentionSelection, *, select_all: bool
     ) -> tuple[AttentionMaps, str]:
         """Return the attention maps to plot, and a note on omitted maps. Unless `select_all` is
-        true, an empty selection plots only the last attention layer.
+        true, an unrestricted selection plots only the last attention layer.
         """
         maps = select_maps(self.attention_maps.maps, selection)
         if not select_all:
@@ -155,7 +155,7 @@ class AttentionCapture:
         return replace(self.attention_maps, maps=maps), self._describe_omitted(maps)
 
     def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
-        """Describe the attention layers and heads that a plot omits."""
+        """Describe the attention layers and heads that the plot omits."""
         maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
         has_omitted = len(maps) < len(maps_by_scope)
         parts = []
@@ -178,7 +178,7 @@ class AttentionCapture:
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """Return the first maps that fit in one plot, at least one."""
+    """Return the first attention maps that fit in one plot, at least one."""
     remaining, selected = MAX_PANELS, []
     for attention_map in maps:
         if remaining <= 0:
@@ -236,9 +236,9 @@ def capture_attention(
 def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionCapture:
-    """Return the attention maps of a generated sequence: a full forward pass over the prompt and
-    the generated tokens of the first sequence. The model is never run on the last token, so this
-    token has no query position.
+    """Return the attention maps of a generated sequence: those of a full forward pass over the
+    prompt and the generated tokens of the first sequence. The model is never run on the last token,
+    so this token has no query position.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
@@ -273,7 +273,7 @@ def _make_attention_maps(
     graph, model = attended.model.manifest.graph, attended.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
-    # only weights with four non-empty axes can be plotted
+    # only attention weights with four non-empty axes can be plotted
     shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
     if not shapes.keys() & {*selected}:
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
@@ -329,7 +329,7 @@ def _read_alignment(attended: AttentionAxisLabeler, weights: Array) -> Attention
 
 @dataclass(frozen=True)
 class RenderedAttention:
-    """The bytes of an image file, and remarks to print."""
+    """The bytes of a rendered file, and remarks to print."""
 
     content: bytes
     remarks: tuple[str, ...] = ()
@@ -342,8 +342,8 @@ def render_attention(
     *,
     log_scale: bool = False,
 ) -> RenderedAttention:
-    """Render the selected maps as `.html`, `.svg` or `.png`. If `selection` is empty, HTML shows
-    all maps, and an image shows the last layer.
+    """Render the selected attention maps as `.html`, `.svg` or `.png`. If `selection` is empty,
+    HTML shows all maps, and an image shows the last layer.
 
     Raise E0931 or E0954 if nothing is selected, and E0902 or E0953 if the PNG cannot be rendered.
     """

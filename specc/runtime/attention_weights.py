@@ -1,4 +1,4 @@
-"""Locate the attention nodes of a graph and compute their weights."""
+"""Locate the attention layers of a graph and compute their attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionNode:
-    """The location of attention weights [… query, key]: a `value` in nested `loops`, outermost
-    first.
+    """The location of attention weights [… query, key] in a graph: a `value` inside the nested
+    `loops`, outermost first.
     """
 
     value: Value
@@ -44,7 +44,7 @@ def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
 def _get_weights_and_mask(
     node: Node, results: Sequence[Value | None]
 ) -> tuple[Value | None, Value | None]:
-    """Return the weights and the mask of an attention node, each None if missing."""
+    """Return the attention weights and the mask of an attention node, each None if missing."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
     if not isinstance(node.op, ops.WeightedSum):
@@ -75,7 +75,7 @@ def _iterate_locations(
 
 
 def _get_iteration_count(loop: Node) -> Dim:
-    """Return the number of iterations of a loop, as a symbolic dimension."""
+    """Return the trip count of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
     row = op.get_first_scanned(loop)
@@ -87,8 +87,9 @@ def compute_attention_weights(
     graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute the attention weights [batch, heads, query, key] of every layer, by scope, for
-    prepared inputs. `returned` are the weights that the compiled model outputs. `parameters` loads
-    the model's parameters if the remaining weights depend on them.
+    prepared inputs. `returned` are the attention weights that the compiled model outputs.
+    `parameters` loads the model's parameters; it is called only if the remaining attention weights
+    depend on them.
     """
     locations = locate_attention_nodes(graph)
     found = {
@@ -126,8 +127,8 @@ ITERATION_SEPARATOR = " turn "
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Split weights [batch, heads, iteration, query, key] into one map per loop iteration, with
-    1-based numbers.
+    """Split attention weights [batch, heads, iteration, query, key] into one map per loop
+    iteration, numbered from 1.
     """
     if weights.ndim != 5:
         yield name, weights
@@ -137,7 +138,7 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
-    """Merge loop axes into the query axis, and insert a heads axis after the batch axis if there is
+    """Merge loop axes into the query axis, and insert a head axis after the batch axis if there is
     none.
     """
     iterations = len(location.loops)
@@ -175,17 +176,17 @@ def _evaluate_values(
 def _is_returned(
     name: str, location: AttentionNode, returned: Arrays, locations: Mapping[str, AttentionNode]
 ) -> bool:
-    """Return True if the model output `name` contains the weights of this attention node."""
-    # A loop outputs one slice per iteration. If a scope has two attention nodes, a model compiled
-    # by another version may output either of them.
+    """Return True if the model output `name` contains the attention weights at this location."""
+    # A loop outputs one slice per iteration. If a scope has two attention nodes, either of them may
+    # be the output of a model that another version compiled.
     if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
     return np.ndim(returned[name]) == location.value.type.rank
 
 
 def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph in which loops also output the wanted values, and the copies of
-    these values.
+    """Return a copy of the graph in which loops also output the wanted values, and these outputs by
+    name.
     """
     builder = GraphBuilder()
     copied = builder.copy_inputs_and_parameters(graph)

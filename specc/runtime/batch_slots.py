@@ -1,4 +1,4 @@
-"""Slots of a decode batch: pad, stack and replace sequences of different lengths."""
+"""Merge sequences of different lengths into one decode batch: pad, stack and replace them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,19 +28,21 @@ class BatchSubset:
 
     @property
     def column_count(self) -> int:
-        """Return the number of tokens processed per sequence, including padding."""
+        """Return the number of positions per sequence in the session, including padding."""
         return int(self.session.inputs.tokens.shape[1])
 
 
 def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
-    """Return the number of masked columns before each sequence: 1 if a state has a time axis."""
+    """Return the number of masked positions to insert before each sequence: 1 if a state has a time
+    axis, otherwise 0.
+    """
     return int(any(state.time_axis is not None for state in states))
 
 
 def prepend_padding_columns(
     input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
-    """Prepend `count` padding columns to the inputs of a prompt."""
+    """Prepend `count` padding positions to the inputs of a prompt."""
     names = {input_signature.sequence_input, input_signature.mask_input} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
 
@@ -62,7 +64,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return the lengths that must be equal within one batch: those without a padding mask."""
+    """Return the axis sizes that must be equal within one batch: those without a padding mask."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all axes except the first, which is the batch axis
@@ -82,7 +84,7 @@ def merge_batches(
     added_indices: Ints,
 ) -> None:
     """Replace the batch of `session` by its sequences `kept_indices`, followed by the sequences
-    `added_indices` of `added_session`. Remove columns that no sequence uses.
+    `added_indices` of `added_session`. Remove positions that are padding in all sequences.
     """
     parts = [BatchSubset(session, kept_indices)]
     if added_session is not None and len(added_indices):
@@ -100,7 +102,7 @@ def merge_batches(
 
 @dataclass(frozen=True)
 class _MergedBatch:
-    """The sequences of several decoder sessions, merged into one batch for `target_session`."""
+    """The sequences of several sessions, merged into one batch for `target_session`."""
 
     target_session: KVCacheSession
     parts: tuple[BatchSubset, ...]
@@ -108,7 +110,9 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_session: KVCacheSession, parts: Sequence[BatchSubset]) -> "_MergedBatch":
-        """Create a merged batch with the columns of the longest sequence, plus spare columns."""
+        """Create a merged batch with the number of positions of the longest sequence, plus spare
+        padding positions.
+        """
         oldest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_session,
@@ -122,7 +126,7 @@ class _MergedBatch:
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
-        if state.batch_axis is None:  # the number of columns before the merge
+        if state.batch_axis is None:  # the number of positions before the merge
             return np.array(self.column_count, np.int64)
         arrays = [p.session.session.copy_to_host(p.session.states[state.name]) for p in self.parts]
         if state.time_axis is None:
@@ -146,8 +150,8 @@ class _MergedBatch:
     def _stack_time_steps(
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
-        """Stack the prefix positions and the columns of all sequences, [batch, columns, …], as one
-        state.
+        """Stack the prefix positions and the time steps of all sequences, [batch, positions, …], as
+        one state.
         """
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
@@ -172,7 +176,7 @@ class _MergedBatch:
             step_count = min(rows.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
             elements[:, begin:end] = rows[:, rows.shape[1] - step_count :]
-            # The first column is padding; copies of it left-pad the states.
+            # The first position is padding; copies of it left-pad the states.
             if step_count < kept_columns and step_count:
                 elements[:, prefix_length:begin] = rows[:, :1]
             start += len(rows)
@@ -201,7 +205,7 @@ class _MergedBatch:
     def _stack_inputs(
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
-        """Stack the inputs of `graph` that `read` returns for each decoder session."""
+        """Stack the inputs of `graph` that `read` returns for each session."""
         found = {}
         for name in names:
             type = graph.inputs[name].type
@@ -212,7 +216,9 @@ class _MergedBatch:
         return found
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
-        """Return the inputs with a time axis and the tokens, both without spare columns."""
+        """Return the inputs with a time axis and the tokens, both without spare padding
+        positions.
+        """
         merged: dict[str, Array] = {}
         for name in self.target_session.inputs.arrays:
             parts = [part.session.inputs.arrays[name][part.batch_indices] for part in self.parts]
@@ -221,7 +227,7 @@ class _MergedBatch:
         return merged, np.concatenate(tokens)
 
     def _align_states(self, value: Array) -> Array:
-        """Right-align a value [batch, columns] to the number of columns of the merged batch."""
+        """Right-align a value [batch, positions] to the number of positions of the merged batch."""
         own = min(value.shape[1], self.column_count)
         made = np.zeros((len(value), self.column_count), value.dtype)
         made[:, self.column_count - own :] = value[:, value.shape[1] - own :]
@@ -238,7 +244,9 @@ class _MergedBatch:
 
 
 def _count_columns(part: BatchSubset) -> int:
-    """Return the number of columns from the first real token of the longest sequence."""
+    """Return the number of positions from the first valid token of the longest sequence to the
+    end.
+    """
     columns = part.column_count
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):
@@ -250,7 +258,7 @@ def _count_columns(part: BatchSubset) -> int:
 
 
 def _choose_buffer_length(columns: int) -> int:
-    """Return the buffer length to allocate for the given number of columns."""
+    """Return the capacity to allocate for a KV buffer with the given number of used positions."""
     length = MIN_BUFFER_POSITIONS
     while length < columns + MIN_EXTRA_PADDING_COLUMNS:
         length *= 2
@@ -258,7 +266,7 @@ def _choose_buffer_length(columns: int) -> int:
 
 
 def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
-    """Return the axes of a value that are left-padded."""
+    """Return the axes of a value along which shorter values are padded on the left."""
     inputs = input_signature.graph.inputs
     names = filter(input_signature.is_left_padded, inputs)
     left = {s for name in names for d in inputs[name].type.shape[1:] for s in d.symbols()}

@@ -1,4 +1,4 @@
-"""Generate for many prompts, one result per prompt."""
+"""Generate sequences for many prompts; each prompt has its own result or error."""
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -141,7 +141,7 @@ def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequenc
 def _join_prompts(
     streams: Sequence[GenerationStream], sample_indices: Sequence[int] = ()
 ) -> GenerationStream:
-    """Merge sequences that were prepared individually into one batch."""
+    """Merge the streams of individually prepared prompts into one batch."""
     first = streams[0]
     input_signature = first.model.input_signature
     prepared = stack_prompts(input_signature, [stream.prepared_inputs for stream in streams])
@@ -171,7 +171,7 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(known)}"],
         )
-    # text of any length is one batch element
+    # text of any length counts as one batch element
     return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
 
 

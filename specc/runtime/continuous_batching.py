@@ -34,11 +34,12 @@ DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""Inverse of the fraction of slots that must be free before new sequences are prefilled, because a
-prefill takes as long as a step."""
+"""Number of slots per slot that must be free before new sequences are prefilled. Several prompts
+are prefilled together, because a prefill takes at least as long as a step.
+"""
 
 T = TypeVar("T")
-"""The type of an input that has not been prepared."""
+"""The type of a generation input before preparation."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
 """The index of a sequence, and its results (best first) or its error."""
@@ -124,7 +125,9 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return the reason why sequences of different lengths cannot share a decode batch, or ""."""
+    """Return the reason why sequences of different lengths cannot share a decode batch, or "" if
+    they can.
+    """
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
@@ -139,8 +142,8 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
-    batch elements of `session`. `prepare` prepares sequences that start together, for which
-    `get_shape` is equal. `on_start` receives the indices of all active sequences.
+    batch elements of `session`. `prepare` prepares the prompts of sequences that start together,
+    for which `get_shape` is equal. `on_start` receives the indices of all active sequences.
     `processed_tokens` counts all processed tokens, and `valid_tokens` excludes padding.
     """
 
@@ -155,8 +158,8 @@ class ContinuousBatch(Generic[T]):
     valid_tokens: int = 0
 
     def generate(self, inputs: Iterable[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Yield sequences as they finish. The index of a sequence determines its random stream. An
-        error ends only the sequence that caused it.
+        """Generate a sequence for each input; yield sequences as they finish. The index of a
+        sequence determines its random stream. An error ends only the sequence that caused it.
         """
         iterator = iter(inputs)
         next_input = next(iterator, None)
@@ -187,14 +190,18 @@ class ContinuousBatch(Generic[T]):
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if a sequence has the same shape as the active sequences and `new_inputs`."""
+        """Return True if the prompt of a sequence has the same shape as those of the active
+        sequences and `new_inputs`.
+        """
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
         ]
         return all(self.get_shape(other) == self.get_shape(input) for other in batch_inputs)
 
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Add new sequences to the batch."""
+        """Prefill new sequences and add them to the batch; yield those that end at their first
+        token.
+        """
         active = self.active_slots
         self.on_start(
             [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
@@ -221,7 +228,9 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
-        """Prefill the prompts of new sequences; return logits float32 [batch, vocab]."""
+        """Prefill the prompts of new sequences; return their session, their stream and the logits
+        float32 [batch, vocab].
+        """
         facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
@@ -246,7 +255,7 @@ class ContinuousBatch(Generic[T]):
         assert self.session is not None, "there are unfinished sequences"
         active = self.active_slots
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
-        # tokens after the end of a sequence are ignored
+        # tokens after the end of a sequence are discarded
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
         slots = [self.slots[row] for row in active]
         try:
@@ -302,13 +311,13 @@ def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
 
 
 def _count_padding(padding_mask: Bools) -> int:
-    """Count the padding columns before the first token."""
+    """Count the padding positions before the first valid token."""
     return int(padding_mask.argmax()) if padding_mask.any() else len(padding_mask)
 
 
 def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int]) -> list[list[int]]:
-    """Group batch elements to which the same logits processors apply. If none of them depends on
-    the position, there is one group.
+    """Group batch elements to which the same logits processors apply. There is one group if no
+    logits processor depends on the position.
     """
     groups: dict[object, list[int]] = {}
     for index in indices:

@@ -1,4 +1,4 @@
-"""Decoder sessions: a step graph with a KV cache, or a repeated full forward pass."""
+"""Decoder sessions, which map token ids to logits: with a KV cache, or by full forward passes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,12 +44,11 @@ MIN_BUFFER_POSITIONS = 64
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
 FREE_SHARE = 4
-"""Ratio of prompt positions to free positions in a new buffer. Doubling the capacity would double
-the memory use."""
+"""Ratio of prompt positions to free positions in a new buffer, which limits the memory use."""
 
 
 class FullForwardSession:
-    """A decoder without a KV cache: each step runs a full forward pass over all tokens so far."""
+    """A session without a KV cache: each step runs a full forward pass over all tokens so far."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class FullForwardSession:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on new tokens, int64 [batch, n, …]. Return logits [batch, …, vocab]."""
+        """Run the model on all tokens, including `tokens` int64 [batch, n]; return the logits."""
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -95,7 +94,7 @@ class FullForwardSession:
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step graph and the encoder of a package, ready to run, with their inputs."""
+    """The sessions of the step graph and the encoder of a package, with the inputs of the model."""
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -105,7 +104,7 @@ class StepGraphs:
 
 
 class KVCacheSession:
-    """A decoder-with-past: takes new tokens, returns logits and keeps the states (KV cache)."""
+    """A decoder-with-past session: maps new tokens to logits and keeps the states (KV cache)."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class KVCacheSession:
             self.is_started = True
             return first
         if self.buffers and self.past_length and min(tokens.shape[:2]) > 1:
-            # the kernel accepts several positions per call only at the start or for a single
+            # the kernel accepts several positions per call only in the first step or for a single
             # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
         if self.is_started:
@@ -162,7 +161,7 @@ class KVCacheSession:
         self.is_started = True
         if self.buffers:
             self._grow_buffers(tokens.shape[1])
-        # prefills a new batch in one call
+        # prefill a new batch in one call
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
@@ -175,11 +174,11 @@ class KVCacheSession:
         """Run the step on the new positions of `chunk`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
-        # the output of a buffer is in the memory of the buffer but is not owned by the runtime, so
-        # the returned tensor must not replace the buffer
+        # an output that aliases a KV buffer does not own its memory, so the returned tensor must
+        # not replace the buffer
         for state in self.other_states:
             self.states[state.name] = results[state.next_output]
-        # copied, because the next step overwrites this memory
+        # copy, because the next step overwrites this memory
         self.results = {
             name: np.array(value.numpy())
             for name, value in results.items()
@@ -191,7 +190,7 @@ class KVCacheSession:
         if not self.buffers:
             fixed = self.loop_invariant_inputs
             return self.session.run_on_device({**inputs, **fixed, **self.states})
-        # other mappings replace these when batch elements are reordered
+        # new dictionaries, because `reorder` replaces these mappings
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
@@ -222,7 +221,7 @@ class KVCacheSession:
     def _grow_buffers(self, count: int) -> None:
         """Grow the KV buffers for `count` more time steps."""
         needed = self.past_length + count
-        # all buffers have the same length
+        # all buffers have the same capacity
         former_length = self.states[self.buffers[0].name].shape()[2]
         if former_length >= needed:
             return
@@ -231,7 +230,7 @@ class KVCacheSession:
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
-            # unused positions are masked, but must not be NaN
+            # the values at unused positions are masked, but must not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
             more = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             grown = self.session.concat([buffer, more], 2) if shape[2] else more
@@ -287,8 +286,8 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return the constant inputs of all steps, which `encode` (`encoder_outputs`) or the caller
-    provides, and the initial states.
+    """Return the inputs that are the same in all steps (from `encoder_outputs` or the caller), and
+    the initial states.
     """
     loop_invariant_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
@@ -299,7 +298,7 @@ def make_initial_states(
         if state.initial_output:
             states[state.name] = encoder_outputs[state.initial_output]
             continue
-        # a zero tensor, with length 0 along the time axis
+        # zeros, with size 0 along the time axis
         shape = [
             d.evaluate(lengths) if n != state.time_axis else 0
             for n, d in enumerate(state.type.shape)
@@ -315,8 +314,8 @@ def _select_last(logits: Array) -> Floats:
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return the logits after the prompts, float32 [batch, …, vocab]; the initial logits for empty
-    prompts.
+    """Return the logits after each prompt, float32 [batch, vocab]: the initial logits if the prompt
+    is empty.
     """
     is_initial = is_empty.reshape(-1, *[1] * (logits.ndim - 1))
     chosen: Floats = np.where(is_initial, initial_logits, logits)
@@ -324,7 +323,7 @@ def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bool
 
 
 def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
-    """Infer the lengths that are a whole dimension in the shape of an input."""
+    """Infer the symbolic dimensions that are, as a whole, the size of an input axis."""
     return {
         d.name: size
         for name, value in graph.inputs.items()
@@ -350,11 +349,11 @@ class KVBufferStep:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Return the outputs. Several positions of several sequences run one position at a time."""
+        """Run the step. Several positions of several sequences run one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
-        # The kernel supports several positions of several sequences only at the start.
+        # With several sequences, the kernel supports several positions only in the first step.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
@@ -370,7 +369,7 @@ class KVBufferStep:
         }
 
     def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
-        """Run one call, with buffers sliced to the past and new positions."""
+        """Run the session once, with buffers sliced to the past and new positions."""
         for name in self.metadata.in_place_states:
             buffer = inputs[name]
             batch, heads, _, width = buffer.shape
@@ -386,7 +385,7 @@ class KVBufferStep:
         return value if axis is None else np.take(value, np.arange(start, stop), axis)
 
     def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # Outputs other than logits are those of the last positions.
+        # Other outputs are those of the last call.
         output = self.graph.outputs.get(name)
         axis = self._get_new_axis(output.type.shape) if output else None
         if axis is None or len(parts) == 1:
@@ -394,6 +393,6 @@ class KVBufferStep:
         return np.concatenate(parts, axis)
 
     def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
-        """Return the axis of the new positions."""
+        """Return the axis whose size is the number of new positions, or None."""
         new = self.graph.inputs[self.metadata.generation.sequence_input].type.shape[1]
         return next((n for n, d in enumerate(shape) if d == new), None)

@@ -62,12 +62,12 @@ def find_text_tokenizer(
 @dataclass(kw_only=True)
 class GenerativeModel:
     """A generative model. `input_signature` describes its inputs. `max_context` is its maximum
-    length, limited by the position embedding `limiting_table`. `create_decoder_session` starts a
-    decode loop in Python; `standalone_session` runs a standalone generator with the settings
-    `compiled_settings`. `logits_vocabulary_size` is the number of logits. `allows_empty_prompt` is
-    true if the first token can be sampled without a prompt, from positions such as image
-    embeddings. `continuous_batching_metadata` is set if a decode batch may contain sequences of
-    different lengths.
+    sequence length, which the position embedding `limiting_table` limits. `create_decoder_session`
+    starts a decode loop in Python; `standalone_session` runs a standalone generator with the
+    settings `compiled_settings`. `logits_vocabulary_size` is the number of logits per position.
+    `allows_empty_prompt` is true if the first token can be sampled without a prompt, from positions
+    such as image embeddings. `continuous_batching_metadata` is set if a decode batch may contain
+    sequences of different lengths.
     """
 
     input_signature: ModelInputs
@@ -173,7 +173,7 @@ def prepare_chat(
 ) -> dict[str, object]:
     """Return `inputs` with a chat as prompt ids, and with its images: `images`, or the image files
     in the messages. Raise E0424 if there is no chat template, E0910 if the model has no image
-    input, and E0991 if the number of images differs from the number of image parts.
+    input, and E0991 if the number of images differs from the number of image parts in the messages.
     """
     sequence_input, preprocessing = input_signature.sequence_input, input_signature.preprocessing
     record = preprocessing.get_input_config(sequence_input) if sequence_input else None
@@ -246,7 +246,9 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Compute the padding mask of batched prompts as if each prompt were in a batch of size 1."""
+    """Recompute the padding mask of batched prompts, so that each row equals that of a batch with a
+    single prompt.
+    """
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -296,7 +298,7 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
                 "batch prompts of equal length, or add `keep: keep[batch, n]` to the graph's inputs"
             ],
         )
-    # Left padding aligns the last tokens of all sequences in one column. The padding id has no
+    # Left padding aligns the last tokens of all sequences at one position. The padding id has no
     # effect, because the padding mask excludes it.
     padding = [0] * codebooks if codebooks else 0
     padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
@@ -322,7 +324,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         known = input_signature.graph.inputs.get(name)
         if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
-        # Text of any length and an image are one batch element each.
+        # Text of any length and an image each count as one batch element.
         if is_image(value):
             continue
         if isinstance(value, list | tuple):
@@ -374,8 +376,8 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return the maximum number of new tokens after a prompt of this length. Raise E0733 if
-    `max_length` allows no new token.
+    """Return the maximum number of new tokens after a prompt of `prompt_length` tokens. Raise E0733
+    if `max_length` allows no new token.
     """
     max_tokens = settings.max_tokens
     if model.max_context is not None:

@@ -67,7 +67,7 @@ class GenerationStream(GenerationRequest):
     """A batch of sequences during generation. Iterate over it for tokens, over `pieces` for text,
     or get `results` for the final sequences.
 
-    `logged_steps` caches the decode steps, so that a second iteration starts from the beginning.
+    `logged_steps` stores the decode steps, so that a second iteration starts from the beginning.
     `hypotheses` are the results of beam search once it has ended.
     """
 
@@ -93,7 +93,7 @@ class GenerationStream(GenerationRequest):
             index += 1
 
     def pieces(self) -> Iterator[list[str]]:
-        """Yield the new text of each sequence as soon as it cannot change any more."""
+        """Yield the new text of each sequence as soon as later tokens cannot change it."""
         detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for step in self:
@@ -117,8 +117,10 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return why a sequence was truncated, or "" if it ended or there are no stop tokens."""
-        # Without stop tokens, every sequence ends at its maximum length, which needs no note.
+        """Return the reason why a sequence was truncated, or "" if it ended or if there are no stop
+        tokens.
+        """
+        # Without stop tokens, every sequence has the maximum length, which needs no remark.
         if result.complete or not self.settings.stop:
             return ""
         full = (
@@ -154,7 +156,7 @@ class GenerationStream(GenerationRequest):
         return step is not None
 
     def _make_result(self, batch_index: int) -> GenerationResult:
-        """Return the result of one batch element from the logged tokens."""
+        """Return the result of one batch element, from the stored steps."""
         if self.model.codebooks:
             return self._make_codebook_result(batch_index)
         tokens, scores, ended = list[int](), list[float](), False
@@ -249,7 +251,9 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
 
 
 def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
-    """Yield the steps of the best hypothesis of each batch element after beam search has ended."""
+    """Run the beam search, then yield the tokens of the best hypothesis of each batch element step
+    by step.
+    """
     found = _search_beams(stream)
     best = [
         hypotheses[0] if hypotheses else _raise_no_hypothesis(row)
@@ -303,7 +307,7 @@ def convert_results_to_arrays(
     """
     if codebooks := stream.model.codebooks:
         return _convert_codebooks_to_arrays(stream, [row[0] for row in results], codebooks)
-    # every prompt gets the same number of sequences, to form one array
+    # every prompt gets the same number of sequences, so that they form one array
     sequences = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
@@ -317,7 +321,7 @@ def convert_results_to_arrays(
     tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
-    # Either all results of a generation have scores, or none has, depending on the strategy.
+    # Depending on the strategy, all results have scores or none has.
     scores = [text.score for text in sequences if text.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)

@@ -58,7 +58,7 @@ class Generator(GenerativeModel):
     def generate(self, *values: object, **settings: object) -> GenerationStream:
         """Start generation from inputs by name, or in the order of the spec.
 
-        An input is an array, a nested list, a text or a list of texts. Other names are settings
+        An input is an array, a nested list, a string or a list of strings. Other names are settings
         (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`,
         `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
         `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Raise E09xx if an input
@@ -79,12 +79,12 @@ class Generator(GenerativeModel):
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
         """Merge and check settings. The caller's settings override compiled settings, which
-        override the spec's.
+        override those of the spec.
         """
         compiled = self._read_compiled_settings(caller_settings.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
-        # stop tokens of the spec were checked by `check`; published config files often suppress
-        # tokens that only other models of the family have
+        # `check` has checked the stop tokens of the spec; published generation configs often
+        # suppress tokens that only other models of the family have
         for name in ("stop", *SUPPRESSING_SETTINGS):
             if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
                 raise Failed(error)
@@ -148,8 +148,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return the generator with its context limited to the positions of a position embedding
-        that these inputs leave unused.
+        """Return the generator whose context is limited to the positions of the position embedding
+        that other inputs do not use.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
@@ -199,8 +199,8 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Create the generator of a standalone file, whose metadata contains the lengths and vocabulary
-    size.
+    """Create the generator of a standalone file, whose metadata contains the maximum length and the
+    vocabulary size.
     """
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
@@ -229,17 +229,17 @@ def _make_standalone_generator(
 
 
 def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if the full forward returns logits for an empty prompt."""
+    """Return True if the full-forward graph returns logits for an empty prompt."""
     time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
     logits_type = graph.outputs[generation.logits_output].type
-    # An input with a minimum length of 1 cannot be empty.
+    # An input whose minimum size is 1 cannot be empty.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank < 3:
         return False
     return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
 
 
 def get_logits_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
-    """Return the size of the logits' vocabulary axis."""
+    """Return the size of the vocabulary axis of the logits, or None if it is dynamic."""
     return graph.outputs[generation.logits_output].type.shape[-1].number
 
 
@@ -248,8 +248,8 @@ def _raise_no_step_graph(prepared: Arrays) -> FullForwardSession:
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
-    """Open the step of a package. Raise E0831 or E0832 if the package is invalid, and E0921 or
-    E0922 if the provider is not available.
+    """Open the step graph and the encoder of a package. Raise E0831 or E0832 if the package is
+    invalid, and E0921 or E0922 if the provider is not available.
     """
     role, where = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
@@ -297,7 +297,7 @@ def open_generator(
 
 
 def _parse_strides(data: object) -> dict[str, int]:
-    """Parse strides from JSON data; invalid entries are dropped."""
+    """Parse the strides of padding masks from JSON data; invalid entries are dropped."""
     strides = data if isinstance(data, dict) else {}
     return {
         name: stride for name, stride in strides.items() if isinstance(stride, int) and stride > 1
@@ -307,12 +307,13 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
-    """Build the signature of the inputs of the spec that `encode` or the step reads."""
+    """Build the description of the spec's inputs that `encode` or the step reads."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()
-    # The signature has no nodes, so dependences on positions are determined from the graphs.
+    # The signature graph has no nodes, so the uses of inputs are determined from the derived
+    # graphs.
     strides = find_padding_strides(encode) if encode else {}
     masks = find_right_padded_masks(encode) if encode else frozenset[str]()
     return ModelInputs(

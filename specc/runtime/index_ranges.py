@@ -15,7 +15,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
     """Return the range of valid values of each integer input from which lookup indices are
     computed.
 
-    Indices of the form `x + 1` or `-x` are inverted. For other expressions such as
+    Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
     `embedding(max(ids, 0))`, the range is that of the smallest table. Loop bodies are skipped,
     because scanned inputs have their own bound.
     """
@@ -29,7 +29,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
             for source in sources.get(ids, ()):
                 valid = _invert_shift(shifts[ids], rows) if ids in shifts else rows
                 ranges[source] = _intersect_ranges(ranges.get(source), valid)
-        # Floats are not ids, even if they are computed from ids.
+        # Floats are not token ids, even if they are computed from ids.
         reached = set().union(*(sources.get(a, ()) for a in node.args if a))
         sources |= {result: reached for result in results if _is_integer(result)}
         if shift := _shift_operand(node, shifts, sizes):
@@ -60,7 +60,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (a constant or a length) to which all elements are equal, or None."""
+    """Return the integer (a constant or a symbolic size) that all elements equal, or None."""
     seen = skip_views(value, ops.Cast)
     if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
         return seen.node.op.length.evaluate(sizes)
@@ -78,7 +78,7 @@ def _invert_shift(shift: Shift, rows: range) -> range:
 
 
 def _intersect_ranges(known: range | None, valid: range) -> range:
-    """Return the intersection of two ranges, or the shorter one if the intersection is empty."""
+    """Return the intersection of two ranges, or the shorter range if they are disjoint."""
     if known is None:
         return valid
     both = range(max(known.start, valid.start), min(known.stop, valid.stop))
@@ -102,7 +102,9 @@ def _is_integer(value: Value) -> bool:
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return the indices and the table size of an embedding lookup or gather."""
+    """Return the indices and the size of the indexed axis of an embedding lookup or gather, or None
+    for other nodes.
+    """
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).type.shape[0]

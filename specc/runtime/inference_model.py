@@ -47,7 +47,7 @@ class InferenceModel(Closeable):
         return format_repr(f"model {_describe_ports(self)}, {self.provider}")
 
     def _repr_html_(self) -> str:
-        """Return inputs and outputs as an HTML table for notebooks."""
+        """Return an HTML table of the inputs and outputs, for notebooks."""
         generator = None if self.is_closed else self.generator
         return render_html_table(
             f"specc model {self.path}",
@@ -61,7 +61,7 @@ class InferenceModel(Closeable):
 
     @property
     def has_full_forward(self) -> bool:
-        """Return True if there is a full-forward graph, without opening a session."""
+        """Return True if there is a full-forward graph. No session is opened."""
         return self.package is None or "score" in self.package.roles
 
     @property
@@ -180,7 +180,7 @@ class InferenceModel(Closeable):
 
 
 def _describe_ports(opened: InferenceModel) -> str:
-    """Describe the inputs and outputs of a model."""
+    """Format the inputs and outputs of a model as a string."""
     if opened.is_closed:
         return f"at {opened.path}, closed"
     if not opened.has_full_forward:
@@ -192,12 +192,12 @@ def _describe_ports(opened: InferenceModel) -> str:
 
 
 def list_model_files(opened: InferenceModel) -> list[Path]:
-    """Return the files of a model, which output files must not overwrite."""
+    """Return the files of an opened model, which output files must not overwrite."""
     if opened.package is not None:
         index = read_package_index(opened.path)
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
     model = opened.default_model
-    # A single model has no index, so its tensors describe its inputs.
+    # A model file has no package index, so its external tensors list its files.
     weights = [name for name, _ in model.file.list_external_files()]
     tokenizers = [f.name for f in model.manifest.preprocessing.files if f.name]
     directory = model.path.parent
@@ -209,16 +209,16 @@ def is_single_forward_pass(
 ) -> bool:
     """Return True if these inputs require a full forward pass rather than generation.
 
-    Raise E0701 if generation settings are given for a model that is not generative. If the
-    generated input of a single-graph model is given, run a forward pass unless generation is
-    requested.
+    Raise E0701 if generation settings are given for a model that is not generative. For a model
+    file, giving the generated input requests a forward pass, unless generation settings are given,
+    too.
     """
     if opened.uses_step_graph:
         return False
     if opened.generator is None and settings:
         _raise_not_generative(opened)
     has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
-    # A standalone generator has no forward pass, so it always generates.
+    # A standalone generator has no full-forward graph, so it always generates.
     is_forward_requested = (
         has_full_forward and opened.input_signature.sequence_input in input_names and not settings
     )
@@ -314,7 +314,7 @@ def _raise_missing_model(path: Path) -> NoReturn:
     """Raise E0802, and suggest a model with a similar name in the same directory."""
     try:
         siblings = sorted(path.parent.iterdir())
-    except (OSError, ValueError):  # not a directory, or not readable
+    except (OSError, ValueError):  # not a directory, or an unreadable one
         siblings = []
     models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
     # users often omit the suffix

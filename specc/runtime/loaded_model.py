@@ -1,4 +1,6 @@
-"""Load a compiled model, run it on batches or with static lengths, and dequantize its weights."""
+"""Load a compiled model, run it on batches or with static input shapes, and dequantize its
+weights.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,14 +28,14 @@ from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.weights.int_quantization import dequantize_weight
 
 STACK_RANK = 3
-"""Rank of stacked matrices."""
+"""Rank of a stack of matrices."""
 STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 """NumPy names of the integer storage types."""
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Read every parameter by name. Raise E0917 if a shape is wrong, and E0925 if the data is
-    unreadable.
+    """Read every parameter, dequantized, by name. Raise E0917 if a shape is wrong, and E0925 if the
+    data is unreadable.
     """
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
@@ -67,7 +69,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
 @dataclass(kw_only=True)
 class LoadedModel:
     """A compiled model ready to run. `runtime` is the session of the file. `session` has the inputs
-    of the declared graph, which differ only if a step has in-place buffers.
+    of the declared graph; it differs from `runtime` only for a step with in-place buffers.
 
     `model.run(pixel_values=array)` returns the results by name; absent inputs with a default are
     computed.
@@ -85,11 +87,11 @@ class LoadedModel:
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """The inputs."""
+        """The inputs, with their expected dtypes and shapes."""
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Run the model on arrays, lists or text; return the outputs by name. Raise E09xx on
+        """Run the model on arrays, lists or strings; return the outputs by name. Raise E09xx on
         failure.
         """
         return self.session.run(self.prepare_inputs(inputs))
@@ -98,8 +100,8 @@ class LoadedModel:
         """Return the outputs, and the attention weights of every layer by scope:
         [batch, heads, query, key].
 
-        In a loop, each iteration is a query position. If an iteration has several queries, each
-        iteration has a separate map, `self.attn turn 1`.
+        For attention in a loop, each iteration is a query position. If an iteration has several
+        queries, each iteration has a separate entry, e.g. `self.attn turn 1`.
         """
         session, names = self._attention_session
         prepared = self.prepare_inputs(inputs)
@@ -151,7 +153,9 @@ class LoadedModel:
         )
 
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
-        """Return a session with the inputs of the model's declared graph."""
+        """Return a session with the inputs of the model's declared graph, without in-place
+        buffers.
+        """
         if isinstance(self.session, KVBufferStep):
             return replace(self.session, session=runtime)
         return runtime
@@ -166,8 +170,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a compiled model. With `verify_contents`, all bytes are verified by hash.
 
-    Raise E0918 if it has no specc manifest, E0929 if the weights do not belong to it, and E0921 or
-    E0922 if the provider is not available.
+    Raise E0918 if it has no specc manifest, E0929 if the weights are not those that were compiled,
+    and E0921 or E0922 if the provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
     manifest = read_file_manifest(file, path)
@@ -263,8 +267,8 @@ def read_file_manifest(file: ModelFile, path: str) -> Manifest:
 def run_batches(
     model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """Yield the results of each batch lazily. Raise E0910 unless `arguments` is an iterable of
-    mappings. Errors name the batch.
+    """Run the model on each batch and yield its outputs lazily. Raise E0910 unless `arguments` is
+    an iterable of mappings. Errors name the batch.
     """
     batches: Any = arguments[0]
     is_single_argument = len(arguments) == 1 and not inputs
@@ -302,10 +306,11 @@ def _raise_not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Specialize a model to static input lengths, e.g. `fix_lengths(model, {"batch": 1})`.
+    """Specialize a model to static sizes of symbolic dimensions, e.g. `fix_lengths(model, {"batch":
+    1})`.
 
-    Raise E0981 unless each length has an integer value, and E0832 if the model is a standalone
-    generator, whose output lengths are dynamic.
+    Raise E0981 unless each symbolic dimension has an integer size, and E0832 if the model is a
+    standalone generator, whose output sizes are dynamic.
     """
     if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator does not support static shapes")
@@ -325,7 +330,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
 
 
 def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
-    """Raise E0981 if a length is unknown or invalid."""
+    """Raise E0981 if a symbolic dimension is unknown or its size is invalid."""
     known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:
@@ -340,7 +345,7 @@ def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
-    """Return the dynamic lengths of the inputs, in order."""
+    """Return the symbolic dimensions of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in found if symbol not in graph.length_equations]

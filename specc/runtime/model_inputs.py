@@ -1,4 +1,4 @@
-"""Inputs of a graph: names, types, lengths, defaults; masks and position ids during generation."""
+"""Prepare the inputs of a graph, and extend masks and position ids during generation."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,10 +40,10 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes
-    omitted inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds
-    of each length; left padding must be a multiple of `padding_strides`, and `right_padded_masks`
-    may have padding on the right only. `unused_inputs` have no consumer and may be omitted.
+    """The inputs of `graph`, their `preprocessing`, and the graph `defaults` that computes omitted
+    inputs. `sequence_input` is the generated input, if any. `length_bounds` are the bounds of each
+    symbolic dimension; left padding must be a multiple of `padding_strides`, and
+    `right_padded_masks` may only be padded on the right. `unused_inputs` have no consumer.
     """
 
     graph: Graph
@@ -65,12 +65,12 @@ class ModelInputs:
 
     @property
     def batch_size(self) -> Dim:
-        """The symbol of the batch size: the first dimension of the sequence input."""
+        """The symbolic batch size: the first dimension of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[0]
 
     @property
     def sequence_length(self) -> Dim:
-        """The symbol of the sequence length: the second dimension of the sequence input."""
+        """The symbolic sequence length: the second dimension of the sequence input."""
         return self.graph.inputs[self.sequence_input].type.shape[1]
 
     @property
@@ -100,7 +100,7 @@ class ModelInputs:
         """Return checked arrays for every input, including computed defaults."""
         specs = self.input_specs
         kinds = {s.name: s for s in specs}
-        # for unknown inputs, only the name is reported
+        # unknown input names are reported before values are converted
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
@@ -119,13 +119,13 @@ class ModelInputs:
         prepared = {**self._fill_defaults(checked), **checked}
         for name in self.padding_strides.keys() & prepared.keys():
             check_padding_stride(name, prepared[name], self.padding_strides[name])
-        # prompts may not be padded at all: see `PerTokenInputs.from_prompt`
+        # `PerTokenInputs.from_prompt` checks the padding of prompts
         for name in sorted(self.right_padded_masks & prepared.keys() - {self.mask_input}):
             check_right_padding(name, prepared[name])
         return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
-        """Convert the value of an input to an array or strings, or keep lists of numbers."""
+        """Convert the value of an input to an array or to strings, or keep lists of numbers."""
         is_multiple = is_multi_image_input(self.graph, self.preprocessing, name)
         if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
@@ -153,7 +153,7 @@ class ModelInputs:
 def build_model_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, defaults: Graph | None, sequence_input: str
 ) -> ModelInputs:
-    """Build the inputs of a full-forward graph, with its length bounds and strides."""
+    """Build the description of the inputs of a full-forward graph, with bounds and strides."""
     return ModelInputs(
         graph=graph,
         preprocessing=preprocessing,
@@ -195,12 +195,12 @@ def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
 class PerTokenInputs:
     """The inputs along the time axis other than tokens, which are extended during generation.
 
-    The caller's values are those of the prompt. For generated tokens, an input with a default is
+    The caller provides the values for the prompt. For generated tokens, an input with a default is
     recomputed from the whole sequence. A padding mask is true for generated tokens if it has no
-    default or declares a padding side. Other inputs raise an error. `arrays` contains all
-    positions, of which the last `new_count` are new. `constant_inputs` are the inputs without a
-    time axis, `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise
-    defaults. The mask is false for finished sequences (`is_finished`, bool [batch]).
+    default or declares a padding side. Any other input is an error (E0944). `arrays` contains all
+    positions; the last `new_count` are new. `constant_inputs` are the inputs without a time axis,
+    `tokens` (int64 [batch, n]) the sequences. `default_tables` caches token-wise defaults. The mask
+    is false for finished sequences (`is_finished`, bool [batch]).
     """
 
     input_signature: ModelInputs
@@ -234,19 +234,21 @@ class PerTokenInputs:
         )
 
     def append_tokens(self, tokens: Ints) -> None:
-        """Append the inputs of new tokens; `arrays` already contains those of the prompt."""
+        """Append the values of all inputs for new tokens; `arrays` already has those of the
+        prompt.
+        """
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
             whole = self._extend_input(name, axes, tokens)
-            # A finished sequence is padded while others continue.
+            # A finished sequence is padded while other sequences continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
                 whole[self.is_finished, -count:] = False
             self.arrays[name] = whole
 
     def get_last_positions(self, name: str) -> Array:
-        """Return the new positions of an input along its first time axis."""
+        """Return the values of an input at the new positions (along its first time axis)."""
         value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
         first = value.shape[axis] - self.new_count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
@@ -292,7 +294,7 @@ class PerTokenInputs:
         return found
 
     def _look_up_defaults(self, name: str, each: Graph, tokens: Ints) -> Array:
-        """Look up a token-wise default in a table over the token ids so far."""
+        """Look up a token-wise default in a table indexed by token id."""
         most = int(tokens.max(initial=0))
         if most >= len(self.default_tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
@@ -304,7 +306,7 @@ class PerTokenInputs:
 
     @property
     def is_empty(self) -> Bools:
-        """The sequences without a valid token so far, bool [batch]."""
+        """Return a mask of the sequences without a valid token so far, bool [batch]."""
         known = self.arrays.get(self.input_signature.mask_input)
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
@@ -336,7 +338,7 @@ class PerTokenInputs:
         assert defaults is not None, "a computed input has a default"
         known = {**self.constant_inputs, **self.arrays, growing: self.tokens}
         alone = resolve_missing_inputs(defaults, (name,))
-        # values with no consumer may not have been extended yet
+        # inputs without a consumer may not have been extended yet
         used = {*self.constant_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
@@ -344,7 +346,7 @@ class PerTokenInputs:
 
 def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
     """Split the new positions into chunks of `chunk_size` positions; the last chunk may be shorter.
-    A size of 0 means a single chunk.
+    With a `chunk_size` of 0, there is a single chunk.
     """
     signature = inputs.input_signature
     graph_inputs, length = signature.graph.inputs, signature.sequence_length

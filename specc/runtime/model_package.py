@@ -23,7 +23,7 @@ DEFAULT_GRAPHS = ("score", "generate")
 
 @dataclass(frozen=True)
 class ModelPackage(PackageFiles):
-    """An opened package whose files are consistent."""
+    """An opened package, whose files have been checked for consistency."""
 
     def __repr__(self) -> str:
         return format_repr(f"package {self.path}: {', '.join(self.roles)}")
@@ -35,7 +35,7 @@ class ModelPackage(PackageFiles):
 
     @property
     def default_role(self) -> str:
-        """The default graph, or "" if it is ambiguous."""
+        """The role of the default graph, or "" if it is ambiguous."""
         alone = self.roles[0] if len(self.roles) == 1 else ""
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
@@ -44,7 +44,9 @@ class ModelPackage(PackageFiles):
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return the graph with that name, or the default graph. Raise E0832 if there is none."""
+        """Return the role of the graph with that name, or of the default graph. Raise E0832 if
+        there is none.
+        """
         roles = self.roles
         if name in roles:
             return name
@@ -58,7 +60,7 @@ class ModelPackage(PackageFiles):
         raise_error("E0832", title, helps=helps)
 
     def has_manifest(self, role: str) -> bool:
-        """Return True if a graph carries a manifest."""
+        """Return True if the model file of a graph contains a manifest."""
         return METADATA_KEY in self.models[role].metadata
 
     def read_manifest(self, role: str) -> Manifest:
@@ -77,12 +79,12 @@ class ModelPackage(PackageFiles):
         facts = parse_generation_metadata(self.index.metadata, graph, str(self.path))
         if not facts.in_place_states:
             return model
-        # a step has the inputs of its declared graph, with or without in-place buffers
+        # a step has the inputs of its declared graph, whether or not it has in-place buffers
         return replace(model, session=KVBufferStep(model.runtime, graph, facts))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a session of a graph without its manifest: it checks names and shapes, but computes
-        no defaults.
+        """Open a session of a graph without reading its manifest; the session checks names and
+        shapes, but computes no defaults.
         """
         return self.models[role].open(provider, threads)
 
@@ -110,12 +112,12 @@ def format_package_overview(package: ModelPackage) -> list[str]:
 
 
 def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
-    """Return role, name and bytes of every file: graphs first, weights last."""
+    """Return the role, the name and the size in bytes of every file: graphs first, weights last."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
     rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
-    # external data that remains in the checkpoint
+    # the size of weights that remain in the checkpoint
     rows += [("weights", name, facts.bytes) for name, facts in index.linked_files.items()]
     return rows
 
@@ -138,7 +140,7 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
 
 
 def _describe_state_growth(state: DecodeState, metadata: GenerationMetadata) -> str:
-    """Describe how a state grows per step, or return "" if its size is constant."""
+    """Describe how a decode state grows per step, or return "" if it has a fixed shape."""
     if state.time_axis is None:
         return ""
     if state.max_positions < inf:

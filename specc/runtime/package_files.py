@@ -67,7 +67,7 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
             found = read_package_index(directory)
             if found == index:
                 raise
-            index = found  # another process replaced the package
+            index = found  # another process has replaced the package
 
 
 def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> PackageFiles:
@@ -75,7 +75,7 @@ def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> 
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
-        # The hashes of graphs are always verified below, when the graphs are read.
+        # The content hashes of graphs are always verified, when the graphs are read below.
         if (
             verify_contents
             and name not in graphs
@@ -127,7 +127,8 @@ def read_package_file(directory: Path, name: str, digest: FileDigest) -> bytes:
 
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Raise E0830 unless all weights of a graph lie within files that the index lists."""
-    # The index also lists linked checkpoints; an unlisted file would be read without verification.
+    # The index also lists linked checkpoints; a file that is not listed would be read without
+    # verification.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked_files.items()}
     external_files = file.list_external_files()

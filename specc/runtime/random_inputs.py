@@ -1,5 +1,5 @@
-"""Generate random inputs of a graph with given lengths, and of a step graph after previous
-positions.
+"""Generate random inputs of a graph for given axis sizes, and of a decode step including its past
+states.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,16 +22,14 @@ from specc.runtime.index_ranges import find_compared_ids, find_index_ranges
 SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
-"""A function that samples the inputs of a graph, given lengths and the probability of true
-booleans."""
+"""A function that samples the inputs of a graph, given axis sizes and the probability of True."""
 
 DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 MAX_PLAIN_INT = 10
 PLAIN_INT_BOUNDS = (3, MAX_PLAIN_INT)
 """Exclusive upper bounds of random integers that are not indices."""
 SPECIAL_ID_SHARE = 0.3
-"""Fraction of the ids that are sampled from ids which the graph compares with, such as an image
-token."""
+"""Fraction of ids that are sampled from the ids in comparisons, such as an image token."""
 DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
 BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
@@ -39,12 +37,12 @@ BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 
 
 def _collect_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the dynamic lengths of values."""
+    """Return the symbolic dimensions in the shapes of values."""
     return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
 
 
 def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths, including lengths that are derived from others."""
+    """Return the sizes of symbolic dimensions, including those computed by equations."""
     env = dict(sizes)
     for name, dim in graph.length_equations.items():
         env[name] = dim.evaluate(env)
@@ -54,17 +52,17 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
 def choose_lengths(
     graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Choose a length for every symbol: the minimum in the first round, then distinct primes, so
-    that swapped axes are detected.
+    """Choose a size for every symbolic dimension: the minimum in the first round, then distinct
+    primes, so that swapped axes are detected.
 
-    Lengths respect position embeddings and `max_lengths`. If the graph is not defined for these
-    lengths, the nearest valid lengths are used.
+    Sizes respect position embeddings and `max_lengths`. If the graph is not defined for them, the
+    nearest valid sizes are used.
     """
     above = find_max_lengths(graph)
     above |= max_lengths or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
-    # A length with a declared equation is derived from other lengths.
+    # A symbolic dimension with an equation is derived from others.
     free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
     for n, symbol in enumerate(sorted(free_symbols)):
         wanted = rows[symbol] = (
@@ -96,8 +94,8 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return a length that results in `rows` positions after a stride; in every other round it is
-    not a multiple of the stride. `length` results in at least one position.
+    """Return an axis size that results in `rows` positions after a stride; in every other round, it
+    is not a multiple of the stride. It is at least `length`, which results in one position.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -111,7 +109,7 @@ def make_random_inputs(
     rng: np.random.Generator,
     density: float = DEFAULT_DENSITY,
 ) -> dict[str, Array]:
-    """Generate random inputs: ids within the embedding size, padding on the declared side, values
+    """Generate random inputs: ids within the embedding table, padding on the declared side, floats
     around zero, and booleans that are true with probability `density`.
 
     `density` also applies to padding masks: 1 means no padding, and a value near 0 means mostly
@@ -148,7 +146,7 @@ def _sample_ids(
     `special_ids`.
     """
     bound = upper_bound.number if upper_bound is not None else None
-    # ids that are modified before a lookup have no bound of their own
+    # ids that are modified before a lookup have no declared bound
     if index_range:
         allowed = index_range[:MAX_PLAIN_INT]
     else:
@@ -158,7 +156,7 @@ def _sample_ids(
     if ids.size > 1:  # include the last and the first id
         ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
     if upper_bound is None and density < DEFAULT_DENSITY:
-        ids *= rng.random(shape) < density  # the input may be an integer mask
+        ids *= rng.random(shape) < density  # the input may be a mask of integers
     known = range(bound) if bound else index_range
     if valid := [n for n in special_ids if not known or n in known]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
@@ -196,11 +194,12 @@ def _sample_mask(
 def move_padding_to_side(
     inputs: Mapping[str, Array], graph: Graph, defaults: Graph | None
 ) -> dict[str, Array]:
-    """Reorder the positions of inputs so that each padding mask that `defaults` computes from them
+    """Permute the positions of inputs so that each padding mask that `defaults` computes from them
     has its padding on the declared side.
 
     The result of a model is only defined for such masks: an LSTM with `keep[batch, src] right` runs
-    over as many positions as the mask contains, and random ids contain the padding id anywhere.
+    over as many positions as the mask has true elements, but random ids contain padding ids
+    anywhere.
     """
     moved = dict(inputs)
     for name in defaults.outputs if defaults is not None else ():
@@ -242,24 +241,24 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs for given lengths of the step graph; the lengths include the past
-        length.
+        """Sample inputs of the step graph for these sizes of symbolic dimensions, including the
+        past length.
         """
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
-        # A step without a state that has a past length has an integer input for the past length.
+        # A step without a state of the past length has an integer input for the past length.
         default_past = (
             self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
             if PAST_LENGTH_INPUT in step.inputs
             else 0
         )
         count = sizes.get(past, default_past)
-        # values from `encoder_graph` are the same in both steps
+        # outputs of `encoder_graph` are the same in both steps
         inputs = make_random_inputs(step, sizes, rng, density)
         once = self._sample_encoder_outputs(inputs, sizes, rng)
         inputs |= {n: once[n] for n in self.metadata.loop_invariant_inputs if n in once}
-        # The first step has as many new positions as precede the second step; inputs that cover all
-        # positions are sliced.
+        # The new positions of the first step are the past positions of the second step; inputs that
+        # contain all positions are sliced.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
         first |= {n: inputs[n] for n in self.metadata.loop_invariant_inputs}
         first_length = count * self._chunk_size
@@ -267,7 +266,7 @@ class StepInputSampler:
         for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial_output] if state.initial_output else zeros
-            # used for the second step only if there is no first step
+            # used for the second step only if there is no first step, i.e. no past
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
@@ -287,17 +286,17 @@ class StepInputSampler:
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
         most = self.metadata.max_context // self._chunk_size
-        # half of the position embedding for each length, so that both can be tested
+        # half of the position embedding for each, so that both lengths can vary
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
 
     def _find_new_symbol(self, step: Graph) -> str:
-        """Return the symbol of the new positions (or chunks) of a step."""
+        """Return the symbolic dimension of the new positions (or chunks) of a step."""
         length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
         return next(iter(length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
-        """Return the symbol of the past length, or "" if there is none."""
+        """Return the symbolic dimension of the past length, or "" if there is none."""
         lengths = [s.type.shape[a] for s in self.metadata.states if (a := s.time_axis) is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.metadata.full_inputs]
         # states may also contain positions that the encoder computed
@@ -308,8 +307,8 @@ class StepInputSampler:
     def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of the encoder; inputs in common with the step have the same
-        values.
+        """Return random outputs of the encoder; inputs that the encoder shares with the step have
+        the same values.
         """
         if self.encoder is None:
             return {}
@@ -317,7 +316,7 @@ class StepInputSampler:
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
         given |= {n: made[n] for n in shared}
-        # Only the lengths of this input matter, because there are no positions when `encode` runs.
+        # Only the axis sizes of this input matter, because it has no positions when `encode` runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]
         weights = self.encoder_weights or {}
@@ -327,7 +326,7 @@ class StepInputSampler:
 
 
 def _convert_dtype(value: Array, dtype: str) -> Array:
-    """Convert values to the model's dtype."""
+    """Convert an array to the element type `dtype` of the graph."""
     return np.asarray(value).astype(NUMPY_DTYPES[dtype])
 
 
@@ -337,8 +336,8 @@ onnxruntime-genai."""
 
 
 def find_exported_states(step: Graph) -> dict[str, str]:
-    """Return the states of a step with the names of another exporter, each with the output that
-    updates it. Constant states (cross-attention keys) have no such output.
+    """Return the states of a step that another exporter named, each with the output that updates
+    it. Constant states (cross-attention keys and values) are omitted.
     """
     output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
@@ -349,7 +348,7 @@ def find_exported_states(step: Graph) -> dict[str, str]:
 
 
 def make_step_sampler(weights: Arrays) -> SampleInputs:
-    """Return a sampler for steps with the names of another exporter. It runs the step once with
+    """Return a sampler of inputs for steps that another exporter named. It runs the step once with
     empty states and uses the resulting states.
     """
 
@@ -390,7 +389,7 @@ def _run_first_step(
 
 
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
-    """Return the symbols of the new and the past length, from a state that grows."""
+    """Return the symbolic dimensions of the new and the past length, from a state that grows."""
     for name, result in states.items():
         before, after = step.inputs[name].type.shape, step.outputs[result].type.shape
         for a, b in zip(before, after, strict=True):

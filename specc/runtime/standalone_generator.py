@@ -55,7 +55,7 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneGe
 
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
-    """Return the prepared inputs that the graph takes; the graph computes the others."""
+    """Return the prepared inputs that are inputs of the graph; the graph computes the others."""
     input_signature, accepted = (
         request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
@@ -109,7 +109,7 @@ def iterate_standalone_steps(
 def list_standalone_hypotheses(
     output: StandaloneGeneratorOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
-    """Return the hypotheses of a standalone beam search, without padding at the end."""
+    """Return the hypotheses of a standalone beam search, without trailing padding."""
     _check_tokens_valid(output.tokens)
     hypotheses: list[list[BeamHypothesis]] = []
     for sequences, scores in zip(
@@ -139,7 +139,9 @@ def _check_tokens_valid(tokens: Ints) -> None:
 def _check_computed(
     known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
 ) -> None:
-    """Raise E0912 if the graph computes an input whose value differs from the caller's value."""
+    """Raise E0912 if the caller's value of an input differs from the value that the graph computes
+    itself.
+    """
     facts = input_signature.graph.input_facts
     computed_names = sorted(
         prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs

@@ -41,7 +41,7 @@ class StreamingModel(StepGraphs):
 
     @cached_property
     def time_axes(self) -> dict[str, int]:
-        """The streamed inputs, each with its time axis."""
+        """The streamed inputs, each with the index of its time axis."""
         length = self.input_signature.sequence_length
         return {
             name: value.type.shape.index(length)
@@ -50,7 +50,7 @@ class StreamingModel(StepGraphs):
         }
 
     def run(self, inputs: Mapping[str, object], chunk_length: int = 0) -> dict[str, Array]:
-        """Run on complete inputs, `chunk_length` time steps at a time. Raise E0976 if
+        """Run the model on complete inputs, in chunks of `chunk_length` time steps. Raise E0976 if
         `chunk_length` is not a multiple of the chunk size.
         """
         size, time_axes = self.chunks.step_length, self.time_axes
@@ -61,7 +61,7 @@ class StreamingModel(StepGraphs):
             )
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
         stream = self.start_stream(**{n: v for n, v in inputs.items() if n not in time_axes})
-        # A value whose rank is too low is rejected by name when it is pushed.
+        # A value whose rank is too low is rejected, with the name of its input, when it is pushed.
         counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
         step_length = chunk_length or count
@@ -95,7 +95,7 @@ class StreamingModel(StepGraphs):
         if self.encoder_session is not None:
             time_axes = self.time_axes
             encoder_inputs = {n: constant_inputs[n] for n in self.encoder_session.inputs}
-            # before the first chunk, only lengths other than the time axis are known
+            # before the first chunk, only the sizes other than that of the time axis are known
             encoder_outputs = self.encoder_session.run_on_device(
                 {
                     n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
@@ -139,9 +139,9 @@ class StreamingModel(StepGraphs):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
-    true after the last piece. `past_inputs` are past positions of inputs that a default or the step
-    reads completely. `lengths` are all other lengths, inferred from the first chunk; `states` are
-    the states after the last step.
+    true after the last piece. `past_inputs` are the past positions of inputs of which a default or
+    the step reads all positions. `lengths` are the sizes of all symbolic dimensions except the time
+    axis, inferred from the first chunk; `states` are the states after the last step.
     """
 
     model: StreamingModel
@@ -162,13 +162,14 @@ class InputStream:
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
         """Process the next piece of the inputs, and return the new positions of every output. The
-        length of a piece is a multiple of the chunk size; with `last`, it may have any length.
+        number of positions in a piece is a multiple of the chunk size; with `last`, it is
+        arbitrary.
 
         Raise E0976 if a piece is not a multiple of the chunk size, E0979 if a remainder at the end
         would have produced results, E0978 if inputs belong to another method, E0943 if a position
         embedding is too short, and E09xx if an input is invalid.
         """
-        # If two threads push at once, one waits until the other has finished.
+        # If two threads push at the same time, one waits until the other has finished.
         with self.lock:
             return self._push_chunk(pieces, last=last)
 
@@ -189,7 +190,7 @@ class InputStream:
         elif not count or count % size:
             _raise_partial_chunk(self.model, count)
         _check_context(self.model, self.position_count + chunked_count, lengths)
-        # A rejected piece does not change the stream.
+        # An invalid piece does not change the stream.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
         self.position_count, self.has_ended, self.past_inputs = (
@@ -200,8 +201,9 @@ class InputStream:
         return results
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """Return checked arrays for every input (only the new positions, unless the step reads
-        all), the positions to keep, and all lengths other than the time axis.
+        """Return checked arrays for every input (only the new positions, unless the step reads all
+        of them), the positions to keep, and the sizes of all symbolic dimensions except the time
+        axis.
         """
         time_axes, input_signature = self.model.time_axes, self.model.input_signature
         for name in pieces:
@@ -253,8 +255,8 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer all lengths except that of the time axis. Raise E0912 if a length differs from
-        earlier pieces.
+        """Infer the sizes of all symbolic dimensions except the time axis. Raise E0912 if one
+        differs from earlier pieces.
         """
         signature = self.model.input_signature
         lengths = infer_lengths(signature.graph, prepared)
@@ -288,8 +290,8 @@ class InputStream:
 
 
 def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
-    """Raise E0979 if a remainder would produce outputs in the full forward. `position_counts` are
-    the numbers of positions in whole chunks and in total.
+    """Raise E0979 if positions after the last complete chunk would produce outputs in the full
+    forward pass. `position_counts` are the numbers of positions in whole chunks and in total.
     """
     size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
     for name, formula in model.chunks.output_lengths.items():
@@ -309,7 +311,9 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 if a position embedding, which several inputs may use, is too short."""
+    """Raise E0943 if `position_count` exceeds a position embedding, which several inputs may
+    use.
+    """
     facts, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
     limit = min((n for n in limits if n is not None), default=position_count)
@@ -325,8 +329,8 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to its length. Return the array unchanged if its rank
-    is too low.
+    """Slice an array along an axis, clipped to the size of the axis. Return the array unchanged if
+    its rank is too low.
     """
     if value.ndim <= axis:
         return value

@@ -33,7 +33,7 @@ from specc.preprocessing.text_codec import pad_token_sequences
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""The mask input of encoders whose pooling excludes the prompt."""
+"""The input with the pooling mask of encoders whose pooling excludes the prompt."""
 DOC_STRIDE = 128
 """Maximum overlap in tokens of consecutive windows of a long context."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
@@ -43,7 +43,7 @@ OPTION_CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class Predictions(dict[str, Array]):
-    """The results of a run by name, and the predictions of the task.
+    """The outputs of a run by name, and the predictions of the task.
 
     `task` is the name of the task in `transformers.pipeline`. `predictions` contains one JSON value
     per text, as printed by `specc run --format json`. `truncated` is the number of texts that
@@ -73,7 +73,7 @@ class _EncodedBatch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Return True if the inputs are inputs of the task rather than inputs of the graph."""
+    """Return True if the names are those of task inputs rather than of graph inputs."""
     task = model.manifest.preprocessing.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
@@ -104,7 +104,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         arrays_per_text = [
             _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
         ]
-        # the first axis is the text, the second the choice
+        # the first axis is the text index, the second the choice
         axis = graph.inputs[task.text_input].type.rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
@@ -129,7 +129,7 @@ def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
 
 
 def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
-    """Concatenate the results of single texts along `axis`, zero-padded along the other axes."""
+    """Concatenate the outputs of single texts along `axis`, zero-padded along the other axes."""
     found: dict[str, Array] = {}
     for name in results_per_text[0]:
         arrays = [results[name] for results in results_per_text]
@@ -147,7 +147,7 @@ def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, A
 
 
 def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
-    """Return the text input, its padding mask and the token type ids."""
+    """Return the text input, its padding mask and the token type ids as arrays or lists."""
     graph, sequence_input = model.manifest.graph, model.input_signature.sequence_input
     rank = graph.inputs[task.text_input].type.rank
     arrays = batch_encodings(
@@ -169,8 +169,8 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Read the options, with defaults. Raise E0910 if a name is unknown, and E0753 if a value is
-    invalid.
+    """Return the values of the task's options, with defaults. Raise E0910 if a name is unknown, and
+    E0753 if a value is invalid.
     """
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
@@ -211,7 +211,9 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Convert a text, a list or a column of texts to a list. Raise E0906 for any other value."""
+    """Convert a string, a list or a column of strings to a list. Raise E0906 for any other
+    value.
+    """
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
@@ -267,7 +269,7 @@ def _read_pair(item: object) -> tuple[object, object] | None:
 
 
 def _list_second_texts(value: object) -> Sequence[str | None]:
-    """Convert the second texts of pairs to a list, in which None is an absent text."""
+    """Convert the second texts of pairs to a list; None represents an absent text."""
     if not isinstance(value, list | tuple) or None not in value:
         return _list_texts("text_pair", value)
     listed = _list_texts("text_pair", [item or "" for item in value])
@@ -296,7 +298,7 @@ def _read_texts(
     prompt_length = 0
     if prompt:
         encoding = encode_text(prompt, None, record)
-        # without a final special token, as in sentence-transformers
+        # the prompt without the final special token, as in sentence-transformers
         prompt_length = len(encoding.ids) - bool(
             encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
         )

@@ -1,4 +1,4 @@
-"""Batches of training data: inputs and targets."""
+"""Collate batches of training data: inputs and targets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,9 @@ IGNORE_INDEX = -100
 def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Batch one input of all examples to an array or a list of texts, with its padding mask."""
+    """Collate the values of one input from all examples to an array or a list of texts, with its
+    padding mask.
+    """
     record = preprocessing.get_input_config(name)
     if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -60,7 +62,7 @@ def make_training_inputs(
 
 
 def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
-    """Convert the value of each example. Errors name the example."""
+    """Convert the value of each example to an array. Errors name the example."""
     arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
@@ -88,11 +90,11 @@ def _read_array(name: str, value: object) -> Array:
 def make_training_targets(
     preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> Array:
-    """Batch the targets of the output `name`, int64 or float32 [batch, …]."""
+    """Collate the targets of the output `name` to int64 or float32 [batch, …]."""
     record = dict(preprocessing.outputs).get(name)
     targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
     if len({target.shape for target in targets}) == 1:
-        # integers become floats if they are mixed with floats, e.g. 2 next to 0.5
+        # integers are converted to float if the batch also contains floats, e.g. 2 next to 0.5
         dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
         return np.stack(targets).astype(dtype)
     if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
@@ -124,7 +126,7 @@ def make_causal_targets(
     ):
         ids = encoded.tolist()
         if start and ids[: len(start)] == start:
-            # the tokenizer has already added the stop token
+            # the tokenizer has already appended the stop token
             ids = ids[len(start) :]
         if stop and ids[-1:] and ids[-1] not in stop:
             ids.append(stop[0])
@@ -202,7 +204,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Collates examples to batches for `graph`, like a DataCollator of transformers. `generation`
+    """Collates examples to batches for `graph`, like a data collator of transformers. `generation`
     is set for generative models.
     """
 
@@ -218,8 +220,9 @@ class TrainingCollator:
         return build_model_inputs(self.graph, self.preprocessing, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
-        """Batch examples that have the same inputs and targets. Inputs are checked and defaults are
-        added. Targets are int64 or float32, and -100 at positions that the loss ignores.
+        """Collate examples that have the same inputs and targets to a batch. Inputs are checked and
+        defaults are added. Targets are int64 or float32, and -100 at positions that the loss
+        ignores.
 
         Raise E0946 or E0947 if examples are invalid, and E09xx if an input is invalid, as in `run`.
         """
@@ -323,8 +326,8 @@ def _describe_type(value: object) -> str:
 
 
 def check_training_examples(examples: object) -> Sequence[TrainingExample]:
-    """Return examples as a sequence. Raise E0946 if the value is a single example, a data frame, or
-    not a collection.
+    """Check a collection of examples and return it as a sequence. Raise E0946 if the value is a
+    single example, a data frame, or not a collection.
     """
     if isinstance(examples, list | tuple):
         return examples

@@ -71,8 +71,8 @@ def write_triton_repository(
 
 
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
-    """Format `config.pbtxt`; dynamic lengths are -1. If `max_batch_size` is 0, the server does not
-    batch requests. Otherwise raise E0889 if inputs and outputs have no common batch axis, or if
+    """Format `config.pbtxt`; dynamic dimensions are -1. If `max_batch_size` is 0, the server does
+    not batch requests. Otherwise raise E0889 if inputs and outputs have no common batch axis, or if
     batched requests would affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
@@ -108,7 +108,7 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
 
 
 def _check_independence(graph: Graph) -> None:
-    """Raise E0889 if a result of one batch element depends on other elements."""
+    """Raise E0889 if the outputs of one batch element depend on other batch elements."""
     batch = next(v.shape[0] for v in graph.inputs.values())
     for warning in check_batch_independence(graph, str(batch)):
         raise_error(
@@ -123,7 +123,7 @@ def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> 
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
         shape = type.shape[1:] if max_batch_size else type.shape
-        # Triton requires at least one axis, so a scalar becomes an axis of length 1
+        # Triton requires at least one axis, so a scalar becomes an axis of size 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""

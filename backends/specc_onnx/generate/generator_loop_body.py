@@ -114,9 +114,9 @@ def _is_true_for_tokens(value: Value) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
-    masks) and `state_carries` (caches), the `strategy`, the encoder outputs `loop_invariant_inputs`, and
-    the `hoisted_nodes` that depend only on them. `first_logits` are the logits of sequences without
-    a prompt; `empty_prompt_mask` is true for these sequences.
+    masks) and `state_carries` (caches), the `strategy`, the encoder outputs
+    `loop_invariant_inputs`, and the `hoisted_nodes` that depend only on them. `first_logits` are
+    the logits of sequences without a prompt; `empty_prompt_mask` is true for these sequences.
     """
 
     token_carries: Sequence[LoopCarry]
