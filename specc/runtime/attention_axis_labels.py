@@ -72,9 +72,7 @@ class AttentionAxisLabeler:
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
-        """Describe the inputs in a string: their text, or their kinds (e.g. image) if there is no
-        text.
-        """
+        """Return the text of the inputs, or a description of their kinds if there is no text."""
         words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
@@ -99,8 +97,8 @@ class AttentionAxisLabeler:
         )
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
-        """Label the `count` tokens of the text input whose token axis has the symbolic size
-        `length`, or return None.
+        """Label the `count` tokens of the text input with the symbolic size `length`, or return
+        None.
         """
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():

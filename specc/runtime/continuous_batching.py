@@ -34,8 +34,8 @@ DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
 SLOTS_PER_REFILL = 8
-"""Number of slots per slot that must be free before new sequences are prefilled. Several prompts
-are prefilled together, because a prefill takes at least as long as a step.
+"""Batch size divided by the number of free slots at which new sequences are prefilled (together,
+because a prefill takes as long as a step).
 """
 
 T = TypeVar("T")
@@ -190,8 +190,8 @@ class ContinuousBatch(Generic[T]):
         return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
 
     def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if the prompt of a sequence has the same shape as those of the active
-        sequences and `new_inputs`.
+        """Return True if the shape of a prompt equals that of the active sequences and
+        `new_inputs`.
         """
         batch_inputs = [t for _, t in new_inputs[:1]] or [
             self.slots[r].input for r in self.active_slots[:1]
@@ -199,9 +199,7 @@ class ContinuousBatch(Generic[T]):
         return all(self.get_shape(other) == self.get_shape(input) for other in batch_inputs)
 
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
-        """Prefill new sequences and add them to the batch; yield those that end at their first
-        token.
-        """
+        """Add new sequences to the batch; yield those that end at their first token."""
         active = self.active_slots
         self.on_start(
             [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
@@ -228,7 +226,7 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
-        """Prefill the prompts of new sequences; return their session, their stream and the logits
+        """Prefill the prompts of new sequences; return their session, their stream and logits
         float32 [batch, vocab].
         """
         facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature

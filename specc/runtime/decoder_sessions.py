@@ -67,7 +67,9 @@ class FullForwardSession:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on all tokens, including `tokens` int64 [batch, n]; return the logits."""
+        """Run the model on all tokens, including `tokens` int64 [batch, n, …]; return the
+        logits.
+        """
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -314,8 +316,8 @@ def _select_last(logits: Array) -> Floats:
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return the logits after each prompt, float32 [batch, vocab]: the initial logits if the prompt
-    is empty.
+    """Return the logits after each prompt, float32 [batch, …, vocab]: the initial logits if the
+    prompt is empty.
     """
     is_initial = is_empty.reshape(-1, *[1] * (logits.ndim - 1))
     chosen: Floats = np.where(is_initial, initial_logits, logits)
