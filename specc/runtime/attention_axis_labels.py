@@ -97,9 +97,7 @@ class AttentionAxisLabeler:
         )
 
     def _label_text(self, length: Dim | None, count: int) -> AttentionMapAxis | None:
-        """Label the `count` tokens of the text input with the symbolic size `length`, or return
-        None.
-        """
+        """Label the `count` tokens of the text input of symbolic size `length`, or return None."""
         sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             record = self._find_tokenizer(name)
