@@ -129,12 +129,12 @@ class Model(InferenceModel):
         """
         return self.full_forward_model.attention(**inputs)
 
-    def generate(self, *given: object, **settings: object) -> GenerationStream:
+    def generate(self, *values: object, **settings: object) -> GenerationStream:
         """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
 
         Raise E0701 if the spec has no `generate` section.
         """
-        return _require_generator(self).generate(*given, **settings)
+        return _require_generator(self).generate(*values, **settings)
 
     def generate_each(
         self,

@@ -101,9 +101,9 @@ def split_length_constant(length: Dim) -> AffineIndex:
     )
 
 
-def solve_offset_interval(difference: AffineIndex, strict: bool, qk: QueryKeyTensor) -> Interval:
+def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor) -> Interval:
     """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
-    (`difference < 0` if `strict`) can hold.
+    (`difference < 0` if `is_strict`) can hold.
     """
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
@@ -111,15 +111,15 @@ def solve_offset_interval(difference: AffineIndex, strict: bool, qk: QueryKeyTen
         return FULL_INTERVAL
     slope = difference.query_slope if qk.side == "keys" else -difference.key_slope
     if slope == 0:
-        return _solve_constant_difference(difference, strict)
+        return _solve_constant_difference(difference, is_strict)
     edge = -difference.min_offset / slope
     if slope > 0:
-        return Interval(-inf, ceil(edge) - 1 if strict else floor(edge))
-    return Interval(floor(edge) + 1 if strict else ceil(edge), inf)
+        return Interval(-inf, ceil(edge) - 1 if is_strict else floor(edge))
+    return Interval(floor(edge) + 1 if is_strict else ceil(edge), inf)
 
 
-def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interval:
-    holds = difference.min_offset < 0 or (difference.min_offset == 0 and not strict)
+def _solve_constant_difference(difference: AffineIndex, is_strict: bool) -> Interval:
+    holds = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
     return FULL_INTERVAL if holds else EMPTY_INTERVAL
 
 

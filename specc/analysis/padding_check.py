@@ -234,9 +234,9 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     return (f"`{called}` reads them{where} without a mask", "this reads padded positions")
 
 
-def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
+def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
     sliced = isinstance(leak.node.op, ops.StridedSlice)
-    which = "a slice with a step" if sliced else f"the stride of `{called}`"
+    which = "a slice with a step" if sliced else f"the stride of `{op_name}`"
     return (
         f"with left padding, the amount of padding determines which positions {which} selects",
         "this selects every n-th position, counted from the first",

@@ -82,9 +82,9 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
     return is_left if dependence.kind == "newest" else _is_padding_outside(read, dependence.offsets)
 
 
-def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
-    """Return True if no padded position is at a distance in `reach` from a valid position."""
-    after_reads, before_reads = reach.low >= 0, reach.high <= 0
+def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
+    """Return True if no padded position is at a distance in `interval` from a valid position."""
+    after_reads, before_reads = interval.low >= 0, interval.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 

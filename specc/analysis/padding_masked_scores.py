@@ -76,12 +76,14 @@ def _is_filled_with_mask_constant(padded_result: PaddedResult, axis: int) -> boo
     )
 
 
-def _is_sum_mask_constant(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
+def _is_sum_mask_constant(
+    padded_result: PaddedResult, is_mask_constant: list[bool], axis: int
+) -> bool:
     """Return True if one operand is a mask fill value at padded positions and the other has finite
     scores.
     """
-    one = fallen[0] and _has_no_mask_constants(padded_result, 1, axis)
-    return one or (fallen[1] and _has_no_mask_constants(padded_result, 0, axis))
+    one = is_mask_constant[0] and _has_no_mask_constants(padded_result, 1, axis)
+    return one or (is_mask_constant[1] and _has_no_mask_constants(padded_result, 0, axis))
 
 
 def _get_fill_number(node: Node) -> float | None:

@@ -251,9 +251,9 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
     """Read the index of a package; with `verifies_contents`, verify the hash of the index. Raise
     E0802 if the index cannot be read, and E0831 if it is damaged.
     """
-    where = directory / INDEX_FILE
+    location = directory / INDEX_FILE
     try:
-        data = read_regular_file(where, MAX_BYTES)
+        data = read_regular_file(location, MAX_BYTES)
     except UnreadableFileError as error:
         raise_error(
             "E0802",
@@ -261,95 +261,99 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
             f"{error.reason}",
             helps=["`specc compile --graphs` writes a package directory"],
         )
-    index = parse_package_index(data, escape_text(where))
+    index = parse_package_index(data, escape_text(location))
     if verifies_contents and not is_index_unmodified(data):
         _raise_invalid_index(
-            escape_text(where), "its content has changed since the package was written"
+            escape_text(location), "its content has changed since the package was written"
         )
     return index
 
 
-def parse_package_index(data: bytes, where: str) -> PackageIndex:
-    """Parse an index; `where` names it in messages. Raise E0831 if it is invalid."""
+def parse_package_index(data: bytes, location: str) -> PackageIndex:
+    """Parse an index; `location` names it in messages. Raise E0831 if it is invalid."""
     found = parse_versioned_record(
-        data, FORMAT_VERSION, "package", partial(_raise_invalid_index, where)
+        data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
     )
-    files = _read_files(found, where)
+    files = _read_files(found, location)
     index = PackageIndex(
         model=found.read_string("model"),
         graphs=found.read_string_map("graphs"),
         files=files,
         version=found.read_string("specc"),
         extras=found.read_string_map("extras"),
-        preexisting=_read_kept_files(found, files, where),
-        linked_files=_read_linked_checkpoints(found, where),
+        preexisting=_read_kept_files(found, files, location),
+        linked_files=_read_linked_checkpoints(found, location),
         metadata=found.read_table("about"),
         sources=found.read_string_map("sources"),
         checks_hashes_on_open=found.get_optional("every_load") is True,
     )
-    _check_roles(index, where)
+    _check_roles(index, location)
     return index
 
 
-def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
+def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
     """Parse the list of the files in the package directory. Raise E0831 unless the names are plain
     file names.
     """
     found = {}
-    for name, facts in _limit_files(data.read_table("files"), where).items():
+    for name, facts in _limit_files(data.read_table("files"), location).items():
         match facts:
             case {"bytes": int() as size, "sha256": str(digest)} if is_file_size(
                 size
             ) and is_sha256(digest):
                 found[name] = FileDigest(size, digest)
             case _:
-                _raise_invalid_index(where, f"`{escape_text(name)[:200]}` has no size or no hash")
+                _raise_invalid_index(
+                    location, f"`{escape_text(name)[:200]}` has no size or no hash"
+                )
     # The names are joined to the directory later, so they must not refer to files outside it.
     for name in found:
         if not is_plain_file_name(name):
-            _raise_invalid_index(where, f"`{escape_text(name)[:200]}` is not a plain file name")
+            _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
     return found
 
 
-def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
+def _read_kept_files(data: JsonFields, files: Collection[str], location: str) -> tuple[str, ...]:
     """Parse the names of the files that are not deleted when the package is replaced."""
     listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
-        _raise_invalid_index(where, "`kept` is not a list of files of the package")
+        _raise_invalid_index(location, "`kept` is not a list of files of the package")
     return names
 
 
-def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileMetadata]:
+def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
     """Parse the metadata of the linked checkpoints; their paths must be inside the directory of the
     package.
     """
-    found = parse_weight_files(_limit_files(data.read_table("linked"), where))
+    found = parse_weight_files(_limit_files(data.read_table("linked"), location))
     if found is None:
-        _raise_invalid_index(where, "`linked` contains a file without size or hashes")
+        _raise_invalid_index(location, "`linked` contains a file without size or hashes")
     for path in found:
         if not is_path_inside_directory(path):
-            _raise_invalid_index(where, f"`{escape_text(path)[:200]}` is not inside it")
+            _raise_invalid_index(location, f"`{escape_text(path)[:200]}` is not inside it")
     return found
 
 
-def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
-    if len(listed) > MAX_FILES:
-        _raise_invalid_index(where, f"more than {MAX_FILES} files")
-    return listed
+def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]:
+    if len(entries) > MAX_FILES:
+        _raise_invalid_index(location, f"more than {MAX_FILES} files")
+    return entries
 
 
-def _check_roles(index: PackageIndex, where: str) -> None:
+def _check_roles(index: PackageIndex, location: str) -> None:
     """Raise E0831 if two roles have the same file."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
-            _raise_invalid_index(where, f"`{escape_text(role)[:200]}` is not a file of the package")
+            _raise_invalid_index(
+                location, f"`{escape_text(role)[:200]}` is not a file of the package"
+            )
     # A file with several roles would be opened and checked several times.
     twice = len({*index.graphs.values()}) < len(index.graphs)
     if len(index.graphs) > MAX_GRAPHS or twice:
-        _raise_invalid_index(where, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
+        _raise_invalid_index(location, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
     if not index.graphs:
-        _raise_invalid_index(where, "the list of graphs is empty")
+        _raise_invalid_index(location, "the list of graphs is empty")
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
@@ -379,8 +383,8 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     return found
 
 
-def _raise_invalid_index(where: str, reason: str) -> NoReturn:
-    title = f"the package cannot be opened: `{where}` cannot be used"
+def _raise_invalid_index(location: str, reason: str) -> NoReturn:
+    title = f"the package cannot be opened: `{location}` cannot be used"
     raise_error(
         "E0831",
         title,

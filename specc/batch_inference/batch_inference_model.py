@@ -233,9 +233,9 @@ class BatchInferenceModel:
         return LengthPadding(signature.graph, sides)
 
 
-def find_text_inputs(opened: InferenceModel) -> list[str]:
+def find_text_inputs(model: InferenceModel) -> list[str]:
     """Return the names of the text inputs."""
-    input_signature = opened.input_signature
+    input_signature = model.input_signature
     return [
         n
         for n in input_signature.required_inputs

@@ -106,8 +106,8 @@ def _decode_failure(data: Any) -> Failed:
     return Failed(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
 
-def _send_report(output: TextIO, **what: object) -> None:
-    output.write(json.dumps(what) + "\n")
+def _send_report(output: TextIO, **report: object) -> None:
+    output.write(json.dumps(report) + "\n")
     output.flush()
 
 

@@ -122,11 +122,11 @@ class _GraphCopier:
         batch = keep.type.shape[0]
         return [v for v in every_wide if v.type.shape[0] == batch]
 
-    def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
-        """Return the loop with additional scan outputs for the body values `more`."""
+    def make_collecting_scan(self, op: ops.Scan, collected_values: list[Value]) -> ops.Scan:
+        """Return the loop with additional scan outputs for the body values `collected_values`."""
         given = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carry_count])
-        outputs |= {f"met {n}": v for n, v in enumerate(more)}
+        outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
         facts, least = op.body.length_equations, op.body.min_lengths
         outputs = {**outputs, **given}
         body = self.builder.build_graph(
@@ -254,15 +254,15 @@ def find_calibration_targets(
 
 
 def _find_tap_points(
-    activations_of: Mapping[WeightMatrix, list[Value]], wanted: list[str]
+    activations_of: Mapping[WeightMatrix, list[Value]], weight_names: list[str]
 ) -> dict[WeightInputs, tuple[WeightMatrix, ...]]:
-    """Return the weights by the activations that they multiply, in the order of `wanted`."""
+    """Return the weights by the activations that they multiply, in the order of `weight_names`."""
     # Embedding tables multiply no activations, and some activations inside loops cannot be output.
     wide = {
         matrix: count_input_features(tuple(values)) for matrix, values in activations_of.items()
     }
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
-    order = {name: n for n, name in enumerate(wanted)}
+    order = {name: n for n, name in enumerate(weight_names)}
     tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
         if matrix.name not in too_wide:

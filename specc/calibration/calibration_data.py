@@ -59,25 +59,25 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
         yield place, _read_object(line, place)
 
 
-def _read_object(line: bytes, place: str) -> Mapping[str, object]:
+def _read_object(line: bytes, location: str) -> Mapping[str, object]:
     """Return the inputs by name that one JSON line contains. Raise E0854 if the line is not an
     object, and E0906 if it is invalid JSON.
     """
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
-        value = load_strict_json(line, place)
+        value = load_strict_json(line, location)
     except Failed as failed:
         # replaces the help text about arrays, because the line must be a JSON object
         raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
     if not isinstance(value, dict):
         raise_error(
-            "E0854", f"{place} is not an object that maps input names to values", helps=helps
+            "E0854", f"{location} is not an object that maps input names to values", helps=helps
         )
     return value
 
 
 def _prepare_sequences(
-    record: Mapping[str, object], place: str, input_signature: ModelInputs
+    record: Mapping[str, object], location: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
     """Return arrays for every input of one run. Raise E0854 if they do not match the model."""
     inputs = input_signature.graph.inputs
@@ -87,16 +87,16 @@ def _prepare_sequences(
     }
     for name, value in record.items():
         if isinstance(value, list) and not value:
-            _raise_misfit(place, f"`{escape_text(name)}` is empty", input_signature)
+            _raise_misfit(location, f"`{escape_text(name)}` is empty", input_signature)
     try:
         made = input_signature.prepare(given)
     except Failed as failed:
-        _raise_misfit(place, failed.diagnostics[0].title, input_signature)
+        _raise_misfit(location, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
         if reason := _explain_useless(
             name, array, input_signature.graph.input_facts[name].padding_side
         ):
-            _raise_misfit(place, reason, input_signature)
+            _raise_misfit(location, reason, input_signature)
     return made
 
 

@@ -72,21 +72,23 @@ def split_stages(readers: CalibrationTargets) -> Iterator[CalibrationStage]:
         )
 
 
-def _name_kept_values(first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, str]:
+def _name_kept_values(
+    first_stages: Mapping[Value, int], last_stages: Mapping[Value, int]
+) -> dict[Value, str]:
     """Assign names to the values that a later stage reads."""
-    later = [v for v, n in last.items() if first[v] < n]
+    later = [v for v, n in last_stages.items() if first_stages[v] < n]
     return {v: f"kept {n}" for n, v in enumerate(later)}
 
 
 def _find_lifetimes(
-    whole: "_StagedGraph", groups: list[list[NodeResults]]
+    staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
     """Return the first stage that computes each value, and the last stage that reads it."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):
         first |= {v: n for _, results in group for v in results}
-        last |= dict.fromkeys(whole.list_heavy_operands(group), n)
+        last |= dict.fromkeys(staged_graph.list_heavy_operands(group), n)
     return first, last
 
 
@@ -162,23 +164,30 @@ class _StagedGraph:
         return [a for a in read if self._is_heavy(a)]
 
     def build_stage_graph(
-        self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
+        self,
+        group: list[NodeResults],
+        takes: Mapping[str, Value],
+        group_results: Mapping[str, Value],
     ) -> Graph:
         """Return the graph of a group of heavy nodes, with the light nodes that they depend on."""
         graph, made = self.graph, GraphBuilder()
         # building the graph drops unused parameters
         now = made.copy_inputs_and_parameters(graph)
         now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
-        here = self._add_light_nodes(group, gives.values())
+        here = self._add_light_nodes(group, group_results.values())
         made.copy_nodes(graph, now, here)
-        return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})
+        return made.finish_copy(
+            graph, now, {name: now[value] for name, value in group_results.items()}
+        )
 
-    def _add_light_nodes(self, group: list[NodeResults], gives: Iterable[Value]) -> set[Node]:
+    def _add_light_nodes(
+        self, group: list[NodeResults], group_results: Iterable[Value]
+    ) -> set[Node]:
         """Return the nodes of a group, and the light nodes that the group and its results depend
         on.
         """
         read = (a for node, _ in group for a in node.args if a)
-        light = [v for v in (*read, *gives) if not self._is_heavy(v)]
+        light = [v for v in (*read, *group_results) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_required_nodes(light)
 
 

@@ -170,9 +170,9 @@ def _check_options(args: Namespace) -> None:
             )
 
 
-def _compare_rounds(args: Namespace, opened: InferenceModel, verify_results: VerifyResults) -> None:
+def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
     """Run the rounds, printing one line each."""
-    rounds = iterate_all_rounds(opened, seed=args.seed, rounds=args.rounds)
+    rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_counter(rounds, "comparing rounds"):
             terminal.print_outcome(str(round))
@@ -223,13 +223,13 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 
 
 def _compare_baseline(
-    args: Namespace, opened: InferenceModel, verify_results: VerifyResults
+    args: Namespace, model: InferenceModel, verify_results: VerifyResults
 ) -> None:
     """Print the quantization error per layer and output. Raise E0856 if an error exceeds its
     threshold.
     """
     full = open_compiled_model(args.baseline, graph=args.graph, provider=args.execution_provider)
-    comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
+    comparison = QuantizationComparison(model.full_forward_model, full.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
         terminal.print_outcome(f"relative error of `{escape_text(name)}`: {error:.1e}")
@@ -285,14 +285,14 @@ def _difference_to_json(
 
 
 def _load_side(
-    path: str, graph: str, config: str = "", sets: list[str] | None = None
+    path: str, graph: str, config: str = "", settings: list[str] | None = None
 ) -> ComparedArchitecture:
     """Load one side of a comparison. Raise E0956 if it is a standalone generator, and E0957 if
     config options are given for a compiled model.
     """
     name = Path(path).name or path
     if is_compiled_model(path):
-        if config or sets:
+        if config or settings:
             raise_error(
                 "E0957",
                 f"`{escape_text(path)}` is a compiled model: its config values cannot be changed",
@@ -307,5 +307,5 @@ def _load_side(
             )
         return ComparedArchitecture(name=name, graph=manifest.graph, config=manifest.config)
     print_shadowing_note(path)
-    model = elaborate_spec(open_spec(path, config=config, config_settings=sets or []), graph)
+    model = elaborate_spec(open_spec(path, config=config, config_settings=settings or []), graph)
     return ComparedArchitecture(name=name, graph=model.graph, config=model.config)

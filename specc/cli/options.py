@@ -122,9 +122,9 @@ def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) ->
         add_options(find_option_group(parser, title), options)
 
 
-def make_output_option(placeholder: str, help: str, **more: object) -> Mapping[str, Option]:
+def make_output_option(placeholder: str, help: str, **options: object) -> Mapping[str, Option]:
     """Return the declaration of the option `-o`."""
-    return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", more)}
+    return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", options)}
 
 
 def add_generation_options(

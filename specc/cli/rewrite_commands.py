@@ -78,19 +78,19 @@ def execute_fmt(args: Namespace) -> int:
         elif new != old:
             changed.append(name)
             _rewrite_or_diff(name, old, new, args)
-    return _report_formatted(changed, text, written=written, is_check=args.check)
+    return _report_formatted(changed, text, is_written=written, is_check=args.check)
 
 
 def _report_formatted(
-    changed: list[str], text: str | None, *, written: bool, is_check: bool
+    changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
     """Print the formatted text of stdin, or the result as JSON. Raise E0984 for each changed file
     if `--check` is given.
     """
-    errors = list(map(_build_format_error, changed)) if is_check else []
+    errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
-        "changed": changed,
-        "written": written,
+        "changed": changed_files,
+        "written": is_written,
         "text": text,
         "diagnostics": [*map(diagnostic_to_json, errors)],
     }

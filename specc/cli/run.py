@@ -161,28 +161,28 @@ def execute_run(args: Namespace) -> int:
 
 
 def _run_opened(
-    opened: InferenceModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
+    model: InferenceModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run a loaded model in its mode: task, streaming, generation, or one forward pass."""
-    input_signature = opened.input_signature
+    input_signature = model.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
-        return run_task_command(opened, task, args, settings)
+        return run_task_command(model, task, args, settings)
     words, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
     run_inputs = parse_input_arguments(input_signature, words)
     files = [*run_inputs.files, *args.image]
-    outputs = parse_output_options(args, [*list_model_files(opened), *map(Path, files)])
+    outputs = parse_output_options(args, [*list_model_files(model), *map(Path, files)])
     outputs.check_paths()
-    if args.chunk_size or (opened.streaming_model is not None and opened.scoring_model is None):
-        _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
+    if args.chunk_size or (model.streaming_model is not None and model.scoring_model is None):
+        _stream_chunks(model, run_inputs.inputs, outputs, args.chunk_size)
     elif chat is not None:
         messages = _read_messages(chat) if chat == args.chat else chat
         inputs = prepare_chat(input_signature, messages, run_inputs.inputs, args.image)
-        _generate(opened, opened.start_generation(inputs, settings), outputs)
-    elif is_single_forward_pass(opened, run_inputs.inputs, settings):
-        _run_graph(opened, run_inputs, outputs)
+        _generate(model, model.start_generation(inputs, settings), outputs)
+    elif is_single_forward_pass(model, run_inputs.inputs, settings):
+        _run_graph(model, run_inputs, outputs)
     else:
-        _generate(opened, opened.start_generation(run_inputs.inputs, settings), outputs)
+        _generate(model, model.start_generation(run_inputs.inputs, settings), outputs)
     return 0
 
 
@@ -233,14 +233,14 @@ def _print_outputs(
 
 
 def _stream_chunks(
-    opened: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
+    model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
     """Run a streaming model on chunks of the input. Raise E0977 if the model is not a streaming
     model, or if `--attention` is given.
     """
-    streamer = open_stream(opened)
+    streamer = open_stream(model)
     if outputs.attention_plot_path:
-        require_attention_model(opened)  # E0931, raised here, takes precedence over E0977
+        require_attention_model(model)  # E0931, raised here, takes precedence over E0977
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
     results = streamer.run(inputs, chunk_size)
@@ -263,10 +263,10 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
     return at_once and is_text and not get_output_settings().is_machine_readable
 
 
-def _generate(opened: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
+def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
     """Generate; print a single sequence during generation, and several sequences at the end."""
     if outputs.attention_plot_path:
-        require_attention_model(opened)  # report a missing attention graph before generating
+        require_attention_model(model)  # report a missing attention graph before generating
     prints_pieces = _is_printed_while_generated(stream)
     if prints_pieces:
         _print_generated_text(stream)
@@ -281,7 +281,7 @@ def _generate(opened: InferenceModel, stream: GenerationStream, outputs: RunOutp
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
         attention_run = capture_generation_attention(
-            require_attention_model(opened), stream, best, outputs.selection.scope
+            require_attention_model(model), stream, best, outputs.selection.scope
         )
         outputs.write_attention_plot(attention_run)
         attention_results = attention_run.results

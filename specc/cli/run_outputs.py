@@ -178,13 +178,13 @@ EMBEDDING_OUTPUT = "sentence_embedding"
 
 
 def run_task_command(
-    opened: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
+    model: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run the model for its task and print the predictions. Raise E0753 if an option belongs to
     another task.
     """
     inputs, files = read_task_inputs(task, args.inputs)
-    outputs = parse_output_options(args, [*list_model_files(opened), *files])
+    outputs = parse_output_options(args, [*list_model_files(model), *files])
     outputs.check_paths()
     if outputs.attention_plot_path:
         helps = [f"pass token ids instead of text: {task.text_input}='[[1, 2, 3]]'"]
@@ -197,7 +197,7 @@ def run_task_command(
             _reject_option("--" + name.replace("_", "-"), task)
     if args.similarity and task.kind != "sentence-similarity":
         _reject_option("--similarity", task)
-    predictions = run_task(opened.default_model, {**inputs, **options})
+    predictions = run_task(model.default_model, {**inputs, **options})
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
     _print_predictions(predictions, with_similarities=args.similarity)
@@ -268,8 +268,8 @@ def _list_entity_cells(entities: Sequence[Prediction]) -> list[Cells]:
     ]
 
 
-def _list_answer_cells(found: Prediction) -> list[Cells]:
-    answers = [found] if isinstance(found, Mapping) else found
+def _list_answer_cells(prediction: Prediction) -> list[Cells]:
+    answers = [prediction] if isinstance(prediction, Mapping) else prediction
     return [
         (_format_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"]))
         for a in answers

@@ -105,7 +105,7 @@ def search_beams(
 
 
 def _step_last_tokens(
-    session: DecoderSession, live_searches: Sequence[_PromptSearch], seen: Bools | None
+    session: DecoderSession, live_searches: Sequence[_PromptSearch], seen_tokens: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Run the model on the last token of each beam. Return the next-token logits, and the mask of
     the tokens that each beam contains.
@@ -115,13 +115,13 @@ def _step_last_tokens(
         [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
     )
     session.reorder(rows)
-    if seen is not None:
-        seen = seen[rows]
-        seen[np.arange(len(rows)), newest] = True
+    if seen_tokens is not None:
+        seen_tokens = seen_tokens[rows]
+        seen_tokens[np.arange(len(rows)), newest] = True
     every = np.ones(len(rows), np.bool_)
     return check_logits(
         session.step(newest[:, None]), every, _list_prompt_indices(live_searches)
-    ), seen
+    ), seen_tokens
 
 
 def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
@@ -146,7 +146,7 @@ def _get_decode_position(
 def _advance_beams(
     searches: Sequence[_PromptSearch],
     logits: Floats,
-    seen: Bools | None,
+    seen_tokens: Bools | None,
     settings: GenerationSettings,
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
@@ -155,8 +155,8 @@ def _advance_beams(
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs
-        if seen is None
-        else apply_repetition_penalty(log_probs, seen, settings.repetition_penalty)
+        if seen_tokens is None
+        else apply_repetition_penalty(log_probs, seen_tokens, settings.repetition_penalty)
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:

@@ -116,20 +116,20 @@ def iterate_decode_steps(
 
 def select_next_tokens(
     logits: Floats,
-    seen: Bools | None,
+    seen_tokens: Bools | None,
     settings: GenerationSettings,
     position: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
     """Choose the next token of every sequence, int64 [batch], from the logits
-    float32 [batch, vocab]. The repetition penalty applies to the tokens in `seen`,
+    float32 [batch, vocab]. The repetition penalty applies to the tokens in `seen_tokens`,
     bool [batch, vocab].
 
     `uniform` are random numbers float32 [batch] for sampling; by default they are derived from the
     seed and the batch index.
     """
-    if seen is not None:
-        logits = apply_repetition_penalty(logits, seen, settings.repetition_penalty)
+    if seen_tokens is not None:
+        logits = apply_repetition_penalty(logits, seen_tokens, settings.repetition_penalty)
     logits = mask_disallowed_tokens(logits, settings, position)
     if settings.strategy == "greedy":
         best: Ints = logits.argmax(axis=1)

@@ -216,8 +216,8 @@ def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = No
     return seen
 
 
-def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
-    """Apply the repetition penalty `p` to `seen` tokens: `x / p` if x > 0, else `x * p`.
+def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float) -> Floats:
+    """Apply the repetition penalty `p` to `seen_tokens` tokens: `x / p` if x > 0, else `x * p`.
 
     Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Division would increase
     negative logits, which are therefore multiplied, as in later implementations.
@@ -225,7 +225,7 @@ def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Flo
     if penalty == 1:
         return logits
     p = np.float32(penalty)
-    return np.where(seen, np.where(logits > 0, logits / p, logits * p), logits)
+    return np.where(seen_tokens, np.where(logits > 0, logits / p, logits * p), logits)
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:

@@ -56,9 +56,9 @@ class GraphCopy:
     min_lengths: dict[str, int] = field(default_factory=dict)
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
-    def copy_required_nodes(self, graph: Graph, wanted: Iterable[Value]) -> None:
-        """Copy the nodes of `graph` that `wanted` values depend on, without duplicates."""
-        live = self._find_uncopied_nodes(wanted)
+    def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
+        """Copy the nodes of `graph` that `requested` values depend on, without duplicates."""
+        live = self._find_uncopied_nodes(requested)
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
             if node not in live:
@@ -79,9 +79,9 @@ class GraphCopy:
             if a and a in names and a not in self.copied_values:
                 self.copied_values[a] = self.builder.add_parameter(graph.parameter_facts[names[a]])
 
-    def _find_uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
+    def _find_uncopied_nodes(self, requested: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
-        todo = [v for v in wanted if v not in self.copied_values]
+        todo = [v for v in requested if v not in self.copied_values]
         while todo:
             node = todo.pop().node
             if node and node not in live:

@@ -97,14 +97,14 @@ def build_preprocessing_config(
         context = replace(shared, directory=spec_directories[data["home"]], span=spans.get(name))
         record = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, context)
 
-        def raise_entry_error(path: tuple[str, ...], what: str) -> NoReturn:
+        def raise_entry_error(path: tuple[str, ...], problem: str) -> NoReturn:
             span = spans.get(name)
             if path == ("kind",):
-                known = what.removeprefix("is not one of ").split(", ")
+                known = problem.removeprefix("is not one of ").split(", ")
                 kind = record["kind"]
                 helps = suggest_similar_name(kind, known, f"expected one of {', '.join(known)}")
                 raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
-            raise_error("E0203", f"`{'.'.join(path) or name}` {what}", span)
+            raise_error("E0203", f"`{'.'.join(path) or name}` {problem}", span)
 
         if record.get("absent") is _NO_VOCABULARY:
             return None

@@ -225,27 +225,27 @@ class EarlyExit:
         return zeroed
 
     def _select(
-        self, context: Context, done: Value, finished: Tensor, unfinished: Tensor
+        self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
         """Return `finished` for batch elements whose flag is set, and `unfinished` for all other
         batch elements.
         """
-        mask = Tensor(done, self.span)
+        mask = Tensor(is_finished, self.span)
         # one flag per batch element, broadcast over its features
-        for axis in range(done.type.rank, unfinished.type.rank):
+        for axis in range(is_finished.type.rank, unfinished.type.rank):
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
-    def check_axes(self, done: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 if a tensor lacks the leading axes of `done`. `role` is its role in the
+    def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
+        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role` is its role in the
         message, e.g. "carried".
         """
-        rank = done.type.rank
+        rank = finished.type.rank
         for name, value in other_tensors.items():
-            if value.shape[:rank] == done.shape:
+            if value.shape[:rank] == finished.shape:
                 continue
             title = f"`{name}` is {role}, so its first axes must be the axes of `{self.name}`"
-            flag_label = f"`{self.name}` is {format_type(done.type)}"
+            flag_label = f"`{self.name}` is {format_type(finished.type)}"
             value_label = f"`{name}` is {format_type(value.type)}"
             raise_error(
                 "E0730",
@@ -256,7 +256,7 @@ class EarlyExit:
                 notes=("the number of iterations depends on every element",),
                 helps=[
                     f"begin the axes of `{name}` with those of `{self.name}`: an iteration "
-                    f"count is `int[{', '.join(map(str, done.shape))}]`"
+                    f"count is `int[{', '.join(map(str, finished.shape))}]`"
                 ],
             )
 

@@ -44,16 +44,16 @@ MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
-def raise_unresolved_structure(need: UnresolvedValueError) -> NoReturn:
+def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
     """Raise E0207: the structure depends on a length that is known only at run time."""
-    names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
+    names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
         "iteration counts, conditions and names can depend only on the config: use a config value"
     ]
     raise_error(
         "E0207",
         f"this must be known at compile time, but {names} is a dynamic length",
-        need.span,
+        error.span,
         helps=helps,
     )
 

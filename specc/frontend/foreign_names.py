@@ -291,14 +291,14 @@ OPTION_HELPS = {
 
 
 def raise_unknown_option(
-    called: str, option: ast.Option, known_options: Collection[str]
+    callee: str, option: ast.Option, known_options: Collection[str]
 ) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
     span = option.name_span or option.span
     takes = (
-        f"`{called}` takes: {', '.join(known_options)}"
+        f"`{callee}` takes: {', '.join(known_options)}"
         if known_options
-        else f"`{called}` takes no options"
+        else f"`{callee}` takes no options"
     )
     helps, fixes = (takes,), tuple[Fix, ...]()
     if help_ := _get_option_help(option.name, known_options):
@@ -306,7 +306,7 @@ def raise_unknown_option(
     elif near := _find_similar_option(option.name, known_options):
         helps = (f"{format_suggestion(near)} {takes}",)
         fixes = (Fix(span, near),) if span else ()
-    title = f"unknown option `{option.name}` of `{called}`"
+    title = f"unknown option `{option.name}` of `{callee}`"
     primary = Label.from_span(span, "unknown option")
     raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
 

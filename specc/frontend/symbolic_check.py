@@ -319,7 +319,7 @@ def _find_required_fields(failed: Failed, paths: Iterable[str]) -> list[str]:
 
 
 def _find_free_fields(
-    need: UnresolvedValueError,
+    error: UnresolvedValueError,
     fields: Mapping[str, ast.Field],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
@@ -327,10 +327,10 @@ def _find_free_fields(
     there is none, e.g. if it depends on a dynamic length.
     """
     # the name of a symbol such as `d / heads` contains several fields
-    paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
+    paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
     free = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free:
-        raise_unresolved_structure(need)
+        raise_unresolved_structure(error)
     return free
 
 

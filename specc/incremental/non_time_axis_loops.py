@@ -213,8 +213,8 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
     iterations, shape = scanned_operand.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], iterations, *shape[axis:]))
 
-    def shift_axis(place: int | None) -> int | None:
-        return None if place is None else place + (place >= axis)
+    def shift_axis(source_axis: int | None) -> int | None:
+        return None if source_axis is None else source_axis + (source_axis >= axis)
 
     return replace(
         state,

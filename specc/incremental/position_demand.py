@@ -277,7 +277,7 @@ def _count_windows(
 
 
 def _count_window_inputs(
-    node: Node, dependence: Dependence, need: float, time_axis: TimeAxis
+    node: Node, dependence: Dependence, demand: float, time_axis: TimeAxis
 ) -> float:
     """Return the number of operand positions that the needed windows read: `stride` for each needed
     window, plus the overlap with earlier positions.
@@ -285,7 +285,7 @@ def _count_window_inputs(
     head = count_positions_ahead(node, dependence, time_axis)
     assert head is not None, "a step computes whole chunks"
     return (
-        max(need, 0.0) + ceil(dependence.max_offset / dependence.stride)
+        max(demand, 0.0) + ceil(dependence.max_offset / dependence.stride)
     ) * dependence.stride + head
 
 

@@ -98,20 +98,20 @@ class DemandContext:
         return axis in self.find_time_axes(x)
 
 
-def round_up_to_chunks(need: float, layout: TimeAxisLayout) -> float:
+def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
     """Round a demand up to complete chunks of a streaming model with strides. A demand within one
     chunk is not rounded.
 
     The number of positions is then a multiple of the chunk size, so that strided windows are
     aligned as in the full forward pass.
     """
-    if layout.rate == 1 or need <= 0 or need == inf:
-        return need
+    if layout.rate == 1 or demand <= 0 or demand == inf:
+        return demand
     if layout.prefix_length.number is None:
         return inf  # complete chunks may include positions before the first token
-    lacking = need - layout.prefix_length.number
+    lacking = demand - layout.prefix_length.number
     if lacking <= layout.rate:
-        return need
+        return demand
     return layout.prefix_length.number + ceil(lacking / layout.rate) * layout.rate
 
 

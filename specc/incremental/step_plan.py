@@ -127,42 +127,42 @@ class StepPlan(DemandContext):
         live = collect_step_nodes(body.outputs.values(), self.flow)
         return replace(self, graph=body, outputs={}, live_nodes=live)
 
-    def count_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
+    def count_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of positions on an axis of a value with this need."""
-        if need < 0:
+        if demand < 0:
             return Dim.from_value(1)
-        return self.count_past_positions(need, layout) + self.new_chunks * layout.rate
+        return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
 
-    def count_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
+    def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return how many of these positions are earlier positions or prefix positions."""
-        chunks = _count_chunks(self, need, layout)
+        chunks = _count_chunks(self, demand, layout)
         known = layout.prefix_length.number is not None
-        all_ = need == inf or (chunks >= self.max_cached_chunks > 0 and known)
-        return self._count_needed_positions(self.past_chunks, need, layout, all_)
+        all_ = demand == inf or (chunks >= self.max_cached_chunks > 0 and known)
+        return self._count_needed_positions(self.past_chunks, demand, layout, all_)
 
-    def count_next_past_positions(self, need: float, layout: TimeAxisLayout) -> Dim:
+    def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
         """Return the number of earlier positions after this step."""
         return self._count_needed_positions(
-            self.past_chunks + self.new_chunks, need, layout, need == inf
+            self.past_chunks + self.new_chunks, demand, layout, demand == inf
         )
 
     def _count_needed_positions(
-        self, available_chunks: Dim, need: float, layout: TimeAxisLayout, takes_all_cached: bool
+        self, available_chunks: Dim, demand: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
         """Return the number of needed positions, limited to the positions of `available_chunks`
         chunks; with `takes_all_cached`, return the number of all cached positions.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
-        if need == inf:
+        if demand == inf:
             return available_chunks * rate + prefix_length
-        lacking = _count_missing_positions(self, need, prefix_length)
+        lacking = _count_missing_positions(self, demand, prefix_length)
         if lacking <= 0:
-            return Dim.from_value(max(int(need), 0))
+            return Dim.from_value(max(int(demand), 0))
         if rate == 1:
             return (
                 available_chunks + prefix_length
                 if takes_all_cached
-                else min_dims(available_chunks + prefix_length, int(need))
+                else min_dims(available_chunks + prefix_length, int(demand))
             )
         # A single chunk provides only the demanded positions; several chunks provide all of their
         # positions.
@@ -212,18 +212,18 @@ def _count_needs(
     return context, needs, full_inputs
 
 
-def _count_missing_positions(context: DemandContext, need: float, prefix_length: Dim) -> float:
+def _count_missing_positions(context: DemandContext, demand: float, prefix_length: Dim) -> float:
     """Return the number of needed earlier positions that are not prefix positions."""
-    if need <= 0 or need == inf:
-        return max(need, 0.0)
+    if demand <= 0 or demand == inf:
+        return max(demand, 0.0)
     if prefix_length.number is not None:
-        return max(need - prefix_length.number, 0.0)
-    return 0.0 if context.flow.time_axis.is_non_negative(prefix_length - int(need)) else need
+        return max(demand - prefix_length.number, 0.0)
+    return 0.0 if context.flow.time_axis.is_non_negative(prefix_length - int(demand)) else demand
 
 
-def _count_chunks(context: DemandContext, need: float, layout: TimeAxisLayout) -> float:
+def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout) -> float:
     """Return the number of chunks that contain the needed earlier positions, without the prefix."""
-    lacking = _count_missing_positions(context, need, layout.prefix_length)
+    lacking = _count_missing_positions(context, demand, layout.prefix_length)
     return lacking if lacking == inf else float(ceil(lacking / layout.rate))
 
 
@@ -307,20 +307,20 @@ class StepDraft:
         return results
 
     def slice_last_positions(
-        self, new_value: Value, value: Value, axis: int, available: float, needed: float
+        self, new_value: Value, value: Value, axis: int, available: float, demand: float
     ) -> Value:
         """Return the last positions of `new_value`, which replaces `value`, as many as are
         needed.
         """
-        if available == needed:
+        if available == demand:
             return new_value
-        assert needed < available, f"{needed} earlier positions are needed, {available} exist"
+        assert demand < available, f"{demand} earlier positions are needed, {available} exist"
         layout = self.plan.get_axis_layout(value, axis)
         return self.select_last_positions(
             new_value,
             axis,
             self.plan.count_positions(available, layout),
-            self.plan.count_positions(needed, layout),
+            self.plan.count_positions(demand, layout),
         )
 
     def select_last_positions(
@@ -351,13 +351,13 @@ class StepDraft:
             cut.append(new)
         return cut
 
-    def slice_output(self, value: Value, need: float) -> Value:
+    def slice_output(self, value: Value, demand: float) -> Value:
         """Return an output with the demanded positions of its first time axis. A second time axis
         (the keys of an attention map) is not sliced.
         """
         new = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
-            new = self.slice_last_positions(new, value, axis, self.plan.needs[value][axis], need)
+            new = self.slice_last_positions(new, value, axis, self.plan.needs[value][axis], demand)
         return new
 
 

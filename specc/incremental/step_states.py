@@ -153,7 +153,7 @@ class StepStates:
     next_values: dict[str, Value] = field(default_factory=dict)
     past_chunk_count: Value | None = None
 
-    def build_first_position_id(self, need: float, layout: TimeAxisLayout) -> Value:
+    def build_first_position_id(self, demand: float, layout: TimeAxisLayout) -> Value:
         """Build the position id of the first position of a value, an int64 scalar.
 
         If all earlier positions are cached, the id is computed from the size of an input; otherwise
@@ -163,7 +163,8 @@ class StepStates:
         # The last position follows the other new positions; any other value begins with its earlier
         # positions.
         rate = layout.rate
-        own = plan.new_chunks * rate - 1 if need < 0 else -plan.count_past_positions(need, layout)
+        last = plan.new_chunks * rate - 1
+        own = last if demand < 0 else -plan.count_past_positions(demand, layout)
         behind = layout.prefix_length + own
         if plan.max_cached_chunks == inf:
             return b.add_op(ops.Size(plan.past_chunks * rate + behind))

@@ -184,10 +184,10 @@ class OutputDirectory:
             self._publish_files()
 
     def _write_temporary_file(
-        self, name: str, chunks: Iterable[Chunk], former: int | None = None
+        self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file with the mode of the `former` file, or the default mode
-        (umask).
+        """Write and sync a temporary file with the mode of the `existing_mode` file, or the default
+        mode (umask).
         """
         temporary = self._reserve_name()
         digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
@@ -200,8 +200,8 @@ class OutputDirectory:
                     _write_chunk(fd, chunk)
                     if watch is not None:
                         watch.add_written_bytes(memoryview(chunk).nbytes)
-                if former is not None:
-                    platform.copy_file_mode(fd, stat.S_IMODE(former) & 0o777)
+                if existing_mode is not None:
+                    platform.copy_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
                 os.fsync(fd)
             except BaseException:
                 with suppress(OSError):

@@ -246,12 +246,12 @@ def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
         yield tag >> 3, begin, at
 
 
-def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+def _read_varint(data: mmap.mmap, offset: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
-        byte = data[at]
+        byte = data[offset]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 128:
-            return value, at
+            return value, offset
     raise ValueError("no number")

@@ -159,12 +159,12 @@ RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
 MAX_NUMBER = 1e30  # largest magnitude; its square is finite in float64
 
 
-def raise_invalid_record(path: FieldPath, what: str) -> NoReturn:
+def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
     """Raise E0915 because a record of a model file is invalid."""
     raise_error(
         "E0915",
         "the preprocessing settings of the model file are invalid",
-        notes=[f"`{'.'.join(path)[:200]}` {what}"],
+        notes=[f"`{'.'.join(path)[:200]}` {problem}"],
         helps=["compile the spec again with this version of specc"],
     )
 
@@ -187,9 +187,9 @@ class JsonFields:
         self.report_error = report_error
         self.shared = shared or {}
 
-    def raise_invalid(self, key: str, what: str) -> NoReturn:
+    def raise_invalid(self, key: str, problem: str) -> NoReturn:
         """Raise an error for the invalid field `key`."""
-        self.report_error((*self.path, key), what)
+        self.report_error((*self.path, key), problem)
 
     def has_field(self, key: str) -> bool:
         """Return True if the field is present and not null."""

@@ -193,16 +193,16 @@ def resolve_output_link(path: Path) -> Path:
     return real
 
 
-def _check_regular_file(path: Path, mode: int, through: str) -> None:
+def _check_regular_file(path: Path, mode: int, access_path: str) -> None:
     if not stat.S_ISREG(mode):
         raise_not_a_file(
-            path, through + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
+            path, access_path + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
         )
 
 
-def raise_not_a_file(path: Path, what: str) -> NoReturn:
+def raise_not_a_file(path: Path, file_kind: str) -> NoReturn:
     """Raise E0811 because a path is not a regular file."""
-    title = f"the output `{escape_text(path)}` is {what}"
+    title = f"the output `{escape_text(path)}` is {file_kind}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["use the name of a file"])
 
 

@@ -243,16 +243,16 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
                 yield CompletionItem(param.name, "property", format_type_name(param.type))
 
 
-def complete_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
+def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
-    found = analysis.find_item(called)
+    found = analysis.find_item(callee)
     # a built-in function shadows a std block with the same name, but not a user block
-    if found is not None and not (found[1].is_standard and called in BUILTINS):
+    if found is not None and not (found[1].is_standard and callee in BUILTINS):
         for param in found[0].params or ():
             kind = format_type_name(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
-    elif called in BUILTINS:
-        yield from _complete_builtin_options(called)
+    elif callee in BUILTINS:
+        yield from _complete_builtin_options(callee)
 
 
 def _complete_builtin_options(name: str) -> Iterator[CompletionItem]:

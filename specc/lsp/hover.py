@@ -153,7 +153,7 @@ def _find_option_hover(
     """Return the hover of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
-        return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, called=True)
+        return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
     return _find_record_key_hover(analysis, nodes)
 
 
@@ -181,7 +181,7 @@ def _find_name_hover(
     called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
     here = _make_binding_hover(analysis, path, span)
-    found = find_dotted_name_hover(analysis, path, span.start, called=called)
+    found = find_dotted_name_hover(analysis, path, span.start, is_called=called)
     if found is None and not here.symbolic_types:
         return None
     found = found or replace(here, definition=None)
@@ -210,14 +210,14 @@ def _truncate_path(path: str, offset: int) -> str:
 
 
 def find_dotted_name_hover(
-    analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
+    analysis: DocumentAnalysis, path: str, offset: int, *, is_called: bool = False
 ) -> HoverInfo | None:
     """Return the hover of a dotted name at a character. Inner scopes take precedence."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_hover(analysis, head, rest)
     values = (_find_local_hover, _find_config_value_hover)
-    look_ups = (_find_item_hover, *values) if called else (*values, _find_item_hover)
+    look_ups = (_find_item_hover, *values) if is_called else (*values, _find_item_hover)
     found = (look_up(analysis, head, offset) for look_up in look_ups)
     constant = HoverInfo(code=head) if head in NAMED_CONSTANTS else None
     return next(filter(None, found), None) or _find_length_hover(analysis, head) or constant

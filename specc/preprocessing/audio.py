@@ -94,9 +94,9 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
     return found
 
 
-def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
-    """Decode the bytes from `at` on to mono samples, float32 [length], from -1 to 1."""
-    there = len(data) - at
+def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
+    """Decode the bytes from `offset` on to mono samples, float32 [length], from -1 to 1."""
+    there = len(data) - offset
     if size == STREAMED_SIZE:
         size = there - there % wav_format.frame_bytes
     if size > there:
@@ -104,7 +104,7 @@ def _read_samples(data: bytes, at: int, size: int, wav_format: _WavFormat, name:
     if not size or size % wav_format.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
         _raise_invalid_wav(name, f"the file contains {what}")
-    numbers = _decode_samples(data[at : at + size], wav_format)
+    numbers = _decode_samples(data[offset : offset + size], wav_format)
     if not np.isfinite(numbers).all():
         _raise_invalid_wav(name, "samples are NaN or infinite")
     made: Floats = numbers.reshape(-1, wav_format.channel_count).mean(axis=1, dtype=np.float32)

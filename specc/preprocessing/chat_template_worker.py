@@ -36,16 +36,16 @@ def _find_line(error: BaseException) -> str:
     return "" if line is None else f"in line {line}: "
 
 
-def _render_template(given: dict[str, Any]) -> str:
+def _render_template(variables: dict[str, Any]) -> str:
     """Render the chat in the Jinja environment of transformers."""
     made = _make_environment()
-    _set_limits(given["seconds"], given["bytes"])
-    text: str = made.from_string(given["template"]).render(
-        messages=given["messages"],
+    _set_limits(variables["seconds"], variables["bytes"])
+    text: str = made.from_string(variables["template"]).render(
+        messages=variables["messages"],
         tools=None,
         documents=None,
         add_generation_prompt=True,
-        **given["tokens"],
+        **variables["tokens"],
     )
     return text
 

@@ -198,13 +198,13 @@ def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str)
     )
 
 
-def _check_bound(findings: _InputErrors, bound: LengthBound, where: str, length: int) -> None:
+def _check_bound(findings: _InputErrors, bound: LengthBound, location: str, length: int) -> None:
     reason = [bound.reason] if bound.reason else []
     if length < bound.low:
-        title = f"{where}, but must be at least {bound.low}"
+        title = f"{location}, but must be at least {bound.low}"
         findings.add_error("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
-        title = f"{where}, but must be at most {bound.high}"
+        title = f"{location}, but must be at most {bound.high}"
         findings.add_error("E0912", title, notes=reason)
 
 

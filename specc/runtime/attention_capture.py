@@ -265,12 +265,12 @@ def capture_generation_attention(
 
 
 def _make_attention_maps(
-    attended: AttentionAxisLabeler, weights: Arrays, scope: str
+    key_labeler: AttentionAxisLabeler, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
     """Make the attention maps of the first batch element. Raise E0931 if no layer matches `scope`,
     or if the weights are not [batch, heads, query, key].
     """
-    graph, model = attended.model.manifest.graph, attended.model
+    graph, model = key_labeler.model.manifest.graph, key_labeler.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
     # only attention weights with four non-empty axes can be plotted
@@ -278,13 +278,13 @@ def _make_attention_maps(
     if not shapes.keys() & {*selected}:
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
-    masked_positions = find_masked_positions(graph, attended.arrays, shapes, model.weights)
+    masked_positions = find_masked_positions(graph, key_labeler.arrays, shapes, model.weights)
     locations = locate_attention_nodes(graph)
     maps = []
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
         lengths = (location.query_dim, location.key_dim) if location else (None, None)
-        queries, keys = attended.label_axes(lengths, shape)
+        queries, keys = key_labeler.label_axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
         masked = (
             masked_positions[name][0]
@@ -304,7 +304,7 @@ def _make_attention_maps(
     return maps
 
 
-def _read_alignment(attended: AttentionAxisLabeler, weights: Array) -> AttentionMap:
+def _read_alignment(key_labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
     """Return the model's output `alignment` [batch, target, source] as a map; it may have a heads
     axis before the target axis.
     """
@@ -314,8 +314,8 @@ def _read_alignment(attended: AttentionAxisLabeler, weights: Array) -> Attention
             f"expected [batch, query, key] or [batch, heads, query, key], got {list(weights.shape)}"
         ]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
-    shape = attended.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
-    queries, keys = attended.label_axes((shape[-2], shape[-1]), maps.shape)
+    shape = key_labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
+    queries, keys = key_labeler.label_axes((shape[-2], shape[-1]), maps.shape)
     first = maps[0].reshape((-1, *maps.shape[-2:]))
     return AttentionMap(
         scope=ALIGNMENT_OUTPUT,

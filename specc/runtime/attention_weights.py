@@ -157,14 +157,14 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 
 
 def _evaluate_values(
-    graph: Graph, wanted: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
+    graph: Graph, requested: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Evaluate values inside loops, stacked over the iterations. `parameters` is called if a value
     depends on parameters.
     """
-    if not wanted:
+    if not requested:
         return {}
-    tapped, taps = _add_outputs(graph, wanted)
+    tapped, taps = _add_outputs(graph, requested)
     read = {a for node in collect_required_nodes(taps.values()) for a in node.args} | {
         *taps.values()
     }
@@ -184,22 +184,22 @@ def _is_returned(
     return np.ndim(returned[name]) == location.value.type.rank
 
 
-def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph in which loops also output the wanted values, and these outputs by
-    name.
+def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str, Value]]:
+    """Return a copy of the graph in which loops also output the requested values, and these outputs
+    by name.
     """
     builder = GraphBuilder()
     copied = builder.copy_inputs_and_parameters(graph)
     taps: dict[str, Value] = {}
     for node, results in graph.nodes:
         inner = {
-            n: (loops[1:], v) for n, (loops, v) in wanted.items() if loops and loops[0] is node
+            n: (loops[1:], v) for n, (loops, v) in requested.items() if loops and loops[0] is node
         }
         op, names = _add_loop_outputs(node.op, inner) if inner else (node.op, ())
         results_of_copy = builder.copy_node(graph, node, copied, op)
         copied.update(zip(results, results_of_copy, strict=False))
         taps.update(zip(names, results_of_copy[len(results) :], strict=True))
-    taps.update({n: copied[value] for n, (loops, value) in wanted.items() if not loops})
+    taps.update({n: copied[value] for n, (loops, value) in requested.items() if not loops})
     outputs = {n: copied[v] for n, v in graph.outputs.items()}
     return builder.finish_copy(graph, copied, {**outputs, **taps}), taps
 

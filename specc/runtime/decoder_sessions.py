@@ -257,14 +257,14 @@ class KVCacheSession:
         return self.session.gather(value, axis, indices)
 
 
-def _choose_buffer_length(needed: int, former_length: int) -> int:
+def _choose_buffer_length(min_length: int, former_length: int) -> int:
     """Return the capacity of a buffer: initially about 1.25 × the prompt length, later at least
     twice the previous capacity.
     """
     if former_length:
-        length = max(needed, 2 * former_length)
+        length = max(min_length, 2 * former_length)
     else:
-        length = needed + max(needed // FREE_SHARE, MIN_FREE_POSITIONS)
+        length = min_length + max(min_length // FREE_SHARE, MIN_FREE_POSITIONS)
     return length + -length % MIN_BUFFER_POSITIONS
 
 

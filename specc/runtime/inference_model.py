@@ -179,14 +179,14 @@ class InferenceModel(Closeable):
         )
 
 
-def _describe_ports(opened: InferenceModel) -> str:
+def _describe_ports(model: InferenceModel) -> str:
     """Format the inputs and outputs of a model as a string."""
-    if opened.is_closed:
-        return f"at {opened.path}, closed"
-    if not opened.has_full_forward:
-        return opened.input_signature.graph.format_signature()
+    if model.is_closed:
+        return f"at {model.path}, closed"
+    if not model.has_full_forward:
+        return model.input_signature.graph.format_signature()
     manifest = (
-        opened.package.read_manifest("score") if opened.package else opened.default_model.manifest
+        model.package.read_manifest("score") if model.package else model.default_model.manifest
     )
     return f"{manifest.name}, {manifest.graph.format_signature()}"
 
@@ -205,7 +205,7 @@ def list_model_files(opened: InferenceModel) -> list[Path]:
 
 
 def is_single_forward_pass(
-    opened: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
+    model: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
     """Return True if these inputs require a full forward pass rather than generation.
 
@@ -213,23 +213,23 @@ def is_single_forward_pass(
     file, giving the generated input requests a forward pass, unless generation settings are given,
     too.
     """
-    if opened.uses_step_graph:
+    if model.uses_step_graph:
         return False
-    if opened.generator is None and settings:
-        _raise_not_generative(opened)
-    has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
+    if model.generator is None and settings:
+        _raise_not_generative(model)
+    has_full_forward = model.generator is not None and model.generator.standalone_session is None
     # A standalone generator has no full-forward graph, so it always generates.
     is_forward_requested = (
-        has_full_forward and opened.input_signature.sequence_input in input_names and not settings
+        has_full_forward and model.input_signature.sequence_input in input_names and not settings
     )
-    return opened.generator is None or is_forward_requested
+    return model.generator is None or is_forward_requested
 
 
-def require_attention_model(opened: InferenceModel) -> LoadedModel:
+def require_attention_model(model: InferenceModel) -> LoadedModel:
     """Return the full-forward graph, which computes attention maps. Raise E0931 if it is
     missing.
     """
-    scoring_model = opened.scoring_model
+    scoring_model = model.scoring_model
     if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package does not contain"
     elif scoring_model.manifest.decoding is not None:
@@ -243,25 +243,25 @@ def require_attention_model(opened: InferenceModel) -> LoadedModel:
     )
 
 
-def get_model_task(opened: InferenceModel) -> Task | None:
+def get_model_task(model: InferenceModel) -> Task | None:
     """Return the task of the full-forward graph, or None if it has none."""
-    has_no_full_forward = opened.uses_step_graph or opened.is_streaming_only
-    return None if has_no_full_forward else opened.default_model.manifest.preprocessing.task
+    has_no_full_forward = model.uses_step_graph or model.is_streaming_only
+    return None if has_no_full_forward else model.default_model.manifest.preprocessing.task
 
 
-def has_batch_shared_scales(opened: InferenceModel) -> bool:
+def has_batch_shared_scales(model: InferenceModel) -> bool:
     """Return True if activation scales are per-tensor, i.e. common to all batch elements."""
-    package = opened.package
-    files = package.models.values() if package else [opened.default_model.file]
+    package = model.package
+    files = package.models.values() if package else [model.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 
-def open_stream(opened: InferenceModel) -> StreamingModel:
+def open_stream(model: InferenceModel) -> StreamingModel:
     """Return the streaming model. Raise E0977 if the model does not stream."""
-    if opened.streaming_model is None:
+    if model.streaming_model is None:
         fix = "compile a spec that declares `stream RESULT of INPUT`, with `--graphs step`"
         raise_error("E0977", "this model is not a streaming model", helps=[fix])
-    return opened.streaming_model
+    return model.streaming_model
 
 
 def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
@@ -327,15 +327,15 @@ def _raise_missing_model(path: Path) -> NoReturn:
     )
 
 
-def _raise_not_generative(opened: InferenceModel) -> NoReturn:
+def _raise_not_generative(model: InferenceModel) -> NoReturn:
     """Raise E0701 because the model is not generative."""
     helps = ["remove the generation options"]
-    if opened.package is None:
+    if model.package is None:
         title = "this model is not a generative model, so it has no generation settings"
         raise_error("E0701", title, helps=helps)
     raise_error(
         "E0701",
-        f"`{escape_text(opened.path)}` has no step graph for generation with specc",
+        f"`{escape_text(model.path)}` has no step graph for generation with specc",
         notes=["packages compiled with `--io-names` are for other libraries"],
         helps=["compile it with `--graphs step`, without `--io-names`", *helps],
     )

@@ -293,13 +293,13 @@ class PerTokenInputs:
                 )
         return found
 
-    def _look_up_defaults(self, name: str, each: Graph, tokens: Ints) -> Array:
+    def _look_up_defaults(self, name: str, table_graph: Graph, tokens: Ints) -> Array:
         """Look up a token-wise default in a table indexed by token id."""
         most = int(tokens.max(initial=0))
         if most >= len(self.default_tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
             made = backend.load_reference().evaluate_graph(
-                each, {self.input_signature.sequence_input: every}, {}
+                table_graph, {self.input_signature.sequence_input: every}, {}
             )
             self.default_tables[name] = made[name][0]
         return self.default_tables[name][tokens]

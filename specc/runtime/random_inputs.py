@@ -305,7 +305,7 @@ class StepInputSampler:
         return next((symbol for symbol in symbols if symbol not in others), "")
 
     def _sample_encoder_outputs(
-        self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
+        self, step_inputs: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Return random outputs of the encoder; inputs that the encoder shares with the step have
         the same values.
@@ -315,7 +315,7 @@ class StepInputSampler:
         symbols = _collect_symbols(self.encoder.inputs.values())
         given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
-        given |= {n: made[n] for n in shared}
+        given |= {n: step_inputs[n] for n in shared}
         # Only the axis sizes of this input matter, because it has no positions when `encode` runs.
         if (growing := self.metadata.generation.sequence_input) in given:
             given[growing] = given[growing][:, :0]

@@ -279,7 +279,7 @@ class _Decays:
 
     @classmethod
     def from_logarithms(
-        cls, body: _ChunkBodyBuilder, log_decay: Value | None, lower: Value, strict: Value
+        cls, body: _ChunkBodyBuilder, log_decay: Value | None, lower: Value, strict_mask: Value
     ) -> "_Decays":
         """Compute the decays from their logarithms, [*lead, 64, 1]."""
         b, axis = body.b, body.rank - 2
@@ -291,7 +291,7 @@ class _Decays:
         zero = b.add_op(ops.Constant(0.0, "f32"))
         # sum the logarithms between two positions, because differences of cumulative sums lose
         # precision
-        between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, log_decay, zero))
+        between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict_mask, log_decay, zero))
         pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
         return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), log_decay)))
 

@@ -162,13 +162,13 @@ def _match_cell(
 
 
 def _match_value(
-    pattern: Value, value: Value | None, bindings: LeafBindings, free: set[Value]
+    pattern: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
     """Return the extended bindings if the value matches the pattern, otherwise None. Operands of
     sums and products match in either order.
     """
     if pattern.node is None:
-        return _match_leaf(pattern, value, bindings, free)
+        return _match_leaf(pattern, value, bindings, pattern_inputs)
     if value is None or value.node is None or value.node.op != pattern.node.op:
         return None
     # Sums may be written in either order; trying both orders avoids additional patterns.
@@ -176,32 +176,32 @@ def _match_value(
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
     for order in orders:
-        found = _match_operands(pattern.node.args, order, bindings, free)
+        found = _match_operands(pattern.node.args, order, bindings, pattern_inputs)
         if found is not None:
             return found
     return None
 
 
 def _match_leaf(
-    leaf: Value, value: Value | None, bindings: LeafBindings, free: set[Value]
+    leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
     """Bind an input of the pattern, which must be the same value wherever it occurs."""
     if value is None:
-        return bindings if leaf in free else None
+        return bindings if leaf in pattern_inputs else None
     if leaf in bindings:
         return bindings if bindings[leaf] is value else None
     return {**bindings, leaf: value} if leaf.type == value.type else None
 
 
 def _match_operands(
-    patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, free: set[Value]
+    patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
     """Match all operands. A missing optional operand may be None or omitted."""
     found: LeafBindings | None = bindings
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or found is None:
             return None
-        found = _match_value(pattern, value, found, free)
+        found = _match_value(pattern, value, found, pattern_inputs)
     return found
 
 

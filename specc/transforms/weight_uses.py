@@ -118,9 +118,9 @@ class WeightUses:
             dict.fromkeys(scope for scope in (*self.linear_scopes, *self.embedding_scopes) if scope)
         )
 
-    def merge_uses(self, also: "WeightUses") -> "WeightUses":
+    def merge_uses(self, other_uses: "WeightUses") -> "WeightUses":
         """Merge the uses of a weight with those of the same weight under another name."""
-        own, other = vars(self), vars(also)
+        own, other = vars(self), vars(other_uses)
         merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
         return WeightUses(**merged)
 

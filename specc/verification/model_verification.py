@@ -249,18 +249,18 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
 
 
 def iterate_all_rounds(
-    opened: InferenceModel, *, seed: int, rounds: int
+    model: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
     """Verify a model file or all graphs of a package. Raise E0930 if a result differs, and E0932 if
     a result is too sensitive to rounding.
     """
-    package, graph = opened.package, opened.graph
-    if package is None and (package := _open_package_of_step(opened)):
+    package, graph = model.package, model.graph
+    if package is None and (package := _open_package_of_step(model)):
         graph = "step"
     if package is None:
-        return _iterate_single_file_rounds(opened.default_model, seed, rounds)
+        return _iterate_single_file_rounds(model.default_model, seed, rounds)
     return iterate_package_rounds(
-        package, graph=graph, provider=opened.provider, seed=seed, rounds=rounds
+        package, graph=graph, provider=model.provider, seed=seed, rounds=rounds
     )
 
 
@@ -283,16 +283,16 @@ def _iterate_single_file_rounds(
     )
 
 
-def _open_package_of_step(opened: InferenceModel) -> ModelPackage | None:
+def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
     """Open the package whose decode step is this file, or return None. The index of the package
     declares its KV buffers and input bounds.
     """
-    directory = opened.path.parent
+    directory = model.path.parent
     if not is_package_directory(directory):
         return None
-    if read_package_index(directory).graphs.get("step") != opened.path.name:
+    if read_package_index(directory).graphs.get("step") != model.path.name:
         return None
-    return open_package(directory, verify_contents=opened.verify_contents)
+    return open_package(directory, verify_contents=model.verify_contents)
 
 
 def iterate_package_rounds(

@@ -93,15 +93,15 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
 
 
-def compute_relative_change(changed: Array, baseline: Array) -> float:
+def compute_relative_change(perturbed: Array, baseline: Array) -> float:
     """Return the maximum difference of a result relative to the largest magnitude of `baseline`.
     For integers, return the fraction of elements that differ.
     """
     if baseline.dtype.kind in "ib":
-        return float((changed != baseline).mean()) if baseline.size else 0.0
-    if _describe_nonfinite_difference(changed, baseline):
+        return float((perturbed != baseline).mean()) if baseline.size else 0.0
+    if _describe_nonfinite_difference(perturbed, baseline):
         return np.inf
-    distances, largest = _compute_distances(changed, baseline)
+    distances, largest = _compute_distances(perturbed, baseline)
     return float(distances.max(initial=0)) / largest
 
 

@@ -108,7 +108,7 @@ class LoraAdapter:
         return found
 
     def _add_module(
-        self, module: str, parts: Mapping[str, str], found: dict[str, AdapterDelta]
+        self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
     ) -> None:
         """Add the changes of a module's weight and bias."""
         scale = self.scaling.get_scale(module)
@@ -117,9 +117,9 @@ class LoraAdapter:
             module, parts, ("table_a", "table_b") if table else ("a", "b")
         )
         weight = f"{module}.weight"
-        before = found.get(weight, AdapterDelta())
+        before = deltas.get(weight, AdapterDelta())
         # PEFT stores the factors of an embedding transposed.
-        found[weight] = replace(
+        deltas[weight] = replace(
             before,
             left_factor=b,
             right_factor=a,
@@ -127,8 +127,8 @@ class LoraAdapter:
             scale=scale,
         )
         if bias := parts.get("bias"):
-            before = found.get(f"{module}.bias", AdapterDelta())
-            found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+            before = deltas.get(f"{module}.bias", AdapterDelta())
+            deltas[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
 
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], ends: tuple[str, str]

@@ -134,16 +134,19 @@ LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 """Language-specific weights: the output layer and the adapter layers."""
 
 
-def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
+def find_missing_language_weights(
+    names: Iterable[str], changed_weights: Collection[str]
+) -> list[str]:
     """Return the checkpoint weights that a language adapter must replace but lacks: weights that it
     replaces in other layers, biases of replaced weights, and embeddings. Without them, the model
     would mix two languages.
     """
-    kinds = {_get_module_name(name) for name in changed}
+    kinds = {_get_module_name(name) for name in changed_weights}
     return [
         name
         for name in names
-        if name not in changed and (_get_module_name(name) in kinds or LANGUAGE_WEIGHTS.match(name))
+        if name not in changed_weights
+        and (_get_module_name(name) in kinds or LANGUAGE_WEIGHTS.match(name))
     ]
 
 

@@ -23,6 +23,6 @@ def list_package_lines(package: ModelPackage, **options: Any) -> Iterator[str]:
     return map(str, iterate_package_rounds(package, **options))
 
 
-def list_opened_lines(opened: InferenceModel, *, seed: int, rounds: int) -> Iterator[str]:
+def list_opened_lines(model: InferenceModel, *, seed: int, rounds: int) -> Iterator[str]:
     """Return the lines of a file or package."""
-    return map(str, iterate_all_rounds(opened, seed=seed, rounds=rounds))
+    return map(str, iterate_all_rounds(model, seed=seed, rounds=rounds))

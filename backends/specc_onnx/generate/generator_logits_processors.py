@@ -35,21 +35,21 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
     return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
 
 
-def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
-    """Emit `seen` bool[batch, vocabulary] with the entries of the tokens i64[batch, n] set to
-    true.
+def emit_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
+    """Emit `seen_tokens` bool[batch, vocabulary] with the entries of the tokens i64[batch, n] set
+    to true.
     """
     true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
-    return g.emit_node("ScatterElements", seen, tokens, true, axis=1)
+    return g.emit_node("ScatterElements", seen_tokens, tokens, true, axis=1)
 
 
-def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
+def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: str) -> str:
     """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
     logits by it (arXiv:1909.05858, sec. 4.1, only divides).
     """
     divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
     changed = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
-    return g.emit_node("Where", seen, changed, logits)
+    return g.emit_node("Where", seen_tokens, changed, logits)
 
 
 HISTORY_DIM = Dim.symbol("history")

@@ -130,7 +130,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         return [emit_matmul(g, recomputed, values)]
 
     branches = {"long": add_blocks, "short": add_all}
-    return emit_if(g, is_long, [type], branches, isolated=["short"])[0]
+    return emit_if(g, is_long, [type], branches, isolated_branches=["short"])[0]
 
 
 def _plan_attention_weight_blocks(

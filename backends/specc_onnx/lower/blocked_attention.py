@@ -148,7 +148,7 @@ def _emit_short_operand(
     """
     if (is_long, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long, *key]
-    with g.open_body(isolated=True) as short:
+    with g.open_body(is_isolated=True) as short:
         operand = emit_operand()
         results = emit_body_results(g, [operand.name])
     short_branch = make_body_graph("short", short, results, [operand.type])

@@ -246,11 +246,11 @@ class Emitter:
         return self.new_tensor(suffix, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
 
     @contextmanager
-    def open_body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes. If `isolated`, it reuses no outer nodes."""
+    def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
+        """Open a body that collects emitted nodes. If `is_isolated`, it reuses no outer nodes."""
         site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
         self.bodies.open_bodies.append(body)
-        if isolated:
+        if is_isolated:
             self.bodies.isolated_index = len(self.bodies.open_bodies) - 1
         try:
             yield body
@@ -369,10 +369,10 @@ def make_branch(
     types: Sequence[Type],
     emit_results: Callable[[], Sequence[str]],
     *,
-    isolated: bool = False,
+    is_isolated: bool = False,
 ) -> GraphProto:
     """Return a branch of an `If` that returns the results of `emit_results`."""
-    with g.open_body(isolated=isolated) as body:
+    with g.open_body(is_isolated=is_isolated) as body:
         results = emit_body_results(g, emit_results())
     return make_body_graph(name, body, results, types)
 
@@ -382,13 +382,13 @@ def emit_if(
     condition: str,
     types: Sequence[Type],
     branches: Mapping[str, Callable[[], Sequence[str]]],
-    isolated: Collection[str] = (),
+    isolated_branches: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Emit an `If`. `branches` maps the names of the true and the false branch to functions that
-    emit their results; branches in `isolated` do not reuse outer values.
+    emit their results; branches in `isolated_branches` do not reuse outer values.
     """
     then, otherwise = (
-        make_branch(g, name, types, emit_results, isolated=name in isolated)
+        make_branch(g, name, types, emit_results, is_isolated=name in isolated_branches)
         for name, emit_results in branches.items()
     )
     return g.emit_nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)

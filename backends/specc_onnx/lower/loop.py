@@ -288,11 +288,11 @@ def _has_early_exit(op: ops.Scan) -> bool:
     return op.end_condition_index != -1 and not op.unfrozen_output_count
 
 
-def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
+def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
     """Emit bool[], true if any sequence is unfinished. A sum is used, because it is defined for an
     empty batch.
     """
-    count = emit_count_nonzero(g, g.emit_node("Not", done), dtype="i32")
+    count = emit_count_nonzero(g, g.emit_node("Not", is_finished), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
 

@@ -42,22 +42,24 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
             yield result.name
 
 
-def make_unique_name(preferred_name: str, taken: set[str]) -> str:
-    """Return the preferred name, numbered from 2 if it is in `taken`, and add the name to `taken`.
-    A binary search finds the number.
+def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
+    """Return the preferred name, numbered from 2 if it is in `used_names`, and add the name to
+    `used_names`. A binary search finds the number.
     """
     name = preferred_name
-    if name in taken:
+    if name in used_names:
         used, candidate = 1, 2  # a number that is taken, and a candidate
-        while f"{preferred_name}_{candidate}" in taken:
+        while f"{preferred_name}_{candidate}" in used_names:
             used, candidate = candidate, 2 * candidate
         while candidate - used > 1:
             middle = (used + candidate) // 2
             used, candidate = (
-                (middle, candidate) if f"{preferred_name}_{middle}" in taken else (used, middle)
+                (middle, candidate)
+                if f"{preferred_name}_{middle}" in used_names
+                else (used, middle)
             )
         name = f"{preferred_name}_{candidate}"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 

@@ -184,7 +184,9 @@ def emit_window_weights(
         return weights, g.emit_shape([0]), g.emit_shape([0]), g.emit_constant(False, "bool")
 
     branches = {"many": weigh_near, "few": emit_all_weights}
-    result, start, stop, is_few_keys = emit_if(g, has_many_keys, types, branches, isolated=branches)
+    result, start, stop, is_few_keys = emit_if(
+        g, has_many_keys, types, branches, isolated_branches=branches
+    )
     g.layouts.window_keys[result] = WindowKeys(
         PositionSpan(start, stop, WINDOW_KEYS_DIM), is_few_keys
     )
@@ -213,7 +215,7 @@ def _emit_window_or_all_weights(
         return [_emit_all_key_weights(g, operands, emit_weights)]
 
     branches = {"near": weigh_near, "all": emit_all_weights}
-    return emit_if(g, window.use_window_condition, [type], branches, isolated=["all"])[0]
+    return emit_if(g, window.use_window_condition, [type], branches, isolated_branches=["all"])[0]
 
 
 def _emit_all_key_weights(

@@ -72,26 +72,26 @@ def assign_final_names(
     nodes: Iterable[NodeProto],
     names: dict[str, str],
     preferred_names: Mapping[str, str],
-    taken: set[str],
+    used_names: set[str],
 ) -> None:
     """Add the final names of all nodes and values, including those inside subgraphs, to `names`:
     the preferred name, with a number if the name is taken.
     """
     for node in nodes:
-        final_name = make_unique_name(preferred_names.get(node.name, node.name), taken)
+        final_name = make_unique_name(preferred_names.get(node.name, node.name), used_names)
         for name in node.output:
             if name and name not in names:
                 is_first = name == node.output[0]
                 names[name] = (
                     final_name
                     if is_first
-                    else make_unique_name(f"{final_name}:{len(names)}", taken)
+                    else make_unique_name(f"{final_name}:{len(names)}", used_names)
                 )
         names[f"node {node.name}"] = final_name
         for body in iterate_node_bodies(node):
             for name in (value.name for value in body.input):
-                names[name] = make_unique_name(preferred_names.get(name, name), taken)
-            assign_final_names(body.node, names, preferred_names, taken)
+                names[name] = make_unique_name(preferred_names.get(name, name), used_names)
+            assign_final_names(body.node, names, preferred_names, used_names)
 
 
 def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
@@ -322,12 +322,12 @@ def _name_outputs(
     return names
 
 
-def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> dict[str, str]:
+def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str]) -> dict[str, str]:
     """Remove unused nodes and rename the others; return the final names by old name."""
     main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)
-    assign_final_names(main.nodes, names, g.names.preferred, taken)
+    assign_final_names(main.nodes, names, g.names.preferred, used_names)
     apply_value_names(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names

@@ -60,15 +60,17 @@ class OperatorShapes:
     required_attributes: Mapping[str, int] = field(default_factory=dict)
     uses_operand_types: bool = True
 
-    def bind_lengths(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
+    def bind_lengths(
+        self, inferred_types: InferredTypes, node: NodeProto
+    ) -> dict[str, tuple[int, ...]]:
         """Return the size of each named axis, computed from operands and attributes. Raise
         OperandMismatchError if they disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        self._check_form(inferred, node, attributes)
+        self._check_form(inferred_types, node, attributes)
         bound: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
-            if name and (sizes := inferred.get_static_shape(name)) is not None:
+            if name and (sizes := inferred_types.get_static_shape(name)) is not None:
                 for axis, axes in assign_axis_marks(term, len(sizes), None, 0):
                     _bind_length(bound, axis.name, tuple(sizes[n] for n in axes), name)
         known = {name: part[0] for name, part in bound.items() if len(part) == 1}
@@ -76,25 +78,27 @@ class OperatorShapes:
             _bind_length(bound, name, (length,), "an attribute")
         return bound
 
-    def _check_form(self, inferred: InferredTypes, node: NodeProto, attributes: Attributes) -> None:
+    def _check_form(
+        self, inferred_types: InferredTypes, node: NodeProto, attributes: Attributes
+    ) -> None:
         if any(
             attributes.get(name, 0) != value for name, value in self.required_attributes.items()
         ):
             raise OperandMismatchError("specc never emits this form")
         for index, type_code in self.operand_types.items():
-            if inferred.get_element_type(node.input[index]) != type_code:
+            if inferred_types.get_element_type(node.input[index]) != type_code:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
-    def infer_types(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    def infer_types(self, inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """Return the result types; dimensions that cannot be computed are unknown."""
-        bound = self.bind_lengths(inferred, node)
+        bound = self.bind_lengths(inferred_types, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
         for result_type, term in zip(self.result_types, results, strict=False):
             parts = [bound.get(axis.name) for axis in term.axes]
             shape = None if None in parts else [n for part in parts for n in part or ()]
             type_code = (
-                inferred.get_element_type(node.input[result_type])
+                inferred_types.get_element_type(node.input[result_type])
                 if self.uses_operand_types
                 else result_type
             )
@@ -212,11 +216,11 @@ ONNX's rule checks only the input.
 """
 
 
-def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_top_k(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer the result types of `TopK`; its `k` may be data-dependent."""
     x, k = node.input
-    shape, count = inferred.get_shape(x), inferred.constants.get(k)
-    element = inferred.get_element_type(x)
+    shape, count = inferred_types.get_shape(x), inferred_types.constants.get(k)
+    element = inferred_types.get_element_type(x)
     if shape is None:
         return [make_tensor_type(element, None), make_tensor_type(TensorProto.INT64, None)]
     axis = get_node_attribute(node, "axis", -1)
@@ -230,12 +234,12 @@ def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _check_reshape_count(
-    inferred: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
+    inferred_types: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
     """Check that a `Reshape` preserves the number of elements. ONNX checks it only if a size is
     -1.
     """
-    before, after = inferred.get_static_shape(node.input[0]), read_shape(types[0])
+    before, after = inferred_types.get_static_shape(node.input[0]), read_shape(types[0])
     if before is None or after is None:
         return
     known = [d for d in after if d is not None]

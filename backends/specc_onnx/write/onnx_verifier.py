@@ -76,33 +76,33 @@ def infer_model_types(
     return inferred
 
 
-def infer_graph_types(inferred: InferredTypes, graph: GraphProto) -> None:
+def infer_graph_types(inferred_types: InferredTypes, graph: GraphProto) -> None:
     """Infer the types of the initializers and nodes of a graph from the types of its inputs."""
     input_names = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in input_names):
-        inferred.add_value(
+        inferred_types.add_value(
             tensor.name,
             make_tensor_type(tensor.data_type, tuple(tensor.dims)),
             read_constant_tensor(tensor),
         )
     for node in graph.node:
         try:
-            _infer_node(inferred, node)
+            _infer_node(inferred_types, node)
         except NODE_ERRORS as error:
             raise UnsoundModelError(f"node `{node.name}` ({node.op_type}): {error}") from error
 
 
-def _infer_node(inferred: InferredTypes, node: NodeProto) -> None:
-    types = _infer_results(inferred, node)
+def _infer_node(inferred_types: InferredTypes, node: NodeProto) -> None:
+    types = _infer_results(inferred_types, node)
     if (check := SHAPE_CHECKS.get(node.op_type)) is not None:
-        check(inferred, node, types)
-    operand_shapes = [inferred.get_static_shape(n) for n in node.input if n]
+        check(inferred_types, node, types)
+    operand_shapes = [inferred_types.get_static_shape(n) for n in node.input if n]
     if node.op_type not in DATA_DEPENDENT_OPS and None not in operand_shapes:
         _check_lengths_known(types, operand_shapes)
-    operands = [inferred.constants.get(n) for n in node.input]
+    operands = [inferred_types.constants.get(n) for n in node.input]
     elements = fold_node(node, operands, operand_shapes[0] if operand_shapes else None)
     for n, name in enumerate(filter(None, node.output)):
-        inferred.add_value(name, types[n], elements if n == 0 else None)
+        inferred_types.add_value(name, types[n], elements if n == 0 else None)
 
 
 def _check_lengths_known(
@@ -115,26 +115,26 @@ def _check_lengths_known(
         raise OperandMismatchError(f"no shape follows from {', '.join(map(str, operand_shapes))}")
 
 
-def _infer_results(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Return the result types of a node by specc's rule for control flow and contrib ops, otherwise
     by ONNX's rule.
     """
     if node.op_type in CONTROL_FLOW_RULES:
-        return CONTROL_FLOW_RULES[node.op_type](inferred, node)
+        return CONTROL_FLOW_RULES[node.op_type](inferred_types, node)
     rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
-    return rule(inferred, node)
+    return rule(inferred_types, node)
 
 
-def _infer_by_schema(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Return the result types by the shape inference of the ONNX schema."""
-    schema = defs.get_schema(node.op_type, inferred.opsets[node.domain], node.domain)
-    types = {n: inferred.types[n] for n in node.input if n}
+    schema = defs.get_schema(node.op_type, inferred_types.opsets[node.domain], node.domain)
+    types = {n: inferred_types.types[n] for n in node.input if n}
     data = {
-        n: numpy_helper.from_array(inferred.constants[n])
+        n: numpy_helper.from_array(inferred_types.constants[n])
         for n in node.input
-        if n in inferred.constants
+        if n in inferred_types.constants
     }
-    opsets = [helper.make_opsetid(d, v) for d, v in inferred.opsets.items()]
+    opsets = [helper.make_opsetid(d, v) for d, v in inferred_types.opsets.items()]
     results = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
     return [results.get(n, TypeProto()) for n in node.output if n]
 
@@ -143,36 +143,38 @@ def _infer_by_schema(inferred: InferredTypes, node: NodeProto) -> list[TypeProto
 
 
 def _infer_body(
-    inferred: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
+    inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
     """Infer the types in a subgraph whose inputs have the given types; return the types of its
     outputs.
     """
-    inferred.add_declared_types((*body.input, *body.value_info, *body.output))
+    inferred_types.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
-        inferred.add_value(value.name, type)
-    infer_graph_types(inferred, body)
-    return [inferred.types[o.name] for o in body.output]
+        inferred_types.add_value(value.name, type)
+    infer_graph_types(inferred_types, body)
+    return [inferred_types.types[o.name] for o in body.output]
 
 
-def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer the output types of an `If`: those of the selected branch, or, if the condition is
     unknown, those common to both branches.
     """
-    condition = inferred.constants.get(node.input[0])
+    condition = inferred_types.constants.get(node.input[0])
     taken = None if condition is None else bool(condition.all())
-    outer_reached, branch_types = inferred.is_reached, []
+    outer_reached, branch_types = inferred_types.is_reached, []
     for name, branch in (("then", True), ("else", False)):
-        inferred.is_reached = outer_reached and taken is branch
-        branch_types.append(_infer_body(inferred, get_node_attribute(node, f"{name}_branch"), []))
-    inferred.is_reached = outer_reached
+        inferred_types.is_reached = outer_reached and taken is branch
+        branch_types.append(
+            _infer_body(inferred_types, get_node_attribute(node, f"{name}_branch"), [])
+        )
+    inferred_types.is_reached = outer_reached
     then, other = branch_types
     if taken is not None:
         return then if taken else other
     return [join_types(a, b) for a, b in zip(then, other, strict=True)]
 
 
-def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer the output types of a `Scan`. Loop-carried values keep their types; scan outputs get a
     first axis of the scanned size.
     """
@@ -181,15 +183,17 @@ def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)
     slices, lengths = [], set()
     for name, axis in zip(scanned, axes, strict=True):
-        shape = inferred.get_shape(name)
+        shape = inferred_types.get_shape(name)
         if shape is not None:
             lengths.add(shape[axis])
             shape = (*shape[:axis], *shape[axis:][1:])
-        slices.append(make_tensor_type(inferred.get_element_type(name), shape))
+        slices.append(make_tensor_type(inferred_types.get_element_type(name), shape))
     if len(lengths - {None}) > 1:
         raise OperandMismatchError(f"scanned sequences have different lengths: {lengths}")
-    initial_types = [inferred.types[n] for n in carries]
-    final_types = _infer_body(inferred, get_node_attribute(node, "body"), [*initial_types, *slices])
+    initial_types = [inferred_types.types[n] for n in carries]
+    final_types = _infer_body(
+        inferred_types, get_node_attribute(node, "body"), [*initial_types, *slices]
+    )
     _check_carries(initial_types, final_types)
     length = lengths.pop() if len(lengths) == 1 else None
     return [
@@ -198,23 +202,28 @@ def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     ]
 
 
-def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer the output types of a `Loop` from its first iteration. Loop-carried values may grow, so
     an axis size is known only if the iteration does not change it. The loop-carried values
     determine the symbolic dimensions of the body.
     """
     body = get_node_attribute(node, "body")
-    counters, initial_types = list(body.input)[:2], [inferred.types[n] for n in node.input[2:]]
-    outer_lengths, inferred.lengths = (
-        inferred.lengths,
+    counters, initial_types = (
+        list(body.input)[:2],
+        [inferred_types.types[n] for n in node.input[2:]],
+    )
+    outer_lengths, inferred_types.lengths = (
+        inferred_types.lengths,
         _read_symbol_lengths(body.input[2:], initial_types),
     )
-    outer_unknown, inferred.unknown_lengths = inferred.unknown_lengths, []
-    if inferred.is_reached:
-        inferred.constants[counters[0].name] = np.array(0)
-    final_types = _infer_body(inferred, body, [*(v.type for v in counters), *initial_types])[1:]
-    inferred.check_unknown_lengths()
-    inferred.lengths, inferred.unknown_lengths = outer_lengths, outer_unknown
+    outer_unknown, inferred_types.unknown_lengths = inferred_types.unknown_lengths, []
+    if inferred_types.is_reached:
+        inferred_types.constants[counters[0].name] = np.array(0)
+    final_types = _infer_body(inferred_types, body, [*(v.type for v in counters), *initial_types])[
+        1:
+    ]
+    inferred_types.check_unknown_lengths()
+    inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
     # the inputs of the second iteration are these results: loop-carried values with a common
     # symbolic dimension must still agree
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
@@ -222,24 +231,26 @@ def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
     )
     carry_types = [join_types(a, b) for a, b in zip(initial_types, final_types, strict=False)]
-    iterations = _count_iterations(inferred, node, body)
+    iterations = _count_iterations(inferred_types, node, body)
     return [*carry_types, *(_stack_type(t, iterations) for t in final_types[len(initial_types) :])]
 
 
-def _count_iterations(inferred: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
+def _count_iterations(
+    inferred_types: InferredTypes, node: NodeProto, body: GraphProto
+) -> int | None:
     """Return the trip count of a `Loop` without early exit, or None for other loops."""
-    trip_count = inferred.constants.get(node.input[0])
+    trip_count = inferred_types.constants.get(node.input[0])
     condition = body.input[1].name
     is_constant = any(
         n.op_type == "Identity" and n.input[0] == condition
         for n in body.node
         if body.output[0].name in n.output
     )
-    initial_condition = inferred.constants.get(node.input[1])
+    initial_condition = inferred_types.constants.get(node.input[1])
     if (
         trip_count is None
         or initial_condition is None
-        or not (is_constant and initial_condition.all() and inferred.is_reached)
+        or not (is_constant and initial_condition.all() and inferred_types.is_reached)
     ):
         return None
     return int(trip_count)
