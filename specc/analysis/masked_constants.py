@@ -345,7 +345,7 @@ def compute_absorbing_result(
             return number
         case "div" if not is_right_operand and isinf(number) and lower_bound > 0:
             return number
-        case "max" | "min" if number == (inf if function_name == "max" else -inf):
+        case "max" | "min" if number == inf if function_name == "max" else number <= lower_bound:
             return number
     return None
 

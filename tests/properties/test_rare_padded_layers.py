@@ -49,6 +49,10 @@ LEAKS = {
         " ; {x} + sum(tanh(conv({p}3, out=4, kernel=2, padding=same) @ c{p}) * float({p}2)[..., none], axis=1)[:, none]",
         SIDES,
     ),
+    "the minimum of a mask and a number that may be negative": (
+        "min({weight}, tanh({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
     "a mask of the second of each pair": (
         f"{PAIRS}{{keep}}[:, 1:] & {{keep}}[:, 1:] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
         ("left", ""),
@@ -68,6 +72,10 @@ LEAKS = {
     ),
 }
 CLEAN = {
+    "the minimum of a mask and a number from 0 to 1": (
+        "min({weight}, sigmoid({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
     "a mask of pairs": (
         f"{PAIRS}{{keep}}[:, 1:] & {{keep}}[:, :-1] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
         SIDES,
