@@ -163,7 +163,7 @@ def test_missing_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import specc_torch"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.stderr.splitlines()[-1].startswith("ModuleNotFoundError: error[E0801]")
-    assert "extra `torch`" in told.stderr
+    assert "pip install -e '.[torch]'" in told.stderr
 
 
 HEAVY = {

@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "map": Command(
         "map",
-        "batch inference over a data set",
+        "run batch inference over a data set",
         "map dates.onnx orders.parquet --column text=source -o out/",
     ),
     "verify": Command(
@@ -91,7 +91,7 @@ COMMANDS = {
         "expand my.yaml -o whole.specc",
     ),
     "explain": Command(
-        "catalog_commands", "explain a diagnostic code, for example E0302", "explain E0302"
+        "catalog_commands", "print the description of a diagnostic code", "explain E0302"
     ),
     "list": Command(
         "catalog_commands",

@@ -119,7 +119,7 @@ def find_codebook_error(
     subject = "beam search" if kind == "beam" else f"`{name}`"
     return make_conflict_error(
         f"{subject} is not supported for a model with several codebooks",
-        ["use the strategy greedy or sample" if kind == "beam" else f"leave `{name}` out"],
+        ["use the strategy greedy or sample" if kind == "beam" else f"remove `{name}`"],
         span_by_name.get(name),
     )
 

@@ -165,7 +165,7 @@ def test_invalid_calibration_file(
     said = capsys.readouterr().err
     assert code in said
     # a JSON error suggests the format of a line, not that of an array
-    assert (code == "E0854") or "a line is `{" in said
+    assert (code == "E0854") or "each line must be an object such as `{" in said
     assert not list(tmp_path.glob("m*"))
 
 
@@ -178,7 +178,7 @@ HOLES[1, 0, 2, 3] = np.nan
 @pytest.mark.parametrize(
     ("spec", "arrays", "told"),
     [
-        ("bert", {"input_ids": IDS, "attention_mask": MASK}, "all of row [2]"),
+        ("bert", {"input_ids": IDS, "attention_mask": MASK}, "all positions of batch element [2]"),
         ("bert", {"input_ids": IDS[0]}, "has 1 axis"),
         ("bert", {"input_ids": IDS * 1.0}, "got float64"),
         ("bert", {"input_ids": IDS[:, :0]}, "`seq` is 0"),

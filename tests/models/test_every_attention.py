@@ -141,7 +141,7 @@ def test_the_selection_returns_the_selected_attentions(
         chosen = ["--scope", scope] if scope else []
         assert main([*words, *chosen]) == 0
         said = capsys.readouterr().err
-        assert f"plotted is `{scope or scopes[-1]}`" in said
+        assert f"plotted: `{scope or scopes[-1]}`" in said
         assert all(other in said for other in scopes)
         drawn[scope] = picture.read_bytes()
     assert drawn[""] == drawn[scopes[-1]]

@@ -112,7 +112,7 @@ def test_file_overrides_the_spec(tmp_path: Path) -> None:
     )  # fmt: skip
     theirs.save_pretrained(tmp_path)
     made = specc.compile(tmp_path, tmp_path / "m.onnx")
-    assert any("image preprocessing is read" in remark for remark in made.remarks)
+    assert any("image preprocessing settings are from" in remark for remark in made.remarks)
     ours = specc.load(tmp_path / "m.onnx")
     (name,) = made.model.graph.inputs
     for path in pictures(tmp_path)[:2]:

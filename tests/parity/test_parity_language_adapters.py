@@ -113,5 +113,5 @@ def test_vocabulary_size_mismatch_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0503") as caught:
         compiled(tmp_path, 13)
     # by the file that has them, and with the value that would fit
-    assert "adapter.fra.safetensors holds `lm_head" in str(caught.value)
+    assert "adapter.fra.safetensors contains `lm_head" in str(caught.value)
     assert f"--set vocab={WORDS}" in str(caught.value)

@@ -138,7 +138,7 @@ def _raise_invalid_file(path: str | Path, reason: str) -> NoReturn:
         f"`{escape_text(path)}` is not a file of word vectors",
         notes=[reason],
         helps=[
-            "in the GloVe format each line is a word and its values, separated by one "
-            "space between: `the 0.418 0.24968`"
+            "in the GloVe format each line is a word and its values, separated by "
+            "single spaces: `the 0.418 0.24968`"
         ],
     )
