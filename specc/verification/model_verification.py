@@ -26,15 +26,14 @@ from specc.runtime.random_inputs import (
     make_step_sampler,
 )
 from specc.verification.generation_verification import iterate_generated_rounds
+from specc.verification.half_rounding import HalfRoundingErrors
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
 from specc.verification.round_plans import iterate_round_inputs
 from specc.verification.rounding_errors import (
-    MAX_EXPLAINED_RATIO,
     PerturbedRun,
     check_float32_overflow,
-    compute_half_rounding_errors,
     compute_position_error_bounds,
     find_half_dtype,
     is_rounding_difference,
@@ -43,7 +42,6 @@ from specc.verification.rounding_errors import (
 from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
-    RELATIVE_TOLERANCE,
     ResultDifference,
     VerificationRound,
     compare_result,
@@ -155,9 +153,10 @@ class _ReferenceComparison:
         )
         mismatches = {n: d for n, d in differences.items() if d.description}
         if self.half_dtype:
-            note = _check_half_rounding(
-                self.half_dtype, self.graph, inputs, self.weights, expected, differences
+            errors = HalfRoundingErrors(
+                graph=self.graph, inputs=inputs, weights=self.weights, expected=expected
             )
+            note = _check_half_rounding(errors, results, differences, format_lengths(sizes))
             return replace(verification_round, note=note)
         if not mismatches:
             return replace(
@@ -212,26 +211,21 @@ def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
 
 
 def _check_half_rounding(
-    half_dtype: str,
-    graph: Graph,
-    inputs: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    expected: Mapping[str, Array],
+    rounding_errors: HalfRoundingErrors,
+    results: Mapping[str, Array],
     differences: Mapping[str, ResultDifference],
+    sizes_text: str,
 ) -> str:
     """Return a note on the error of results that are computed in 16 bits. Raise E0930 if rounding
     to 16 bits does not explain a difference, and E0980 if a value is out of range.
     """
-    rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
     for name, difference in differences.items():
-        max_error = max(RELATIVE_TOLERANCE, MAX_EXPLAINED_RATIO * rounding_errors[name])
-        if difference.relative_size > max_error:
-            rounding_note = (
-                f"rounding to {half_dtype} explains up to {rounding_errors[name]:.1e} here"
-            )
-            raise_error("E0930", difference.description, notes=[*difference.notes, rounding_note])
-    max_error = max(rounding_errors.values(), default=0.0)
-    return f", of which {half_dtype} explains {max_error:.1e}"
+        rounding_note = rounding_errors.explain_result(name, np.asarray(results[name]))
+        if difference.description and rounding_note:
+            notes = [*difference.notes, rounding_note, sizes_text]
+            raise_error("E0930", difference.description, notes=notes)
+    max_error = max((x.max(initial=0.0) for x in rounding_errors.changes.values()), default=0.0)
+    return f", of which {find_half_dtype(rounding_errors.graph)} explains {max_error:.1e}"
 
 
 def _raise_inconclusive(names: list[str]) -> NoReturn:

@@ -93,16 +93,24 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
 
 
-def compute_relative_change(perturbed: Array, baseline: Array) -> float:
-    """Return the maximum difference of a result relative to the largest magnitude of `baseline`.
-    For integers, return the fraction of elements that differ.
+def compute_position_changes(values: Array, baseline: Array) -> Array:
+    """Return the maximum difference at each position (all axes but the last), relative to the
+    largest magnitude of the baseline. It is infinite where only one of the values is finite.
+
+    For integers, return 1 at positions with a different element, and 0 elsewhere.
     """
-    if baseline.dtype.kind in "ib":
-        return float((perturbed != baseline).mean()) if baseline.size else 0.0
-    if _describe_nonfinite_difference(perturbed, baseline):
-        return np.inf
-    distances, largest = _compute_distances(perturbed, baseline)
-    return float(distances.max(initial=0)) / largest
+    if baseline.dtype.kind in "iub":
+        differences: Array = np.asarray(values != baseline, np.float64)
+    else:
+        baseline = _clip_to_dtype_range(baseline, values.dtype)
+        values = np.asarray(values, np.float64)
+        differences, largest = _compute_distances(values, baseline)
+        both_finite = np.isfinite(values) & np.isfinite(baseline)
+        equal = (values == baseline) | (np.isnan(values) & np.isnan(baseline))
+        differences = np.where(both_finite | equal, differences / largest, np.inf)
+    if differences.ndim > 1:
+        differences = differences.max(-1, initial=0)
+    return differences.reshape(-1)
 
 
 def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
