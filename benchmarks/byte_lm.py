@@ -39,7 +39,7 @@ HELD_BACK = 20
 """Every 20th file belongs to the validation set."""
 
 
-def texts() -> tuple[bytes, bytes]:
+def read_texts() -> tuple[bytes, bytes]:
     """Return training and validation text: Python sources without tests, help texts, the
     license. A zero byte precedes each text.
     """
@@ -52,26 +52,26 @@ def texts() -> tuple[bytes, bytes]:
     every += [topics[name].encode() for name in sorted(topics)]
     every += [p.read_bytes() for p in sorted(root.glob("LICENSE*"))]
     learned = [t for n, t in enumerate(every) if n % HELD_BACK]
-    return _joined(learned), _joined(every[::HELD_BACK])
+    return _join_texts(learned), _join_texts(every[::HELD_BACK])
 
 
-def _joined(texts: list[bytes]) -> bytes:
+def _join_texts(texts: list[bytes]) -> bytes:
     return b"".join(b"\0" + text for text in texts)
 
 
-def ids_of(text: bytes) -> Tensor:
+def encode_bytes(text: bytes) -> Tensor:
     """Return the bytes of a text as token ids i64[n]."""
     return torch.from_numpy(np.frombuffer(text, np.uint8).astype(np.int64))
 
 
-def windows(text: bytes, count: int, length: int) -> np.ndarray:
+def sample_windows(text: bytes, count: int, length: int) -> np.ndarray:
     """Return equally spaced windows of a text as token ids i64[count, length]."""
     starts = np.linspace(0, len(text) - length, count).astype(np.int64)
     ids = np.frombuffer(text, np.uint8).astype(np.int64)
     return np.stack([ids[s : s + length] for s in starts])
 
 
-def loss_of(model: Module, rows: Tensor) -> Tensor:
+def compute_loss(model: Module, rows: Tensor) -> Tensor:
     """Compute the loss in nats per byte. Matrix products use bfloat16; weights, norms and the
     softmax stay in float32.
     """
@@ -80,14 +80,14 @@ def loss_of(model: Module, rows: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, 1), rows[:, 1:].flatten())
 
 
-def held_back(model: Module, other: bytes) -> float:
+def compute_validation_loss(model: Module, other: bytes) -> float:
     """Compute the validation loss in bits per byte."""
-    rows = torch.from_numpy(windows(other, 64, LENGTH + 1))
+    rows = torch.from_numpy(sample_windows(other, 64, LENGTH + 1))
     with torch.no_grad():
-        return float(loss_of(model, rows)) / math.log(2)
+        return float(compute_loss(model, rows)) / math.log(2)
 
 
-def rate(done: float) -> float:
+def compute_learning_rate(done: float) -> float:
     """Return the learning rate factor at a fraction of the training time: linear warmup, then
     cosine decay to 0.02.
     """
@@ -97,14 +97,14 @@ def rate(done: float) -> float:
     return 0.02 + 0.98 * wave
 
 
-def shares(minutes: float) -> Iterator[float]:
+def iterate_time_fractions(minutes: float) -> Iterator[float]:
     """Yield the elapsed fraction of the training time at each step, until it reaches 1."""
     start = time.monotonic()
     while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
         yield done
 
 
-def optimizers_of(model: Module) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: Module) -> list[torch.optim.Optimizer]:
     """Return Muon (Jordan et al., 2024) for the linear layers, which needs fewer steps, and AdamW
     for the embedding and the norm weights.
     """
@@ -118,14 +118,14 @@ def optimizers_of(model: Module) -> list[torch.optim.Optimizer]:
 
 def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
     """Train the model in place for a number of minutes."""
-    optimizers = optimizers_of(model)
-    ids, source = ids_of(learned), torch.Generator().manual_seed(0)
-    for step, done in enumerate(shares(minutes)):
+    optimizers = make_optimizers(model)
+    ids, source = encode_bytes(learned), torch.Generator().manual_seed(0)
+    for step, done in enumerate(iterate_time_fractions(minutes)):
         for group in (g for o in optimizers for g in o.param_groups):
-            group["lr"] = RATE * rate(done)
+            group["lr"] = RATE * compute_learning_rate(done)
         starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=source)
         rows = torch.stack([ids[s : s + LENGTH + 1] for s in starts.tolist()])
-        loss = loss_of(model, rows)
+        loss = compute_loss(model, rows)
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -134,12 +134,12 @@ def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
         if step % SHOWN == SHOWN - 1:
             said = f"{float(loss.detach()) / math.log(2):.3f} bits a byte"
             print(
-                f"{step + 1}, {done:.0%}: {said}, held back {held_back(model, other):.3f}",
+                f"{step + 1}, {done:.0%}: {said}, held back {compute_validation_loss(model, other):.3f}",
                 flush=True,
             )
 
 
-def tokenizer() -> dict[str, object]:
+def make_tokenizer_json() -> dict[str, object]:
     """Return a byte-level `tokenizer.json`, which some programs require: byte n is token n."""
     from tokenizers import pre_tokenizers
 
@@ -167,7 +167,7 @@ def save(model: Module, out: Path) -> None:
     specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
     files = {
         "config.json": CONFIG,
-        "tokenizer.json": tokenizer(),
+        "tokenizer.json": make_tokenizer_json(),
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
     for name, content in files.items():
@@ -190,14 +190,14 @@ def main() -> None:
         parser.error(f"--out: {error}")
     specc_torch.check_output(given.out / "model.safetensors", force=True)
     torch.set_num_threads(given.threads)
-    learned, other = texts()
+    learned, other = read_texts()
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         model = specc_torch.module("llama", config=place, init=0, graph="decoder")
     count = sum(p.numel() for p in model.parameters())
     print(f"{count} parameters, {len(learned)} bytes, {len(other)} held back")
     train(model, learned, other, given.minutes)
-    print(f"held back {held_back(model, other):.3f} bits a byte")
+    print(f"held back {compute_validation_loss(model, other):.3f} bits a byte")
     save(model, given.out)
 
 

@@ -69,7 +69,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     return taken
 
 
-def of_specc(package: Path) -> Writer:
+def make_specc_writer(package: Path) -> Writer:
     """Run a specc package through the Python API."""
     import specc
 
@@ -98,7 +98,7 @@ class _Clock:
         """Do nothing at the end of generation."""
 
 
-def published(checkpoint: Path) -> Any:
+def load_published_model(checkpoint: Path) -> Any:
     """Load the transformers model in eager mode, with PyTorch's fused attention."""
     torch.set_num_threads(THREADS)
     return transformers.AutoModelForCausalLM.from_pretrained(
@@ -106,7 +106,7 @@ def published(checkpoint: Path) -> Any:
     ).eval()
 
 
-def of_transformers(model: Any, cache: str) -> Writer:
+def make_transformers_writer(model: Any, cache: str) -> Writer:
     """Run `generate` of transformers with the `dynamic` or `static` KV cache."""
 
     def write(ids: Ints, count: int) -> Trace:
@@ -207,7 +207,7 @@ def _width(said: int | str, path: Path) -> int:
     return width
 
 
-def of_export(path: Path) -> Writer:
+def make_export_writer(path: Path) -> Writer:
     """Run an exported decoder-with-past model in ONNX Runtime."""
     return traced(WithPast(path).start)
 
@@ -242,7 +242,7 @@ class OfGenai:
         self.process.communicate()
 
 
-def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
+def make_ctranslate2_writer(checkpoint: Path, out: Path, precision: str) -> Writer:
     """Run CTranslate2 on a checkpoint with a tokenizer, with batch size 1. Raise ImportError if it
     is not installed.
     """
@@ -268,7 +268,7 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
     return write
 
 
-def built_by_genai(
+def build_genai_model(
     python: str, checkpoint: Path, out: Path, precision: str = "fp32", extra: Sequence[str] = ()
 ) -> str:
     """Run the genai model builder on a checkpoint for the CPU, with extra options `key=value`;
@@ -288,7 +288,7 @@ def built_by_genai(
         ]
         command = [*builder, "-i", str(checkpoint), "-o", str(out)]
         options = ["--extra_options", *extra] if extra else []
-        return _failing([*command, *options])
+        return _run_and_get_error([*command, *options])
 
 
 def exported(checkpoint: Path, out: Path, opset: int) -> str:
@@ -296,10 +296,10 @@ def exported(checkpoint: Path, out: Path, opset: int) -> str:
     message, "" on success.
     """
     command = [sys.executable, str(HERE / "torch_export.py"), "past"]
-    return _failing([*command, str(checkpoint), str(out), str(opset)])
+    return _run_and_get_error([*command, str(checkpoint), str(out), str(opset)])
 
 
-def _failing(command: Sequence[str]) -> str:
+def _run_and_get_error(command: Sequence[str]) -> str:
     """Run a command; return the last line of stderr if it fails, else ""."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
@@ -309,7 +309,7 @@ INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
 """Input names of transformers, and of the specs."""
 
 
-def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_specc_translator(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
     """Run a specc package of an encoder-decoder model through the Python API."""
     import specc
 
@@ -328,7 +328,7 @@ def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
     return traced(start)
 
 
-def translate_whole(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_full_forward_translator(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
     """Run one graph without KV caches: every step processes the source and all previous tokens."""
     session = opened(path)
     taken = {i.name for i in session.get_inputs()}
@@ -371,10 +371,10 @@ class _BoundGraph:
         return dict(zip(names, binding.get_outputs(), strict=True))
 
 
-def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def make_three_graph_translator(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     """Run the three models that Optimum exports: encoder, decoder, decoder with past."""
     parts = ("encoder_model", "decoder_model", "decoder_with_past_model")
-    encoder, first, later = (_BoundGraph(_at(directory, part)) for part in parts)
+    encoder, first, later = (_BoundGraph(_find_part(directory, part)) for part in parts)
     hold = onnxruntime.OrtValue.ortvalue_from_numpy
 
     def start(ids: Ints) -> tuple[Ints, Step]:
@@ -394,7 +394,7 @@ def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     return traced(start)
 
 
-def _at(directory: Path, part: str) -> Path:
+def _find_part(directory: Path, part: str) -> Path:
     """Return the path of a model. Raise ValueError if the directory has other models."""
     path = directory / f"{part}.onnx"
     if not path.exists():

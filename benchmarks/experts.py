@@ -43,7 +43,7 @@ ALL = """repeat i in experts under "experts.{i}" collect parts {
   y = sum(parts)"""
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
         f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
@@ -54,25 +54,25 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         "| transformers | compiled as |\n|---|---|---|---|---|---|---|---|"
     )
     for experts, k in MIXTURES[:1] if quick else MIXTURES:
-        sessions = _sessions(experts, k, directory)
-        theirs = _published(experts, k)
+        sessions = _open_sessions(experts, k, directory)
+        theirs = _make_published_layer(experts, k)
         for length in ROWS[:2] if quick else ROWS:
             x = np.random.default_rng(0).normal(size=(1, length, WIDTH))
             given = {"x": x.astype(np.float32)}
-            calls = {form: _call(s, given) for form, s in sessions.items()}
+            calls = {form: _make_call(s, given) for form, s in sessions.items()}
             calls["transformers"] = theirs(given["x"])
-            times = measure.in_turn(calls, rounds)
+            times = measure.time_in_turn(calls, rounds)
             shown = [f"{min(times[form]) * 1e3:.2f}" for form in calls]
-            ours = "one by one" if experts <= _few() else "looped over"
+            ours = "one by one" if experts <= _get_max_unrolled_experts() else "looped over"
             yield f"| {experts} | {k} | {length} | {' | '.join(shown)} | {ours} |"
     yield ""
 
 
-def _few() -> int:
+def _get_max_unrolled_experts() -> int:
     return specc_onnx.get_target("ort-cpu").max_unrolled_experts
 
 
-def _sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
+def _open_sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
     """Open the variants of a mixture in ONNX Runtime."""
     found = {}
     forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
@@ -105,11 +105,11 @@ def _again(path: Path, few: int) -> Path:
     return made
 
 
-def _call(session: OrtModel, given: dict[str, np.ndarray]) -> Callable[[], object]:
+def _make_call(session: OrtModel, given: dict[str, np.ndarray]) -> Callable[[], object]:
     return lambda: session.run(given)
 
 
-def _published(experts: int, k: int) -> Callable[[np.ndarray], Callable[[], object]]:
+def _make_published_layer(experts: int, k: int) -> Callable[[np.ndarray], Callable[[], object]]:
     """Return Mixtral's MoE block of transformers in float32."""
     import torch
     from transformers import MixtralConfig

@@ -107,23 +107,25 @@ class Made:
     size: int
 
 
-def rows(directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> Iterator[str]:
+def iterate_report_lines(
+    directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield tables of compilation and of inference, with the goals."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
     made: dict[str, dict[str, Made]] = {}
     warm = ["compile", "numbers", "--graphs", "step", "-o", str(directory / "warm")]
-    measure.of_process([sys.executable, "-m", "specc", *warm], directory / "pyc")
+    measure.measure_process([sys.executable, "-m", "specc", *warm], directory / "pyc")
     for name in chosen:
         made[name] = _compiled(name, directory, quick, remarks)
-    yield from _compiling(made)
-    yield f"Other tools: {', '.join(_versions())}.\n"
+    yield from _format_compile_table(made)
+    yield f"Other tools: {', '.join(_list_versions())}.\n"
     yield from _running(made, rounds, remarks)
     yield from (f"* {remark}" for remark in remarks)
     yield ""
 
 
-def _versions() -> Iterator[str]:
+def _list_versions() -> Iterator[str]:
     """Yield the package versions in the environments of the tools."""
     packages = {
         "optimum": ("optimum-onnx", "transformers"),
@@ -158,17 +160,21 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
         try:
             # specc runs from sources; the other packages are installed with bytecode
             own = directory / "pyc" if tool in (OURS, LINKED) else None
-            cost = measure.of_process(command, own)
+            cost = measure.measure_process(command, own)
         except SystemExit as error:
-            said = _reason(str(error)).replace(str(directory), "…")
+            said = _extract_reason(str(error)).replace(str(directory), "…")
             remarks.append(f"{tool} does not support {name}: {said}")
             continue
-        size = _moved(checkpoint, before, out) if tool == LINKED else measure.size_of(out)
+        size = (
+            _move_new_files(checkpoint, before, out)
+            if tool == LINKED
+            else measure.measure_directory_size(out)
+        )
         found[tool] = Made(cost, out, size)
     return found
 
 
-def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
+def _move_new_files(checkpoint: Path, before: Set[Path], out: Path) -> int:
     """Move the files written next to the weights to another directory, so that the next tool
     finds the original checkpoint; return their size in bytes.
     """
@@ -176,17 +182,17 @@ def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
     out.mkdir()
     for path in set(checkpoint.iterdir()) - before:
         path.rename(out / path.name)
-    return measure.size_of(out)
+    return measure.measure_directory_size(out)
 
 
-def _reason(said: str) -> str:
+def _extract_reason(said: str) -> str:
     """Return the last line of a program's output that names an error."""
     lines = said.strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
     return (named or lines)[-1][:200]
 
 
-def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
+def _format_compile_table(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
     yield "### Compiling a checkpoint, random weights at real size\n"
     yield "| model | tool | time, s | CPU time, s | peak memory, MB | files, MB |"
     yield "|---|---|---|---|---|---|"
@@ -211,7 +217,7 @@ def _compiling(made: Mapping[str, Mapping[str, Made]]) -> Iterator[str]:
         best = min(others, key=lambda t: others[t].seconds)
         copied, linked = (others[best].seconds / tools[t].cost.seconds for t in (OURS, LINKED))  # fmt: skip
         share = tools[OURS].cost.megabytes / others[best].megabytes
-        word = measure.yes_or_no(copied >= GOAL_TIME and share <= GOAL_MEMORY)
+        word = measure.format_yes_or_no(copied >= GOAL_TIME and share <= GOAL_MEMORY)
         yield f"| {name} | {best} | {copied:.1f} | {linked:.1f} | {share:.2f} | {word} |"
     yield ""
 
@@ -251,18 +257,18 @@ def _readers(
         try:
             graphs[tool] = _reader(tool, one.directory)
         except (RuntimeError, StopIteration) as error:
-            remarks.append(f"the {name} model of {tool} does not run: {_line(error)}")
+            remarks.append(f"the {name} model of {tool} does not run: {_format_error(error)}")
     for batch in BATCHES:
         given = published.make_family_inputs(name, PROMPT, batch)
         calls = dict(_running_calls(f"{name}, {batch}", graphs, given, remarks))
         exact = calls[OURS]()
-        times = measure.in_turn(calls, rounds)
+        times = measure.time_in_turn(calls, rounds)
         for tool, took in times.items():
-            ratio = measure.ratio(times[OURS], took)
+            ratio = measure.estimate_ratio(times[OURS], took)
             told = [""] * 3
             if tool != OURS:
-                apart = _apart(calls[tool](), exact)
-                told = [str(ratio), measure.yes_or_no(ratio.no_worse), apart]
+                apart = _format_difference(calls[tool](), exact)
+                told = [str(ratio), measure.format_yes_or_no(ratio.no_worse), apart]
             yield (
                 f"| {name}, {batch} | {tool} | {statistics.median(took) * 1e3:.1f} | "
                 f"{told[0]} | | | {told[1]} | {told[2]} |"
@@ -286,7 +292,7 @@ def _running_calls(
         except Exception as error:
             if tool == OURS:
                 raise
-            remarks.append(f"the {what} model of {tool} does not run: {_line(error)}")
+            remarks.append(f"the {what} model of {tool} does not run: {_format_error(error)}")
         else:
             yield tool, call
 
@@ -294,7 +300,7 @@ def _running_calls(
 def _reader(tool: str, directory: Path) -> Reading:
     """Open the compiled model of a tool."""
     if tool == OURS:
-        return _our_reader(directory)
+        return _open_our_reader(directory)
     session = decoders.opened(next(directory.rglob("*.onnx")))
     names = [i.name for i in session.get_inputs()]
     first = session.get_outputs()[0].name
@@ -306,7 +312,7 @@ def _reader(tool: str, directory: Path) -> Reading:
     return reading
 
 
-def _our_reader(directory: Path) -> Reading:
+def _open_our_reader(directory: Path) -> Reading:
     model = specc.load(directory / "model.onnx", threads=decoders.THREADS).default_model
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
@@ -327,21 +333,21 @@ def _writers(
     given = published.make_family_inputs(name, PROMPT, 1)
     for tool, one in tools.items():
         try:
-            maker = _translator if translates else _decoder
+            maker = _make_translator if translates else _make_decoder
             writers[tool] = maker(tool, one.directory, given)
             writers[tool](_beginning(given, translates), 2)
         except (RuntimeError, StopIteration, KeyError, ValueError) as error:
             writers.pop(tool, None)
-            remarks.append(f"the {name} model of {tool} was not run: {_line(error)}")
-    traces = _in_turn(writers, _beginning(given, translates), rounds)
+            remarks.append(f"the {name} model of {tool} was not run: {_format_error(error)}")
+    traces = _measure_in_turn(writers, _beginning(given, translates), rounds)
     first = {t: [x.prefill for x in xs] for t, xs in traces.items()}
     steps = {t: [sum(x.steps) for x in xs] for t, xs in traces.items()}
     for tool, xs in traces.items():
         rate = (COUNT - 1) / statistics.median(steps[tool])
         told = ["", "", ""]
         if tool != OURS:
-            found = [measure.ratio(d[OURS], d[tool]) for d in (first, steps)]
-            told = [*map(str, found), measure.yes_or_no(all(r.no_worse for r in found))]
+            found = [measure.estimate_ratio(d[OURS], d[tool]) for d in (first, steps)]
+            told = [*map(str, found), measure.format_yes_or_no(all(r.no_worse for r in found))]
         same = "tokens" if np.array_equal(xs[0].tokens, traces[OURS][0].tokens) else "no"  # fmt: skip
         yield (
             f"| {name} | {tool} | {statistics.median(first[tool]) * 1e3:.1f} | {told[0]} | "
@@ -354,31 +360,33 @@ def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
     return np.ones((1, 1), np.int64) if translates else given["input_ids"]
 
 
-def _decoder(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _make_decoder(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     if tool == OURS:
-        return decoders.of_specc(directory)
-    return decoders.of_export(next(directory.rglob("*.onnx")))
+        return decoders.make_specc_writer(directory)
+    return decoders.make_export_writer(next(directory.rglob("*.onnx")))
 
 
-def _translator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
+def _make_translator(tool: str, directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
     if tool == OURS:
-        return decoders.translate_specc(directory, given)
+        return decoders.make_specc_translator(directory, given)
     if tool == "torch.onnx":
-        return decoders.translate_whole(directory / "model.onnx", given)
-    return decoders.translate_three(directory, given)
+        return decoders.make_full_forward_translator(directory / "model.onnx", given)
+    return decoders.make_three_graph_translator(directory, given)
 
 
-def _in_turn(writers: Mapping[str, Writer], ids: np.ndarray, rounds: int) -> dict[str, list[Trace]]:
+def _measure_in_turn(
+    writers: Mapping[str, Writer], ids: np.ndarray, rounds: int
+) -> dict[str, list[Trace]]:
     import generation
 
-    return generation.in_turn(writers, ids, COUNT, rounds)
+    return generation.measure_in_turn(writers, ids, COUNT, rounds)
 
 
-def _apart(x: np.ndarray, y: np.ndarray) -> str:
+def _format_difference(x: np.ndarray, y: np.ndarray) -> str:
     if x.shape != y.shape:
         return "different outputs"
     return f"{float(np.abs(x - y).max() / np.abs(y).max()):.0e}"
 
 
-def _line(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1][:200]

@@ -56,12 +56,12 @@ class Sizes:
 QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_count=3, tiny=True)
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield a table per model and batch size, with the ratio to the time for reading the weights."""
     sizes = QUICK if quick else Sizes(rounds=rounds)
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
-    bandwidth = memory(READ_AT_ONCE // (32 if quick else 1), 3 if quick else 10)
+    bandwidth = measure_memory_bandwidth(READ_AT_ONCE // (32 if quick else 1), 3 if quick else 10)
     yield (
         f"### Generating {sizes.count} tokens after {sizes.prompt}, greedy, fp32, "
         f"{decoders.THREADS} threads\n"
@@ -73,7 +73,7 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     )
     for name in ("gpt2", "llama"):
         checkpoint = saved(name, directory / f"{name}-generation", sizes.tiny)
-        writers, remarks = writers_of(name, checkpoint, directory)
+        writers, remarks = make_writers(name, checkpoint, directory)
         read = bytes_a_token(checkpoint)
         yield (
             f"{name}: each token reads {read / 1e6:.0f} MB of weights, which takes "
@@ -82,10 +82,10 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         yield from (f"{r}" for r in remarks)
         yield ""
         for batch in BATCHES:
-            yield from _table(name, batch, writers, sizes, read / bandwidth)
-        yield from _prefill(name, writers, sizes)
+            yield from _format_table(name, batch, writers, sizes, read / bandwidth)
+        yield from _measure_prefill(name, writers, sizes)
         if sizes.far > sizes.prompt:
-            extra = cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
+            extra = count_cache_bytes(checkpoint, sizes.far - sizes.prompt) / bandwidth
             yield (
                 f"Reading the KV caches of {sizes.far - sizes.prompt} more positions takes "
                 f"{extra * 1e3:.1f} ms.\n"
@@ -95,17 +95,17 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
                 writer.close()
 
 
-def _table(
+def _format_table(
     name: str, batch: int, writers: Mapping[str, Writer], sizes: Sizes, floor: float
 ) -> Iterator[str]:
     rng = np.random.default_rng(0)
     near, far = (
         rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far)
     )
-    traces = in_turn(writers, near, sizes.count, sizes.rounds)
+    traces = measure_in_turn(writers, near, sizes.count, sizes.rounds)
     # long contexts are measured only at batch size 1: with four, the prompts alone would take most
     # of an hour
-    long = in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
+    long = measure_in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
     yield (
@@ -117,9 +117,9 @@ def _table(
     ours = traces["specc"][0].tokens
     for n, ts in traces.items():
         rate = statistics.median(batch * len(t.steps) / sum(t.steps) for t in ts)
-        token = _token(ts, sizes.far_count)
-        later = f"{_token(long[n], sizes.far_count) * 1e3:.2f}" if long else "–"
-        ratio = "" if n == "specc" else str(measure.ratio(decode["specc"], decode[n]))
+        token = _compute_token_time(ts, sizes.far_count)
+        later = f"{_compute_token_time(long[n], sizes.far_count) * 1e3:.2f}" if long else "–"
+        ratio = "" if n == "specc" else str(measure.estimate_ratio(decode["specc"], decode[n]))
         same = np.array_equal(ts[0].tokens, ours)
         yield (
             f"| {n} | {statistics.median(t.prefill for t in ts) * 1e3:.1f} | "
@@ -129,27 +129,27 @@ def _table(
     yield ""
 
 
-def _prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
+def _measure_prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator[str]:
     """Measure the prefill time of a long prompt, until the first token."""
     vocab = 90 if sizes.tiny else 50000
     ids = np.random.default_rng(1).integers(0, vocab, (1, sizes.full))
-    traces = in_turn(writers, ids, 1, sizes.far_rounds)
+    traces = measure_in_turn(writers, ids, 1, sizes.far_rounds)
     took = {n: [t.prefill for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, a prompt of {sizes.full} tokens\n"
     yield "| | median ms | fastest ms | specc's time / its (95 % interval) |"
     yield "|---|---|---|---|"
     for n, times in took.items():
-        ratio = "" if n == "specc" else str(measure.ratio(took["specc"], times))
+        ratio = "" if n == "specc" else str(measure.estimate_ratio(took["specc"], times))
         yield (f"| {n} | {statistics.median(times) * 1e3:.1f} | {min(times) * 1e3:.1f} | {ratio} |")
     yield ""
 
 
-def _token(traces: list[Trace], count: int) -> float:
+def _compute_token_time(traces: list[Trace], count: int) -> float:
     """Return the seconds per token: the median over rounds for the first tokens after the prompt."""
     return statistics.median(s for t in traces for s in t.steps[: count - 1])
 
 
-def in_turn(
+def measure_in_turn(
     writers: Mapping[str, Writer], ids: np.ndarray, count: int, rounds: int
 ) -> dict[str, list[Trace]]:
     """Return the traces of each program per round. The programs alternate; each pauses first and
@@ -164,20 +164,24 @@ def in_turn(
     return traces
 
 
-def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, Writer], list[str]]:
+def make_writers(
+    name: str, checkpoint: Path, directory: Path
+) -> tuple[dict[str, Writer], list[str]]:
     """Return the available programs, and remarks about programs that are not available."""
     package = directory / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
-    writers: dict[str, Writer] = {"specc": decoders.of_specc(package)}
+    writers: dict[str, Writer] = {"specc": decoders.make_specc_writer(package)}
     remarks: list[str] = []
-    model = decoders.published(checkpoint)
+    model = decoders.load_published_model(checkpoint)
     # a static cache takes the same time, within the noise, but adds minutes to every run
-    writers["transformers"] = decoders.of_transformers(model, "dynamic")
+    writers["transformers"] = decoders.make_transformers_writer(model, "dynamic")
     out = directory / f"{name}-past.onnx"
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
         remarks.append(f"torch.onnx.export of {name} with past fails: {said}")
     else:
-        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = decoders.of_export(out)
+        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = (
+            decoders.make_export_writer(out)
+        )
     python = genai_python()
     if not python:
         return writers, [
@@ -185,14 +189,14 @@ def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, 
             "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.",
         ]
     built = directory / f"{name}-builder"
-    if said := decoders.built_by_genai(python, checkpoint, built):
+    if said := decoders.build_genai_model(python, checkpoint, built):
         remarks.append(
             f"The model builder of onnxruntime-genai does not support {name}: "
             f"{said.replace(str(checkpoint), name)}"
         )
     else:
         writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(python, built)
-        count, others = _nodes(package / "step.onnx"), _nodes(built / "model.onnx")
+        count, others = _count_nodes(package / "step.onnx"), _count_nodes(built / "model.onnx")
         remarks.append(
             f"A step of {name} is {count} nodes in specc's graph and {others} in the builder's, "
             "which turns and packs query and key inside of the attention and adds inside of "
@@ -204,7 +208,7 @@ def writers_of(name: str, checkpoint: Path, directory: Path) -> tuple[dict[str, 
     return writers, remarks
 
 
-def _nodes(path: Path) -> int:
+def _count_nodes(path: Path) -> int:
     """Return the operator types of a graph."""
     import onnx
 
@@ -226,7 +230,7 @@ def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) ->
         "--target",
         target,
     ]
-    measure.of_process([*command, "--weights", str(checkpoint), "-o", str(out)])
+    measure.measure_process([*command, "--weights", str(checkpoint), "-o", str(out)])
 
 
 def genai_python() -> str:
@@ -240,7 +244,7 @@ def saved(name: str, directory: Path, tiny: bool) -> Path:
     which the model builder requires.
     """
     torch.manual_seed(0)
-    made = _model(name, tiny)
+    made = _make_model(name, tiny)
     with torch.no_grad():
         for key, weight in made.named_parameters():
             if weight.dim() > 1:
@@ -248,11 +252,11 @@ def saved(name: str, directory: Path, tiny: bool) -> Path:
                 weight.mul_(1.0 if table else 3.0)
     made.eval().save_pretrained(directory, safe_serialization=True)
     if name == "llama":
-        tokenizer(made.config.vocab_size).save_pretrained(directory)
+        make_tokenizer(made.config.vocab_size).save_pretrained(directory)
     return directory
 
 
-def _model(name: str, tiny: bool) -> Any:
+def _make_model(name: str, tiny: bool) -> Any:
     if name == "gpt2":
         small = (
             {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100, "n_positions": 64}
@@ -270,7 +274,7 @@ def _model(name: str, tiny: bool) -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
-def tokenizer(vocab: int) -> Any:
+def make_tokenizer(vocab: int) -> Any:
     """Return a tokenizer whose words are decimal numbers."""
     from tokenizers import Tokenizer, models
 
@@ -278,7 +282,7 @@ def tokenizer(vocab: int) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0")
 
 
-def memory(size: int, rounds: int) -> float:
+def measure_memory_bandwidth(size: int, rounds: int) -> float:
     """Measure the memory bandwidth in bytes/s: the fastest sum of an array of `size` bytes by two
     threads.
     """
@@ -305,7 +309,7 @@ def bytes_a_token(checkpoint: Path) -> int:
     return 4 * sum(math.prod(shape) for name, shape in shapes.items() if "wpe" not in name)
 
 
-def cache_bytes(checkpoint: Path, past: int) -> int:
+def count_cache_bytes(checkpoint: Path, past: int) -> int:
     """Return the bytes of the fp32 KV cache of one sequence with `past` positions."""
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     return 2 * 4 * past * config.num_hidden_layers * config.hidden_size

@@ -56,7 +56,7 @@ TINY = (
 )
 
 
-def tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+def iterate_tensors(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return the tensor names and shapes of a Llama checkpoint."""
     wide, hidden = sizes.wide, sizes.hidden
     yield "model.embed_tokens.weight", (sizes.words, wide)
@@ -90,7 +90,7 @@ def write(sizes: Sizes, directory: Path) -> int:
     (directory / "config.json").write_text(json.dumps(config))
     header: dict[str, object] = {}
     at = 0
-    for name, shape in tensors(sizes):
+    for name, shape in iterate_tensors(sizes):
         end = at + prod(shape) * (4 if sizes.dtype == "F32" else 2)
         header[name] = {"dtype": sizes.dtype, "shape": shape, "data_offsets": [at, end]}
         at = end
@@ -102,26 +102,26 @@ def write(sizes: Sizes, directory: Path) -> int:
     return at
 
 
-def warmed(file: Path) -> None:
+def warm_file_cache(file: Path) -> None:
     """Read a file once, so that it is in the page cache."""
     with file.open("rb") as opened:
         while opened.read(CHUNK):
             pass
 
 
-def row(sizes: Sizes, directory: Path) -> str:
+def format_row(sizes: Sizes, directory: Path) -> str:
     """Return the compile time and memory of a checkpoint as a table row: as a model with linked
     weights, and as a package of all graphs.
     """
     place = directory / sizes.dtype
     size = write(sizes, place)
-    warmed(place / "model.safetensors")
+    warm_file_cache(place / "model.safetensors")
     cells = []
     for what in (
         ["-o", str(directory / f"{sizes.dtype}.onnx")],
         ["--graphs", "all", "-o", str(directory / f"{sizes.dtype}-all")],
     ):
-        cost = measure.of_process([*SPECC, "compile", str(place), *what])
+        cost = measure.measure_process([*SPECC, "compile", str(place), *what])
         cells.append(f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB")
     return f"| {sizes.name} | {size / 1e9:.2f} GB | {' | '.join(cells)} | {sizes.goal:.0f} s |"
 
@@ -136,13 +136,13 @@ def main() -> None:
         "--directory", help="where to work (default: the system's temporary folder)"
     )
     args = parser.parse_args()
-    print(f"{measure.machine()}\n")
+    print(f"{measure.describe_machine()}\n")
     print(
         "| Llama | weights | one graph: wall, processor, memory | every graph | goal |\n|---|---|---|---|---|"
     )
     for sizes in TINY if args.tiny else LARGE:
         with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-            print(row(sizes, Path(directory)), flush=True)
+            print(format_row(sizes, Path(directory)), flush=True)
 
 
 if __name__ == "__main__":
@@ -161,7 +161,7 @@ NOISE = 2**25
 """Number of random values; the weights repeat them."""
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the cost of compilation and the generation speed."""
     yield "### A Llama with 7 B parameters in int4\n"
     named = os.environ.get("SPECC_SEVEN", "")
@@ -183,23 +183,23 @@ def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
     size = save(sizes, checkpoint, NOISE // 64 if quick else NOISE)
     command = [sys.executable, "-m", "specc", "compile", str(checkpoint)]
     options = ["--quantize", "int4", "--calibration-samples", "0", "--graphs", "step"]
-    cost = measure.of_process([*command, *options, "-o", str(package)])
+    cost = measure.measure_process([*command, *options, "-o", str(package)])
     shutil.rmtree(checkpoint)
     rate = size / 1e6 / cost.seconds
-    made = measure.size_of(package)
+    made = measure.measure_directory_size(package)
     yield "| | | goal | goal reached |\n|---|---|---|---|"
     yield f"| checkpoint in bfloat16 | {size / 1e9:.2f} GB | | |"
     yield f"| package | {made / 1e9:.2f} GB | | |"
     yield f"| compile time, round to nearest | {cost.seconds:.0f} s | | |"
-    yield f"| checkpoint throughput | {rate:.0f} MB/s | {RATE} MB/s | {measure.yes_or_no(rate >= RATE)} |"
+    yield f"| checkpoint throughput | {rate:.0f} MB/s | {RATE} MB/s | {measure.format_yes_or_no(rate >= RATE)} |"
     peak = cost.megabytes
-    yield f"| peak memory | {peak:.0f} MB | {PEAK} MB | {measure.yes_or_no(peak <= PEAK)} |\n"
+    yield f"| peak memory | {peak:.0f} MB | {PEAK} MB | {measure.format_yes_or_no(peak <= PEAK)} |\n"
 
 
 def _written(package: Path, rounds: int) -> Iterator[str]:
-    write = decoders.of_specc(package)
+    write = decoders.make_specc_writer(package)
     ids = np.random.default_rng(0).integers(5, 900, (1, PROMPT))
-    traces = generation.in_turn({"specc": write}, ids, COUNT, rounds)["specc"]
+    traces = generation.measure_in_turn({"specc": write}, ids, COUNT, rounds)["specc"]
     rate = statistics.median(len(t.steps) / sum(t.steps) for t in traces)
     first = statistics.median(t.prefill for t in traces)
     yield (
@@ -208,8 +208,8 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
     )
     # four bytes per value
     needed, there = (
-        4e-9 * sum(math.prod(shape) for _, shape in tensors(SEVEN)),
-        measure.memory() / 1e9,
+        4e-9 * sum(math.prod(shape) for _, shape in iterate_tensors(SEVEN)),
+        measure.get_peak_memory() / 1e9,
     )
     if needed > there:
         yield (

@@ -28,7 +28,7 @@ REFERENCES = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}
 """The weights of specc that 16-bit weights are compared with; other weights have the same name."""
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield tables for a short and a long prompt with two threads, and one thread's CPU times."""
     yield "### Loading and running a Llama with 134 M parameters in a new process\n"
     checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)
@@ -84,9 +84,11 @@ def format_table(
         ratios = {}
         for key in ("first", "step"):
             times = [[run[key + suffix] for run in each] for each in (ours, found[name])]
-            ratios[key] = "" if program == "specc" else str(measure.ratio(*times))
+            ratios[key] = "" if program == "specc" else str(measure.estimate_ratio(*times))
         path = Path(model.partition(":")[0])
-        size = (measure.size_of(path) if path.is_dir() else path.stat().st_size) / 1e6
+        size = (
+            measure.measure_directory_size(path) if path.is_dir() else path.stat().st_size
+        ) / 1e6
         yield (
             f"| {name} | {size:.0f} | {best['first' + suffix]:.2f} | {ratios['first']} "
             f"| {best['peak']:.0f} | {best['peak'] / size:.2f} "
@@ -107,7 +109,7 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
     }.items():
         package = directory / f"loading-{name.replace(' ', '-')}"
         command = [sys.executable, "-m", "specc", "compile", "llama", "--graphs", "step", *options]
-        measure.of_process([*command, "--weights", str(checkpoint), "-o", str(package)])
+        measure.measure_process([*command, "--weights", str(checkpoint), "-o", str(package)])
         runs[f"specc, {name}"] = (sys.executable, "specc", str(package))
     python = generation.genai_python() or sys.executable * bool(find_spec("onnxruntime_genai"))
     if python:
@@ -115,7 +117,7 @@ def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
         generation.compiled("llama", checkpoint, package, "genai", "onnx")
         runs["onnxruntime-genai, specc's package, float32"] = (python, "genai", str(package))
         package = directory / "loading-genai-int4"
-        if error := decoders.built_by_genai(python, checkpoint, package, "int4"):
+        if error := decoders.build_genai_model(python, checkpoint, package, "int4"):
             remarks.append(f"The model builder of onnxruntime-genai fails: {error}")
         else:
             runs["onnxruntime-genai, 4 bits"] = (python, "genai", str(package))

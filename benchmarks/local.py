@@ -43,7 +43,7 @@ MASKS = (
 GOAL = {("window(64)", 4096): "8 × faster, below 60 MB"}
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the tables of local attention and of GPT-2."""
     yield (
         "### Local attention: 8 heads of 64, batch 1, 2 threads, milliseconds: fastest "
@@ -52,14 +52,14 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     yield "| mask | rows | in blocks | all at once | times faster | MB in blocks | MB at once | goal |"
     yield "|---|---|---|---|---|---|---|---|"
     for mask, lengths in MASKS:
-        paths = _both(mask, directory)
+        paths = _compile_variants(mask, directory)
         for length in lengths[-1:] if quick else lengths:
-            yield _row(mask, length, paths, rounds)
+            yield _format_row(mask, length, paths, rounds)
     yield ""
     yield from _long_text(directory, rounds)
 
 
-def _both(mask: str, directory: Path) -> dict[str, Path]:
+def _compile_variants(mask: str, directory: Path) -> dict[str, Path]:
     """Compile an attention with blocked and with dense masks; return both paths."""
     spec = directory / "seen.specc"
     spec.write_text(SPEC, encoding="utf-8")
@@ -73,14 +73,14 @@ def _both(mask: str, directory: Path) -> dict[str, Path]:
     return paths
 
 
-def _row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
+def _format_row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
     sessions = {form: open_ort_model(path, threads=2) for form, path in paths.items()}
-    given = _given(length)
-    times = measure.in_turn(
-        {form: _call(session, given) for form, session in sessions.items()}, rounds
+    given = _make_inputs(length)
+    times = measure.time_in_turn(
+        {form: _make_call(session, given) for form, session in sessions.items()}, rounds
     )
     ours, theirs = (min(times[form]) * 1e3 for form in ("blocks", "whole"))
-    memory = [_memory(paths[form], length) for form in ("blocks", "whole")]
+    memory = [_measure_memory(paths[form], length) for form in ("blocks", "whole")]
     goal = GOAL.get((mask, length), "")
     return (
         f"| {mask} | {length} | {ours:.2f} | {theirs:.2f} | {theirs / ours:.1f} | "
@@ -88,17 +88,17 @@ def _row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
     )
 
 
-def _call(session: OrtModel, given: Mapping[str, np.ndarray]) -> Callable[[], object]:
+def _make_call(session: OrtModel, given: Mapping[str, np.ndarray]) -> Callable[[], object]:
     return lambda: session.run(given)
 
 
-def _given(length: int) -> dict[str, np.ndarray]:
+def _make_inputs(length: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shape = (1, length, WIDTH)
     return {name: rng.normal(size=shape).astype(np.float32) for name in "qkv"}
 
 
-def _memory(path: Path, length: int) -> str:
+def _measure_memory(path: Path, length: int) -> str:
     """Return the additional peak memory of a run in MB, measured in a separate process."""
     command = [sys.executable, __file__, str(path), str(length)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -117,9 +117,9 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
         published.save_model("gpt2", checkpoint)
     ours, theirs = checkpoint / "ours.onnx", directory / "gpt2-theirs.onnx"
     command = ["-m", "specc", "compile", "gpt2", "--weights", str(checkpoint)]
-    measure.of_process([sys.executable, *command, "-o", str(ours)])
+    measure.measure_process([sys.executable, *command, "-o", str(ours)])
     export = [sys.executable, str(Path(__file__).with_name("torch_export.py")), "logits"]
-    measure.of_process([*export, "gpt2", str(checkpoint), str(theirs)])
+    measure.measure_process([*export, "gpt2", str(checkpoint), str(theirs)])
     given = published.MODELS["gpt2"].inputs((1, TEXT))
     loaded, session = specc.load(ours, threads=2).default_model, decoders.opened(theirs)
     eager = published.load_published_model("gpt2", checkpoint)
@@ -133,7 +133,7 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
         with torch.inference_mode():
             return eager(*tensors)
 
-    times = measure.in_turn(
+    times = measure.time_in_turn(
         {
             "specc": lambda: loaded.session.run(given),
             "torch.onnx.export": lambda: session.run(None, other),
@@ -155,15 +155,15 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
 
 def main(path: str, length: str) -> None:
     """Print the additional memory of one run in MB."""
-    session, given = open_ort_model(Path(path), threads=2), _given(int(length))
-    short = _given(2)
+    session, given = open_ort_model(Path(path), threads=2), _make_inputs(int(length))
+    short = _make_inputs(2)
     session.run(short)
-    before = _most()
+    before = _get_peak_memory()
     session.run(given)
-    print(f"{(_most(reset=False) - before) / 1e6:.0f}")
+    print(f"{(_get_peak_memory(reset=False) - before) / 1e6:.0f}")
 
 
-def _most(*, reset: bool = True) -> int:
+def _get_peak_memory(*, reset: bool = True) -> int:
     """Return the peak memory since the last call with `reset`, in bytes (Linux)."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")

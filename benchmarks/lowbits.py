@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 import transformers
 from decoders import Writer
-from measure import Goal, goals
+from measure import Goal, format_goals
 
 import specc
 
@@ -102,7 +102,7 @@ READERS = (
 )
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the tables of generation and of forward passes, with their goals."""
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
@@ -118,7 +118,7 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     for reader in READERS:
         yield from _reading(reader, directory, rounds, quick, wanted)
     yield ""
-    yield from goals(wanted)
+    yield from format_goals(wanted)
 
 
 # --- models that write ----------------------------------------------------------------
@@ -130,13 +130,13 @@ def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[s
     vocab = 90 if quick else 50000
     # CTranslate2 requires token names, also for bos and eos
     count_all = 100 if quick else 50257
-    names = generation.tokenizer(count_all)
+    names = generation.make_tokenizer(count_all)
     names.bos_token = names.eos_token = str(count_all - 1)
     names.save_pretrained(checkpoint)
     writers, sizes, remarks = _writers(name, checkpoint, directory)
     prompt, count = (8, 4) if quick else (PROMPT, COUNT)
     ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
-    traces = generation.in_turn(writers, ids, count, rounds)
+    traces = generation.measure_in_turn(writers, ids, count, rounds)
     yield (f"### {name}: {count} tokens after {prompt}, greedy, {decoders.THREADS} threads\n")
     yield from (f"{remark}\n" for remark in remarks)
     yield (
@@ -152,12 +152,12 @@ def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[s
         tokens = ts[0].tokens[0]
         same = sum(a == b for a, b in zip(tokens, first, strict=False))
         yield (
-            f"| {n} | {rate:.1f} | {_faster(written, n)} | "
-            f"{statistics.median(read[n]) * 1e3:.1f} | {_faster(read, n)} | "
+            f"| {n} | {rate:.1f} | {_format_speedup(written, n)} | "
+            f"{statistics.median(read[n]) * 1e3:.1f} | {_format_speedup(read, n)} | "
             f"{sizes[n] / 1e6:.3g} | {same} of {len(first)} |"
         )
     yield ""
-    yield from goals(_goals_of_writing(name, written, read, sizes))
+    yield from format_goals(_goals_of_writing(name, written, read, sizes))
     for writer in writers.values():
         if isinstance(writer, decoders.OfGenai):
             writer.close()
@@ -212,12 +212,15 @@ def _writers(
     for kind in (*KINDS, ALL_4):
         out = directory / f"{name}-{kind}"
         # the speed does not depend on the int4 calibration
-        specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_options(kind))
-        writers[kind], sizes[kind] = decoders.of_specc(out), measure.size_of(out)
+        specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_make_options(kind))
+        writers[kind], sizes[kind] = (
+            decoders.make_specc_writer(out),
+            measure.measure_directory_size(out),
+        )
     out = directory / f"{name}-ctranslate2"
     try:
-        writers[CTRANSLATE2] = decoders.of_ctranslate2(checkpoint, out, "int8")
-        sizes[CTRANSLATE2] = measure.size_of(out)
+        writers[CTRANSLATE2] = decoders.make_ctranslate2_writer(checkpoint, out, "int8")
+        sizes[CTRANSLATE2] = measure.measure_directory_size(out)
     except ImportError:
         remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
     python = generation.genai_python()
@@ -226,11 +229,14 @@ def _writers(
         return writers, sizes, remarks
     for number, (peer, extra) in enumerate(GENAI.items()):
         out = directory / f"{name}-genai-int4-{number}"
-        if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
+        if said := decoders.build_genai_model(python, checkpoint, out, "int4", extra):
             told = said.replace(str(checkpoint), name)
             remarks.append(f"{peer} does not support {name}: {told}")
         else:
-            writers[peer], sizes[peer] = decoders.OfGenai(python, out), measure.size_of(out)
+            writers[peer], sizes[peer] = (
+                decoders.OfGenai(python, out),
+                measure.measure_directory_size(out),
+            )
     return writers, sizes, remarks
 
 
@@ -247,19 +253,19 @@ def _reading(
     calls: dict[str, Callable[[], Any]] = {}
     sizes: dict[str, int] = {}
     for kind in (*KINDS, *reader.kinds):
-        model, sizes[kind] = _model(reader, directory, kind, config)
-        given = _given(reader, model.manifest.graph)
+        model, sizes[kind] = _make_model(reader, directory, kind, config)
+        given = _make_inputs(reader, model.manifest.graph)
         prepared = model.prepare_inputs(given)
         calls[kind] = _run(model, prepared, reader.result)
     peer = "quantize_dynamic (int8)"
     calls[peer], sizes[peer] = _dynamic(reader, directory, config, prepared)
     exact = calls["float32"]()
-    angles = {kind: _angle(call(), exact) for kind, call in calls.items()}
-    times = measure.in_turn(calls, rounds)
+    angles = {kind: _compute_angle(call(), exact) for kind, call in calls.items()}
+    times = measure.time_in_turn(calls, rounds)
     for kind, took in times.items():
         yield (
             f"| {reader.name} | {kind} | {statistics.median(took) * 1e3:.1f}, "
-            f"{min(took) * 1e3:.1f} | {_faster(times, kind)} | {angles[kind]:.1e} | "
+            f"{min(took) * 1e3:.1f} | {_format_speedup(times, kind)} | {angles[kind]:.1e} | "
             f"{sizes[kind] / 1e6:.3g} |"
         )
     if reader.faster:
@@ -273,14 +279,16 @@ def _reading(
         wanted.append(Goal(title, angles[peer], angles["int8"], at_most=True))
 
 
-def _model(
+def _make_model(
     reader: Reader, directory: Path, kind: str, config: Mapping[str, object]
 ) -> tuple[Any, int]:
     """Load a model; return it with the size of its files in bytes."""
     out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
-        specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
-    return specc.load(out / "m.onnx", threads=decoders.THREADS).default_model, measure.size_of(out)
+        specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_make_options(kind))
+    return specc.load(
+        out / "m.onnx", threads=decoders.THREADS
+    ).default_model, measure.measure_directory_size(out)
 
 
 def _dynamic(
@@ -306,14 +314,14 @@ def _dynamic(
     session = onnxruntime.InferenceSession(str(out / "m.onnx"), options)
     names = {i.name for i in session.get_inputs()}
     given = {n: v for n, v in prepared.items() if n in names}
-    return lambda: session.run([reader.result], given)[0], measure.size_of(out)
+    return lambda: session.run([reader.result], given)[0], measure.measure_directory_size(out)
 
 
 def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
     return lambda: model.session.run(prepared)[result]
 
 
-def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
+def _make_inputs(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
     """Return random inputs, the same for every quantization kind; all other inputs have
     defaults.
     """
@@ -329,23 +337,23 @@ def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
     return given
 
 
-def _angle(x: np.ndarray, y: np.ndarray) -> float:
+def _compute_angle(x: np.ndarray, y: np.ndarray) -> float:
     """Return 1 - cosine similarity."""
     a, b = (v.astype(np.float64).ravel() for v in (x, y))
     return max(0.0, 1 - float(a @ b) / float(np.sqrt((a @ a) * (b @ b))))
 
 
-def _options(kind: str) -> dict[str, Any]:
+def _make_options(kind: str) -> dict[str, Any]:
     """Return the options of `specc.compile` for a quantization kind."""
     if kind == "float32":
         return {}
     if kind == ALL_4:
-        return {**_options("int4"), "lm_head_bits": 4, "quantize_all": True}
+        return {**_make_options("int4"), "lm_head_bits": 4, "quantize_all": True}
     return {"quantize": kind, **({"calibration_samples": 0} if kind == "int4" else {})}
 
 
-def _faster(times: Mapping[str, list[float]], name: str) -> str:
+def _format_speedup(times: Mapping[str, list[float]], name: str) -> str:
     """Format the speedup over float32."""
     if name == "float32":
         return ""
-    return str(measure.ratio(times["float32"], times[name]))
+    return str(measure.estimate_ratio(times["float32"], times[name]))

@@ -82,21 +82,21 @@ class Table:
     call: Callable[[Any, Sequence[Any]], object]
 
 
-def rows(directory: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
+def iterate_report_lines(directory: Path, count: int, quick: bool, only: str = "") -> Iterator[str]:
     """Yield all tables, with `count` rows or fewer for slower models."""
     if only in ("", "dates"):
-        yield from _table(_dates(directory, count))
+        yield from _run_table(_dates(directory, count))
     if only in ("", "bert"):
-        yield from _table(_bert(directory, max(count // 10, 8), quick, USUAL))
+        yield from _run_table(_bert(directory, max(count // 10, 8), quick, USUAL))
     if only in ("", "long"):
         table = _bert(directory, max(count // 50, 8), quick, LONG)
-        yield from _table(table)
-        yield from _memory(table)
+        yield from _run_table(table)
+        yield from _measure_memory(table)
     if only in ("", "texts"):
         yield from _refilled(directory, max(count // 20, 8))
 
 
-def _table(table: Table) -> Iterator[str]:
+def _run_table(table: Table) -> Iterator[str]:
     """Yield the table of one model: all ways to process its rows."""
     count = len(table.rows)
     yield f"### {table.title}: {count} rows\n"
@@ -104,10 +104,10 @@ def _table(table: Table) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     model = specc.load(table.model, threads=1)
     some = table.rows[: min(ALONE, count)]
-    one = _rate(len(some), lambda: [table.call(model, [row]) for row in some])
+    one = _measure_rate(len(some), lambda: [table.call(model, [row]) for row in some])
     yield f"| one call per row | {one:.0f} | | | | | | |"
-    fixed = _rate(count, lambda: _batches(table, model))
-    yield f"| batches of {TOGETHER}, in order | {fixed:.0f} | | | {_waste(table)} | | | |"
+    fixed = _measure_rate(count, lambda: _run_batches(table, model))
+    yield f"| batches of {TOGETHER}, in order | {fixed:.0f} | | | {_format_padding_waste(table)} | | | |"
     ways: dict[str, dict[str, Any]] = {
         "map, in this process": {"engine": "serial"},
         "map, 1 process": {"workers": 1},
@@ -118,16 +118,16 @@ def _table(table: Table) -> Iterator[str]:
         ways["map, Ray, 2 actors"] = {"engine": "ray", "workers": 2}
     best = 0.0
     for name, more in ways.items():
-        report = _mapped(table, name, more)
+        report = _run_job(table, name, more)
         best = max(best, report.rows_per_second)
-        yield _row(name, report, int(more.get("workers", 1)))
+        yield _format_row(name, report, int(more.get("workers", 1)))
     yield f"\n`map` is {best / one:.0f} times as fast as one call per row (goal for `dates`: 10 times)."
     if count > FEWEST:
-        yield f"{_beyond(table):.1%} of the CPU time is overhead beyond the model itself (goal: at most 5%)."
+        yield f"{_compute_overhead(table):.1%} of the CPU time is overhead beyond the model itself (goal: at most 5%)."
     yield ""
 
 
-def _row(name: str, report: JobReport, workers: int) -> str:
+def _format_row(name: str, report: JobReport, workers: int) -> str:
     work = report.seconds - report.startup_seconds
     beyond = work * workers / report.compute_seconds - 1
     expected = "" if report.predicted_seconds is None else f"{report.predicted_seconds:.1f}"
@@ -137,11 +137,11 @@ def _row(name: str, report: JobReport, workers: int) -> str:
     )
 
 
-def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> JobReport:
-    return run_job(_job(table, name, more))
+def _run_job(table: Table, name: str, more: Mapping[str, Any]) -> JobReport:
+    return run_job(_make_job(table, name, more))
 
 
-def _job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
+def _make_job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
     out = table.data.parent / f"{table.data.stem} {name}"
     return JobRequest(
         model=str(table.model),
@@ -167,11 +167,11 @@ def _timed(work: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-def _beyond(table: Table) -> float:
+def _compute_overhead(table: Table) -> float:
     """Return the CPU time outside the model (reading, encoding, batching, writing) as a share of
     the CPU time in the model. The first block is not counted.
     """
-    job = _job(table, "timed", {})
+    job = _make_job(table, "timed", {})
     plan, out = plan_job(job), Path(job.out)
     shutil.rmtree(out, ignore_errors=True)
     plan.write(out)
@@ -188,7 +188,7 @@ def _beyond(table: Table) -> float:
     return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1
 
 
-def _memory(table: Table) -> Iterator[str]:
+def _measure_memory(table: Table) -> Iterator[str]:
     """Yield the memory that the formula predicts for batches of the longest rows."""
     formulas = CostFormulas.from_graph(specc.load(table.model).manifest.graph)
     limit, longest = BatchLimits().max_bytes, max(map(len, table.rows))
@@ -200,18 +200,18 @@ def _memory(table: Table) -> Iterator[str]:
     yield f"\nWithin {limit >> 20} MB there may be {most} rows of {longest}.\n"
 
 
-def _rate(count: int, call: Callable[[], object]) -> float:
+def _measure_rate(count: int, call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return count / (time.perf_counter() - began)
 
 
-def _batches(table: Table, model: Any) -> None:
+def _run_batches(table: Table, model: Any) -> None:
     for n in range(0, len(table.rows), TOGETHER):
         table.call(model, table.rows[n : n + TOGETHER])
 
 
-def _waste(table: Table) -> str:
+def _format_padding_waste(table: Table) -> str:
     lengths = [len(row) for row in table.rows]
     places = 0
     for n in range(0, len(lengths), TOGETHER):
@@ -230,7 +230,7 @@ def _dates(directory: Path, count: int) -> Table:
     return Table(
         title="Converting dates with `dates` (a package)",
         model=directory / "dates",
-        data=_written(directory / "dates.jsonl", "text", texts),
+        data=_write_column(directory / "dates.jsonl", "text", texts),
         name="source",
         column="text",
         rows=texts,
@@ -272,15 +272,15 @@ def _bert(directory: Path, count: int, quick: bool, lengths: Lengths) -> Table:
     return Table(
         title=f"{lengths.least} to {lengths.most} token ids to scores (BERT base, random weights)",
         model=directory / "bert.onnx",
-        data=_written(directory / f"bert {lengths.most}.jsonl", "ids", ids),
+        data=_write_column(directory / f"bert {lengths.most}.jsonl", "ids", ids),
         name="input_ids",
         column="ids",
         rows=ids,
-        call=_embedded,
+        call=_compute_embeddings,
     )
 
 
-def _embedded(model: Any, some: Sequence[list[int]]) -> object:
+def _compute_embeddings(model: Any, some: Sequence[list[int]]) -> object:
     longest = max(map(len, some))
     ids = [row + [0] * (longest - len(row)) for row in some]
     keep = [[True] * len(row) + [False] * (longest - len(row)) for row in some]
@@ -309,16 +309,16 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
         len(some) * (int(some.max()) - 1 + PROMPT) for some in np.split(want, range(32, count, 32))
     )
     used = int(want.sum()) + count * (PROMPT - 1)
-    fixed = _rate(count, lambda: [*generate_in_batches(writer, enumerate(texts), 32)])
+    fixed = _measure_rate(count, lambda: [*generate_in_batches(writer, enumerate(texts), 32)])
     yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
     batch = make_continuous_batch(writer, 32)
-    ours = _rate(count, lambda: [*batch.generate(enumerate(texts))])
+    ours = _measure_rate(count, lambda: [*batch.generate(enumerate(texts))])
     share = batch.processed_tokens / batch.valid_tokens - 1
     yield f"| places are filled | {ours:.1f} | {batch.processed_tokens} | {share:.0%} |"
     yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.processed_tokens:.1f} times fewer rows.\n"
 
 
-def _written(path: Path, column: str, values: Sequence[object]) -> Path:
+def _write_column(path: Path, column: str, values: Sequence[object]) -> Path:
     lines = (json.dumps({"id": n, column: v}) + "\n" for n, v in enumerate(values))
     path.write_text("".join(lines), encoding="utf-8")
     return path
@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--only", default="", choices=["dates", "bert", "long", "texts"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        for line in rows(Path(directory), given.rows, given.quick, given.only):
+        for line in iterate_report_lines(Path(directory), given.rows, given.quick, given.only):
             print(line, flush=True)
 
 

@@ -53,7 +53,7 @@ class Ratio:
         return self.low <= 1.0
 
 
-def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each call in `rounds` rounds; every other round runs the calls in
     reverse order.
     """
@@ -69,7 +69,7 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
     return times
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
+def estimate_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
     """Return the median of `ours` divided by the median of `theirs`. The bootstrap samples rounds,
     since both sides of a round have the same noise.
     """
@@ -94,7 +94,7 @@ class Cost:
     megabytes: float
 
 
-def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
+def measure_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
     """Run a command and measure its process.
 
     `compiled` is the directory for Python bytecode, since installed packages have bytecode too.
@@ -116,19 +116,19 @@ def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
     return Cost(seconds, processor, kibibytes * 1024 / 1e6)
 
 
-def memory() -> int:
+def get_peak_memory() -> int:
     """Return the memory of the machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Describe cores, memory and package versions on one line."""
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
     # not every benchmark needs all packages
     there = [name for name in packages if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
-        f"{len(os.sched_getaffinity(0))} cores, {memory() / 1e9:.0f} GB; Python "
+        f"{len(os.sched_getaffinity(0))} cores, {get_peak_memory() / 1e9:.0f} GB; Python "
         f"{python_version()}, {versions}"
     )
 
@@ -137,7 +137,7 @@ MARK = re.compile(r"^<!-- (\w+) -->\n", re.MULTILINE)
 """An HTML comment before each section of the results that names its benchmark."""
 
 
-def replaced(page: str, sections: Mapping[str, str], order: Iterable[str]) -> str:
+def replace_sections(page: str, sections: Mapping[str, str], order: Iterable[str]) -> str:
     """Replace sections of the page of results. Sections that are not in `order`, and text before
     the first mark, are removed.
     """
@@ -169,18 +169,18 @@ class Goal:
         return f"| {self.title} | {side} {self.wanted:.3g} | {self.found:.3g} | {word} |"
 
 
-def goals(given: Iterable[Goal]) -> Iterator[str]:
+def format_goals(given: Iterable[Goal]) -> Iterator[str]:
     """Yield a table of goals; nothing without goals."""
     lines = [str(goal) for goal in given]
     if lines:
         yield from ("| goal | | measured | |", "|---|---|---|---|", *lines, "")
 
 
-def yes_or_no(value: bool) -> str:
+def format_yes_or_no(value: bool) -> str:
     """Format a boolean for a table."""
     return "yes" if value else "no"
 
 
-def size_of(directory: Path) -> int:
+def measure_directory_size(directory: Path) -> int:
     """Return the bytes of the files in a directory."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

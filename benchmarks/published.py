@@ -175,7 +175,7 @@ def save_family(name: str, directory: Path, quick: bool) -> Path:
     made = family.model(config).eval()
     made.save_pretrained(directory, safe_serialization=True)
     sides = {
-        "tokenizer.json": byte_lm.tokenizer(),
+        "tokenizer.json": byte_lm.make_tokenizer_json(),
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
     for file, content in sides.items():

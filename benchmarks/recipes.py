@@ -17,7 +17,7 @@ import byte_lm
 import decoders
 import generation
 import numpy as np
-from measure import Goal, goals
+from measure import Goal, format_goals
 from numpy.typing import NDArray
 
 import specc
@@ -54,24 +54,24 @@ class Loss:
     divergence: float
     same: float
     bits: float
-    size: int
+    measure_size: int
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield the table and the goal; no times are measured, so there are no rounds."""
     checkpoint = _checkpoint(directory, quick)
     count, length = (4, 64) if quick else (TEXTS, LENGTH)
-    ids = byte_lm.windows(byte_lm.texts()[1], count, length)
+    ids = byte_lm.sample_windows(byte_lm.read_texts()[1], count, length)
     exact, losses, remarks = None, {}, []
-    for name, made in _models(checkpoint, directory, remarks):
+    for name, made in _make_models(checkpoint, directory, remarks):
         logits, size = made
-        found = _log_softmax(logits(ids))
+        found = _compute_log_softmax(logits(ids))
         exact = found if exact is None else exact
-        losses[name] = _loss(exact, found, ids, size)
-    yield from _table(losses, remarks, ids.size)
+        losses[name] = _compute_loss(exact, found, ids, size)
+    yield from _format_table(losses, remarks, ids.size)
 
 
-def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator[str]:
+def _format_table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator[str]:
     yield (
         "### Quantization error of a Llama with 10.7 million parameters, trained on the bytes of "
         f"Python's documentation, on {places} held-out bytes\n"
@@ -89,10 +89,10 @@ def _table(losses: dict[str, Loss], remarks: list[str], places: int) -> Iterator
     if ours and theirs:
         share = ours.divergence / theirs.divergence
         title = f"{GOAL[0]}: KL divergence / that of {GOAL[1]}"
-        yield from goals([Goal(title, 0.5, share, at_most=True)])
+        yield from format_goals([Goal(title, 0.5, share, at_most=True)])
 
 
-def _models(
+def _make_models(
     checkpoint: Path, directory: Path, remarks: list[str]
 ) -> Iterator[tuple[str, tuple[Callable[[NDArray[np.int64]], Logits], int]]]:
     """Yield each model by name: a function from ids to logits, and the size of its files in bytes.
@@ -102,20 +102,23 @@ def _models(
         out = directory / f"recipe-{n}"
         specc.compile(checkpoint, out / "m.onnx", weights_as="copy", **options)
         with specc.load(out / "m.onnx") as model:
-            yield name, (lambda ids, m=model: m.run(input_ids=ids)["logits"], size(out))
+            yield name, (lambda ids, m=model: m.run(input_ids=ids)["logits"], measure_size(out))
     python = generation.genai_python()
     if not python:
         remarks.append("onnxruntime-genai is not there: `make readers`.")
         return
     for n, (name, extra) in enumerate(THEIRS.items()):
         out = directory / f"recipe-genai-{n}"
-        if said := decoders.built_by_genai(python, checkpoint, out, "int4", extra):
+        if said := decoders.build_genai_model(python, checkpoint, out, "int4", extra):
             remarks.append(f"{name} fails: {said}")
             continue
         graph = decoders.WithPast(out / "model.onnx")
         yield (
             name,
-            (lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0], size(out)),
+            (
+                lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0],
+                measure_size(out),
+            ),
         )
 
 
@@ -136,13 +139,13 @@ def _checkpoint(directory: Path, quick: bool) -> Path:
     return named
 
 
-def _log_softmax(logits: NDArray[Any]) -> Logits:
+def _compute_log_softmax(logits: NDArray[Any]) -> Logits:
     wide = logits.astype(np.float64)
     wide -= wide.max(-1, keepdims=True)
     return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
 
 
-def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
+def _compute_loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> Loss:
     """Compare the log-probabilities `found` and `exact`, [sequences, positions, vocabulary]."""
     divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
     same = (exact.argmax(-1) == found.argmax(-1)).mean()
@@ -150,7 +153,7 @@ def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> L
     return Loss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
 
 
-def size(directory: Path) -> int:
+def measure_size(directory: Path) -> int:
     """Return the size of weights and graphs in bytes, without tokenizer files."""
     kinds = {".onnx", ".data", ".safetensors"}
     return sum(p.stat().st_size for p in directory.rglob("*") if p.suffix in kinds)

@@ -36,7 +36,7 @@ class LanguageModel(torch.nn.Module):
         return self.decoder(self.rnn(self.encoder(ids))[0])
 
 
-def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Yield a table row per model and batch size."""
     torch.set_num_threads(2)
     yield "### Recurrent models: ms (median, fastest), 2 threads\n"
@@ -55,15 +55,15 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         for batch in (1, 16):
             ids = np.random.default_rng(0).integers(0, VOCAB, (batch, STEPS))
             given = {"ids": ids, "keep": np.ones(ids.shape, bool)}
-            yield _row(
+            yield _format_row(
                 spec, batch, model, given, theirs, torch.from_numpy(ids), rounds, quick, cost
             )
-    yield from _search(directory, rounds, quick)
-    yield from _delta_rule(directory, rounds)
+    yield from _measure_search(directory, rounds, quick)
+    yield from _measure_delta_rule(directory, rounds)
     yield ""
 
 
-def _search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
+def _measure_search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     """Measure the full forward pass of RNNsearch with 30 source and 30 target tokens; the eager
     model is the module of the spec after `split_scan`.
     """
@@ -75,7 +75,7 @@ def _search(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
     words = {"source": rng.integers(1, VOCAB, (16, 30)), "target": rng.integers(1, VOCAB, (16, 30))}
     given = words | {"source_keep": np.ones((16, 30), bool)}
     tensors = {n: torch.from_numpy(v) for n, v in given.items()}
-    yield _row(
+    yield _format_row(
         "rnnsearch", 16, model, given, lambda g: theirs(**g)["logits"], tensors, rounds, True, cost
     )
 
@@ -92,7 +92,7 @@ graph main(q: float[batch, n, {HEADS}, {STATE}], k: float[batch, n, {HEADS}, {ST
 """
 
 
-def _delta_rule(directory: Path, rounds: int) -> Iterator[str]:
+def _measure_delta_rule(directory: Path, rounds: int) -> Iterator[str]:
     """Compare a gated delta rule layer over 512 positions with the chunked implementation of
     transformers.
     """
@@ -110,7 +110,7 @@ def _delta_rule(directory: Path, rounds: int) -> Iterator[str]:
     def chunked(tensors: list[torch.Tensor]) -> torch.Tensor:
         return torch_chunk_gated_delta_rule(*tensors, use_qk_l2norm_in_kernel=True)[0]
 
-    yield _row("gated delta rule", 1, model, given, chunked, tensors, rounds, True, cost)
+    yield _format_row("gated delta rule", 1, model, given, chunked, tensors, rounds, True, cost)
 
 
 def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
@@ -127,7 +127,7 @@ def _compiled(spec: str, directory: Path, sets: dict[str, int]) -> tuple[Any, tu
     )
 
 
-def _row(
+def _format_row(
     name: str, batch: int, model: Any, given: dict[str, np.ndarray], theirs: Callable[[Any], torch.Tensor],
     ids: Any, rounds: int, quick: bool, cost: tuple[float, float],
 ) -> str:  # fmt: skip
@@ -146,8 +146,8 @@ def _row(
                 Exception
             ) as error:  # it may raise different exceptions; the table reports the failure
                 print(f"torch.compile of {name}: {type(error).__name__}")
-        times = measure.in_turn(calls, rounds)
-    found = measure.ratio(times["specc"], times["eager"])
+        times = measure.time_in_turn(calls, rounds)
+    found = measure.estimate_ratio(times["specc"], times["eager"])
     shown = {n: f"{statistics.median(t) * 1e3:.1f}, {min(t) * 1e3:.1f}" for n, t in times.items()}
     took = f"{cost[0]:.1f} | {cost[1]:.1f}"
     return (

@@ -10,13 +10,13 @@ from benchmarks import measure
 def test_alternating_order_after_a_warmup_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     seen: list[str] = []
-    times = measure.in_turn({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2)
+    times = measure.time_in_turn({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2)
     assert "".join(seen) == "aabb" + "bbaa"
     assert {name: len(found) for name, found in times.items()} == {"a": 2, "b": 2}
 
 
 def test_ratio_of_medians() -> None:
-    found = measure.ratio([2.0, 2.0, 9.0], [1.0, 1.0, 1.0])
+    found = measure.estimate_ratio([2.0, 2.0, 9.0], [1.0, 1.0, 1.0])
     assert found.value == 2.0
     assert found.low == 2.0
     assert not found.no_worse
@@ -24,7 +24,7 @@ def test_ratio_of_medians() -> None:
 
 def test_common_noise_cancels() -> None:
     slow = [1.0, 2.0, 3.0, 4.0] * 5
-    found = measure.ratio([t * 0.9 for t in slow], slow)
+    found = measure.estimate_ratio([t * 0.9 for t in slow], slow)
     assert (found.low, found.high) == (pytest.approx(0.9), pytest.approx(0.9))
 
 
@@ -34,11 +34,11 @@ def test_no_worse_if_the_interval_contains_one() -> None:
 
 
 def test_process_cost() -> None:
-    cost = measure.of_process([sys.executable, "-c", "x = bytearray(64 << 20)"])
+    cost = measure.measure_process([sys.executable, "-c", "x = bytearray(64 << 20)"])
     assert cost.megabytes > 64
     assert cost.seconds > 0
 
 
 def test_failed_process_stops_the_benchmark() -> None:
     with pytest.raises(SystemExit, match="no such thing"):
-        measure.of_process([sys.executable, "-c", "raise SystemExit('no such thing')"])
+        measure.measure_process([sys.executable, "-c", "raise SystemExit('no such thing')"])

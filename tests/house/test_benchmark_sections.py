@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import Goal, goals, replaced
+from benchmarks.measure import Goal, format_goals, replace_sections
 
 PAGE = "# Results\n\n<!-- a -->\n### A\n\nold\n\n<!-- b -->\n### B\n\nkept\n"
 
@@ -17,26 +17,30 @@ MODULES = ("families", "generation", "loading", "lowbits", "recipes", "large_mod
 @pytest.mark.parametrize("name", MODULES)
 def test_signature_of_benchmark_modules(name: str) -> None:
     """Parse the modules only, because their dependencies are not installed."""
-    assert f'_module("{name}")' in (HERE / "run.py").read_text(encoding="utf-8")
+    assert f'_make_section_runner("{name}")' in (HERE / "run.py").read_text(encoding="utf-8")
     module = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
-    (rows,) = (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "rows")
-    asked = len(rows.args.args) - len(rows.args.defaults)
-    assert asked <= 3 <= len(rows.args.args)
+    (function,) = (
+        n
+        for n in module.body
+        if isinstance(n, ast.FunctionDef) and n.name == "iterate_report_lines"
+    )
+    required = len(function.args.args) - len(function.args.defaults)
+    assert required <= 3 <= len(function.args.args)
 
 
 def test_section_replaces_the_former_one() -> None:
-    page = replaced(PAGE, {"a": "### A\n\nnew"}, ["a", "b"])
+    page = replace_sections(PAGE, {"a": "### A\n\nnew"}, ["a", "b"])
     assert page == PAGE.replace("old", "new")
-    assert replaced(page, {}, ["a", "b"]) == page
+    assert replace_sections(page, {}, ["a", "b"]) == page
 
 
 def test_section_order_and_removal() -> None:
-    page = replaced(PAGE, {"c": "### C"}, ["c", "b"])
+    page = replace_sections(PAGE, {"c": "### C"}, ["c", "b"])
     assert page == "# Results\n\n<!-- c -->\n### C\n\n<!-- b -->\n### B\n\nkept\n"
 
 
 def test_page_without_marks_is_rewritten() -> None:
-    assert replaced("# Results\n\nby hand\n", {"a": "x"}, ["a"]).count("by hand") == 0
+    assert replace_sections("# Results\n\nby hand\n", {"a": "x"}, ["a"]).count("by hand") == 0
 
 
 def test_goal_limits() -> None:
@@ -44,8 +48,8 @@ def test_goal_limits() -> None:
     assert not Goal("faster", 2.3, 2.29).reached
     assert Goal("size", 0.27, 0.27, at_most=True).reached
     assert not Goal("size", 0.27, 0.28, at_most=True).reached
-    assert list(goals([])) == []
-    assert list(goals([Goal("size", 0.27, 0.3, at_most=True)]))[2:] == [
+    assert list(format_goals([])) == []
+    assert list(format_goals([Goal("size", 0.27, 0.3, at_most=True)]))[2:] == [
         "| size | at most 0.27 | 0.3 | not reached |",
         "",
     ]

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.parity
 def test_equal_tokens_with_a_time_for_each(tmp_path: Path) -> None:
     checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
     generation.compiled("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
-    model = decoders.published(checkpoint)
+    model = decoders.load_published_model(checkpoint)
     writers = {
-        "specc": decoders.of_specc(tmp_path / "package"),
-        "dynamic": decoders.of_transformers(model, "dynamic"),
-        "static": decoders.of_transformers(model, "static"),
+        "specc": decoders.make_specc_writer(tmp_path / "package"),
+        "dynamic": decoders.make_transformers_writer(model, "dynamic"),
+        "static": decoders.make_transformers_writer(model, "static"),
     }
     ids = np.random.default_rng(0).integers(0, 90, (2, 5))
     made = {name: writer(ids, 6) for name, writer in writers.items()}
@@ -39,5 +39,5 @@ def test_bytes_read_per_token(tmp_path: Path) -> None:
     vocab, width, layers = 100, 64, 2
     block = 12 * width * width + 13 * width
     assert generation.bytes_a_token(checkpoint) == 4 * (vocab * width + layers * block + 2 * width)
-    assert generation.cache_bytes(checkpoint, 10) == 4 * 2 * 10 * width * layers
-    assert generation.memory(2**20, 2) > 0
+    assert generation.count_cache_bytes(checkpoint, 10) == 4 * 2 * 10 * width * layers
+    assert generation.measure_memory_bandwidth(2**20, 2) > 0
