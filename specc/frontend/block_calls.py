@@ -51,7 +51,7 @@ def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis, and another
-    operand or a dynamic length of `dims` has a larger size for this name.
+    operand or a symbolic dimension of `dims` has a larger size for this name.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -76,7 +76,7 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
-    """Return the declared name of the first axis, or "" if a config value determines its length."""
+    """Return the declared name of the first axis, or "" if a config value determines its size."""
     match param.type.dims, value:
         case (ast.Name(path=name), *_), Tensor(shape=(_, _, *_)):
             return "" if name == "_" or name in env.names or name in env.config else name
@@ -117,7 +117,9 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 
 
 def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
-    """Return the scope of a block's body: the names and values of its file."""
+    """Return the scope in which the body of a block is elaborated: the names and values of its
+    file.
+    """
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
     bound = _find_bound_env(target)
@@ -134,8 +136,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # Blocks of the same file, or of its base spec, use the caller's dynamic lengths; std declares
-    # none. The dynamic lengths of a used file are bound by operands: its `batch` may be `batch * 2`
+    # Blocks of the same file, or of its base spec, use the caller's symbolic dimensions; std
+    # declares none. Those of a used file are bound by operands: its `batch` may be `batch * 2`
     # here.
     if not is_same_file:
         env.dynamic_lengths = None if module.is_standard else {}
@@ -184,8 +186,8 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """A context in which a block is on the call stack. Raise E0210 if the call is recursive, and
-    E0110 if the depth exceeds `MAX_BLOCK_DEPTH`.
+    """A context manager that puts a block on the call stack. Raise E0210 if the call is recursive,
+    and E0110 if the depth exceeds `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
     # the key includes the location, because two files may have blocks with the same name
@@ -356,7 +358,7 @@ def _raise_missing_return(block: ast.Block) -> NoReturn:
 def check_block_results(
     context: Context, block: ast.Block, returned: Returned | None, env: Env
 ) -> Results:
-    """Check the returned values against the declared results and return them."""
+    """Check the returned values against the declared result types and return them."""
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
     if len(spans) != len(values):  # one expression with several results
@@ -372,8 +374,8 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Name the results of a scope for `--tap`: `a.b` is the first result, and `a.b:weights` is the
-    result with the name `weights`.
+    """Record names of the results of a scope for `--tap`: `a.b` is the first result, and
+    `a.b:weights` is the result with the name `weights`.
     """
     if env.scope == caller.scope or not env.scope:
         return

@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """Return `outputs` with position ids of a dynamic length replaced by `Range` ops.
+    """Return `outputs` with position ids of a dynamic axis replaced by `Range` ops.
 
     `body_nodes` are the nodes that depend on the loop, in creation order.
     """
@@ -50,7 +50,7 @@ def _replace_values(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """Return the dynamic length of the axis whose indices `node` computes, or None."""
+    """Return the dynamic size of the axis whose indices `node` computes, or None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -66,8 +66,9 @@ def extract_body_graph(
 ) -> tuple[Graph, list[Value]]:
     """Return the nodes between loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the length `length_symbol`, which exists only in the body, belong to the
-    body, too. `start_index` is the number of nodes that existed before the body was elaborated.
+    Nodes with an axis of the symbolic size `length_symbol`, which exists only in the body, belong
+    to the body, too. `start_index` is the number of nodes that existed before the body was
+    elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
@@ -152,18 +153,18 @@ def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Val
 def _find_dependent_nodes(
     builder: GraphBuilder, leaves: Iterable[Value], start_index: int, length: str
 ) -> dict[Node, None]:
-    """Return, in graph order, every node that depends on any of `leaves` or has an axis of length
+    """Return, in graph order, every node that depends on any of `leaves` or has an axis of size
     `length`.
 
     The leaves are created with the body, so that only nodes after the first `start_index` can
-    depend on them. Nodes that depend only on the length may come from an earlier body,
-    since equal nodes are shared.
+    depend on them. Nodes that depend only on this size may come from an earlier body, because equal
+    nodes are shared.
     """
     dependent_values, length_values = set(leaves), set[Value]()
     dependent_nodes: dict[Node, None] = {}
     earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
     new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
-    # nodes of earlier bodies with this length precede the new nodes
+    # nodes of earlier bodies with this size precede the new nodes
     for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):
         results = builder.nodes[node]
         if any(a in dependent_values for a in node.args):
@@ -178,7 +179,7 @@ def _find_dependent_nodes(
 
 
 def _has_length(value: Value, length: str) -> bool:
-    """Return True if the length of any axis of the value contains the symbol `length`."""
+    """Return True if the size of any axis of the value contains the symbolic dimension `length`."""
     return bool(length) and any(length in d.symbols() for d in value.type.shape)
 
 
@@ -188,8 +189,8 @@ ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i3
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """The early exit of a loop: the loop-carried flag that marks finished batch elements, and its
-    index among the carries.
+    """The early exit of a loop: the loop-carried boolean that marks finished batch elements, and
+    its index among the loop-carried values.
     """
 
     carry_index: int
@@ -262,11 +263,11 @@ class EarlyExit:
 
 
 def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) -> EarlyExit | None:
-    """Return the early exit of a loop with `until`, or None; `initial_carries` are the carries
-    before the first iteration.
+    """Return the early exit of a loop with `until`, or None; `initial_carries` are the initial
+    loop-carried values.
 
     Raise E0729 unless the condition is `all(name)` of a loop-carried boolean tensor, and E0730 if
-    another carry lacks the axes of this tensor.
+    another loop-carried value lacks the axes of this tensor.
     """
     match statement.until:
         case None:
@@ -276,8 +277,8 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
         case _:
             name = ""
     span = statement.until.span
-    # a value that is not carried is the same in all iterations, so the loop would end immediately
-    # or never
+    # a value that is not loop-carried is the same in all iterations, so the loop would end
+    # immediately or never
     if name not in initial_carries:
         title = "`until` expects `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a loop-carried value"

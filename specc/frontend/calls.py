@@ -58,8 +58,8 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument for a parameter that accepts these kinds, including bare choice values
-    and functions that are called later.
+    """Evaluate an argument for a parameter that accepts these kinds, including choice values by
+    name, and functions that are not called here.
     """
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
@@ -68,7 +68,7 @@ def evaluate_argument(
     ):
         return word
     value = _evaluate_by_kinds(context, expr, kinds, env)
-    # the error is already reported, so no diagnostic is raised
+    # the error has already been reported, so no diagnostic is raised
     if value is POISON:
         raise Failed
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
@@ -117,8 +117,8 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Raise an error unless an op attribute is known at compile time or is a config value that is
-    still a symbol.
+    """Raise an error if the value of an op attribute is known only at run time; a config value that
+    is still a symbol is allowed.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(

@@ -25,7 +25,7 @@ class JsonScalar:
     span: Span
 
     def to_plain(self) -> Json:
-        """Return the value as plain data."""
+        """Return the value as a Python value."""
         return self.value
 
 
@@ -37,7 +37,7 @@ class JsonList:
     span: Span
 
     def to_plain(self) -> Json:
-        """Return the items as plain values."""
+        """Return the items as Python values."""
         return [item.to_plain() for item in self.items]
 
 
@@ -50,7 +50,7 @@ class JsonMember:
 
     @property
     def span(self) -> Span:
-        """The span from the key to the end of the value."""
+        """The span from the start of the key to the end of the value."""
         return self.key.extend_to(self.value.span)
 
     @property
@@ -114,7 +114,7 @@ class JsonObject:
                 yield from member.value.iterate_members(f"{prefix}{key}.")
 
     def to_plain(self) -> dict[str, Json]:
-        """Return the members as plain values."""
+        """Return the members as Python values."""
         return {key: member.value.to_plain() for key, member in self.members.items()}
 
 
@@ -168,11 +168,11 @@ _LITERAL_VALUES: dict[str, bool | float | None] = {
     "-Infinity": -math.inf,
 }
 _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
-"""The JSON literals for literals of other languages, by lowercase spelling."""
+"""The JSON literals that correspond to literals of other languages, by lowercase spelling."""
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
-    """Decode a config file. Raise E0410 if it is not text."""
+    """Decode the bytes of a config file. Raise E0410 if they are not text."""
     if foreign := identify_foreign_file(data[:64], name):
         raise_error("E0410", f"`{name}` is not a config file but {foreign[0]}", helps=[foreign[1]])
     try:
@@ -375,7 +375,7 @@ def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
         if not math.isfinite(value):
             raise_invalid_number("too large for a floating-point number", span)
         return value
-    # the length is checked first, because `int` is slow for a million digits
+    # the number of digits is checked first, because `int` is slow for a million digits
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
         raise_invalid_number("not less than 2^53", span)
     return int(text)

@@ -85,9 +85,9 @@ class ConfigReader:
     If `is_symbolic` is set, integers are symbols. If `derives_integers` is set, integers whose
     default is computed from other fields, e.g. `side = image / patch`, have this expression as
     value instead of a new symbol. `trial_values` are the values of fields that determine the
-    structure. `steps` counts the steps of all elaborations. `path` is the path of this config in
-    the config of the using spec, or "". `max_length` is the maximum sequence length if RoPE
-    frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
+    structure of the graph. `steps` counts the steps of all elaborations. `path` is the path of this
+    config in the config of the using spec, or "". `max_length` is the maximum sequence length if
+    RoPE frequencies depend on it, or 0 to use the value of the spec or file. `is_training` keeps
     operations of training mode, such as dropout.
     """
 
@@ -179,8 +179,8 @@ def _evaluate_single(
     values, config.json, symbol, default.
 
     In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with other
-    values are found. Fields of other types usually determine the structure, so they keep their
-    default.
+    values are found. Fields of other types usually determine the structure of the graph, so they
+    keep their default.
     """
     context, reader = evaluation.context, evaluation.reader
     if path in evaluation.assigned:

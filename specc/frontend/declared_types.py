@@ -1,4 +1,6 @@
-"""Check values against declared types: compile-time kinds, and tensor types that bind lengths."""
+"""Check values against declared types: compile-time kinds, and tensor types that bind
+dimensions.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +67,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """The description of a value for messages, its location, and the called block."""
+    """A description of the value for messages, its location, and the block that is called."""
 
     description: str
     span: Span | None
@@ -121,7 +123,7 @@ def convert_to_declared_type(
         return resolve_hf_activation(context, value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
     if type.name == "float" and isinstance(converted, Dim):
-        return convert_to_float(context, converted, span)  # an integer length, float expected
+        return convert_to_float(context, converted, span)  # an integer size, float expected
     _check_function_name(type, converted, value_context)
     return converted
 
@@ -182,9 +184,9 @@ messages. Blocks are always allowed.
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
-    """Return the type of a graph input. Raise E0202 for undeclared lengths."""
+    """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
-    # report all undeclared lengths at once, because usually the whole `dims` line is missing
+    # report all undeclared dimensions at once, because usually the whole `dims` line is missing
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
@@ -205,11 +207,11 @@ def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoRet
 def _evaluate_input_length(
     context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
 ) -> Dim:
-    """Evaluate one length of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
+    """Evaluate one dimension of a graph input. Raise E0303 if it is `...`, and E0308 if it is 0."""
     if isinstance(dim, ast.EllipsisDims):
         raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
     length = _evaluate_length(context, dim, env)
-    # a length of 0 from the config is an error; at run time a length of 0 may be allowed
+    # a size of 0 from the config is an error; at run time, a size of 0 may be allowed
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
         defined = Label.list_from_span(
@@ -228,7 +230,7 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 
 
 def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
-    """Return E0202 for an undeclared length."""
+    """Return E0202 for an undeclared dimension."""
     declared = env.module.root.dims
     known = [*declared, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     helps = (
@@ -263,7 +265,7 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
 def match_tensor_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> Tensor:
-    """Check a tensor against a declared type, and bind length names that are not known yet."""
+    """Check a tensor against a declared type, and bind dimension names that are not known yet."""
     if not isinstance(value, Tensor):
         title = (
             f"{value_context.description} must be a tensor, {type.span.text if type.span else ''}"
@@ -311,7 +313,7 @@ class _TypeMatcher:
     value_context: ValueContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
-        """Match `...`, which stands for the same lengths everywhere in a block."""
+        """Match `...`, which represents the same dimensions everywhere in a block."""
         known = self.env.names.setdefault("...", lengths)
         if known != lengths:
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
@@ -320,9 +322,9 @@ class _TypeMatcher:
             raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
-        """Match a length: bind a new name, or check the length of a known name."""
+        """Match a dimension: bind a new name, or compare it with that of a known name."""
         if isinstance(expr, ast.Name):
-            # `_` matches any length and binds nothing
+            # `_` matches any size and binds nothing
             if expr.path == "_":
                 return
             known = self._find_bound_length(expr.path)
@@ -336,22 +338,22 @@ class _TypeMatcher:
             self._raise_length_clash(expr, wanted, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
-        """Return a length that is bound by a type, by a variable, in the config or in `dims`."""
+        """Return the dimension of a name that a type, a variable, the config or `dims` binds."""
         env = self.env
         values = (names.get(name) for names in (env.dims, env.names, env.config))
         return next((v for v in values if isinstance(v, Dim)), env.find_dynamic_length(name))
 
     def _bind_length(self, name: str, length: Dim) -> None:
-        """Bind a length. In a used file, also bind the dynamic length of the file for this call."""
+        """Bind a name to a dimension; in a used file, also bind its symbolic dimension."""
         env = self.env
         env.dims[name] = length
         if env.dynamic_lengths is not None and name in env.module.root.dims:
             env.dynamic_lengths[name] = length
 
     def _is_assumed_equal(self, declared: Dim, actual: Dim) -> bool:
-        """Return True if the lengths are equal provided that a division such as `image / 2` is
-        exact; then the `image // 2` positions of `x[::2]` match. Dynamic lengths are excluded,
-        because a remainder would not be detected at run time.
+        """Return True if two sizes are equal provided that a division such as `image / 2` is exact;
+        then the `image // 2` positions of `x[::2]` match. Dynamic dimensions are excluded, because
+        a remainder would not be detected at run time.
         """
         symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_dynamic_symbol(symbols):
@@ -378,11 +380,11 @@ class _TypeMatcher:
         )
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
-        """Return a help text if the declared type in a block uses a length declared in `dims`."""
+        """Return a help text if the declared type in a block uses a dimension of `dims`."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of another file, operands determine the length
+        # in a block of another file, operands determine the dimension
         if not block or not declared or self.env.dynamic_lengths is not None:
             return ()
         return (

@@ -45,7 +45,9 @@ MAX_LAYERS = 4096
 
 
 def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
-    """Raise E0207: the structure depends on a length that is known only at run time."""
+    """Raise E0207: the structure of the graph depends on a dimension that is known only at run
+    time.
+    """
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
         "iteration counts, conditions and names can depend only on the config: use a config value"
@@ -59,7 +61,7 @@ def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
 
 
 SpecItem: TypeAlias = ast.Block | ast.Definition
-"""A named item of a spec."""
+"""A named item of a spec: a block or a definition."""
 
 
 class Library(Protocol):
@@ -114,7 +116,7 @@ class Evaluator:
 class SpecModule:
     """A spec file prepared for name look-up.
 
-    `extended` is the module of the base spec, whose lengths and names this module can use.
+    `extended` is the module of the base spec, whose dimensions and names this module can use.
     `is_builtin` is true for built-in specs.
     """
 
@@ -156,9 +158,9 @@ class SpecModule:
 class Env:
     """The visible names and the weight scope of a statement or expression.
 
-    `dynamic_lengths` maps the dynamic lengths of a used file to the lengths of its caller; it is
-    None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads axis.
-    `file_scope` is the weight scope of the file.
+    `dynamic_lengths` maps the symbolic dimensions of a used file to the dimensions of its caller;
+    it is None in the main spec. `has_head_axis` is True if masks over `pair_indices` have a heads
+    axis. `file_scope` is the weight scope of the file.
     """
 
     module: SpecModule
@@ -173,8 +175,8 @@ class Env:
     file_scope: str = ""
 
     def find_dynamic_length(self, name: str) -> Dim | None:
-        """Return a dynamic length declared in `dims`, or None for other names and for lengths that
-        no operand has bound yet.
+        """Return the value of a dimension declared in `dims`, or None for other names and for
+        dimensions that no operand has bound yet.
         """
         if name not in self.module.root.dims:
             return None
@@ -234,7 +236,7 @@ class Context:
 
     @contextmanager
     def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
-        """A context in which errors in std code are shown at the user's call at `span`."""
+        """A context manager that shows errors in std code at the user's call at `span`."""
         outer = self.errors.user_call
         self.errors.user_call = (outer or span) if standard else None
         try:
@@ -246,8 +248,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """A context for a loop or expert body: position ids that are cached in it are dropped on
-        exit; those of the outer graph can be used.
+        """A context manager for a loop or expert body: position ids that are cached in it are
+        dropped on exit; those of the outer graph can be used.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -273,7 +275,7 @@ class Context:
         return replace(error, primary=Label(span, error.primary.text))
 
     def has_dynamic_symbol(self, symbols: frozenset[str]) -> bool:
-        """Return True if any of these symbols is known only at run time."""
+        """Return True if any of these symbolic dimensions is known only at run time."""
         return bool(symbols) and (
             not self.symbols.is_symbolic or bool(symbols & self.symbols.dynamic_names)
         )
@@ -330,7 +332,9 @@ class Context:
             raise Failed(*errors.diagnostics, *([more] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
-        """A context that records errors raised in a `with` block; execution continues after it."""
+        """A context manager that collects errors raised in a `with` block; execution continues
+        after the block.
+        """
         return ErrorScope(self)
 
 

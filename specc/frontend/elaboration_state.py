@@ -114,7 +114,7 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """A context in which the recursion limit is raised by `EXTRA_FRAMES` frames. Raise E0110 if
+    """A context manager that raises the recursion limit by `EXTRA_FRAMES` frames. Raise E0110 if
     that is not sufficient.
     """
     with _RecursionState.lock:
@@ -160,7 +160,7 @@ class ErrorLog:
 
 @dataclass(kw_only=True, slots=True)
 class LengthSymbols:
-    """The symbols of lengths, and their origins.
+    """The symbolic dimensions, and their origins.
 
     If `is_symbolic` is set, config values are symbols, too. `dynamic_names` are the symbols that
     are known only at run time. `computed_names` maps integers computed from config symbols, such as
@@ -207,8 +207,8 @@ class ValueFacts:
     """Properties of values of the graph under construction.
 
     `constant_values` are values that depend neither on inputs nor on weights. `position_ids` are
-    the position ids of masks, keyed by role and by the lengths of queries and keys.
-    `sorted_lengths` are lengths of sorted axes, whose position ids may be ranks.
+    the position ids of masks, keyed by role and by the numbers of queries and keys.
+    `sorted_lengths` are the sizes of sorted axes, whose position ids may be sort indices.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -233,7 +233,7 @@ class ElaborationRecord:
     def record(self, span: Span, value: EvalResult) -> None:
         """Record the value of a name or a call."""
         one = take_first_result(value)
-        # a length is recorded as its formula
+        # a dimension is recorded as its formula
         text = str(one) if isinstance(one, Dim) else describe_value(value)
         known = self.values_by_span.setdefault(span, [])
         if text not in known and len(known) < MAX_VALUES_PER_SPAN:

@@ -300,7 +300,9 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return True if an index is the literal `none` (a new axis), not a value that is none."""
+    """Return True if an index is the literal `none` (a new axis), not an expression with this
+    value.
+    """
     return isinstance(item, ast.Name) and item.path == "none"
 
 
@@ -314,7 +316,7 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, got {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # `Last` does not need the length, which changes during generation
+        # `Last` does not need the size of the axis, which changes during generation
         if index.number == -1:
             return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
         index = length + index

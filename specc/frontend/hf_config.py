@@ -119,7 +119,9 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair. A single value counts as one item or both."""
+    """Return the items of a list or pair. A single value is treated as a list of one item, or as
+    both items of a pair.
+    """
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
@@ -200,7 +202,7 @@ class _MemberReader:
             case "int" if isinstance(plain, int) and not isinstance(plain, bool):
                 return Dim.from_value(plain).with_origin(self.member.get_origin())
             case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
-                # infinity is a bound that is never reached, e.g. in `clip`
+                # infinity represents a bound that is never reached, e.g. in `clip`
                 return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 

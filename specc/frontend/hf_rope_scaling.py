@@ -27,8 +27,8 @@ from specc.syntax import ast
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """The scaling kind for each older name. The position axes of M-RoPE have separate keys."""
 KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
-"""The actual kind of a table that has the name of a different kind, as (name, key, kind): the first
-Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
+"""The actual scaling kind of a table whose `rope_type` is that of a different kind, as (name, key,
+kind): the first Phi-3 files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic".
 """
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
@@ -40,7 +40,7 @@ ROPE_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RopeDefaults:
-    """The options of `rope_config(…)`: defaults for missing keys, and the keys to read.
+    """The options of `rope_config(…)`: defaults for missing keys, and key names to read.
 
     `theta` defaults to that of the field's default. `max_length` is the maximum sequence length,
     `original_length` is the maximum length before scaling. `layer_type` selects a layer type in
@@ -247,7 +247,7 @@ class _RopeReader:
 
 
 def _find_kind_by_key(table: JsonObject, kind: str) -> str:
-    """Return the kind that a key of the table identifies if its name is ambiguous, or ""."""
+    """Return the scaling kind that a key identifies if `rope_type` is ambiguous, or ""."""
     for shared_name, key, actual_kind in KINDS_BY_KEY:
         if kind == shared_name and table.find_non_null(key):
             return actual_kind
@@ -295,7 +295,7 @@ class _ScalingTable:
         return parameters | {"truncate": value}
 
     def read_longrope(self) -> dict[str, RopeNumber]:
-        """Return the divisors up to the original length, and those for longer sequences."""
+        """Return the divisors up to the original sequence length, and those beyond it."""
         short, long = self._read_divisors("short_factor"), self._read_divisors("long_factor")
         original = self._read_original_length()
         return {
@@ -315,7 +315,7 @@ class _ScalingTable:
         return {"factor": factor, "part": 1.0 if part is None else part}
 
     def _read_divisors(self, key: str) -> tuple[float, ...]:
-        """Return one number per rotated pair."""
+        """Return a list with one divisor per rotated pair."""
         member = self.table.find_non_null(key)
         if member is None or not isinstance(member.value, JsonList):
             title = f'RoPE scaling "longrope" needs a list "{key}"'

@@ -1,5 +1,6 @@
-"""Constraints on lengths: requirements (`a % b == 0` makes `a / b` exact, `a == b` unifies them),
-equations (`where total = past + seq`), and lengths that no input determines (E0311).
+"""Constraints on symbolic dimensions: requirements (`a % b == 0` makes `a / b` exact, `a == b`
+unifies both), equations (`where total = past + seq`), and dimensions that no input determines
+(E0311).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -91,7 +92,7 @@ def _apply_equality(
 
 
 def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
-    """Return `p` and `q` if a length has the form `p / q`, otherwise None."""
+    """Return `p` and `q` if a dimension has the form `p / q`, otherwise None."""
     match length.terms:
         case (((((DimFunction("/", args), 1),)), 1),):
             return args
@@ -149,7 +150,7 @@ def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedM
 
 
 def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
-    """Return the lengths that equations define, and their values."""
+    """Return the dimensions that equations define, with their values."""
     lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = take_first_result(evaluate_expression(context, equation.value, env))
@@ -166,8 +167,8 @@ def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Substitute lengths that have an equation in all other equations. Raise E0210 if equations are
-    circular, and E0309 or E0310 if the value of an equation is undefined.
+    """Substitute dimensions that have an equation in all other equations. Raise E0210 if equations
+    are circular, and E0309 or E0310 if the value of an equation is undefined.
     """
     expanded = dict(lengths)
     for _ in equations:
@@ -193,7 +194,7 @@ def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) 
 
 
 def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | None) -> None:
-    """Raise E0311 if an operation needs a length of `dims` that no input determines."""
+    """Raise E0311 if an operation needs a dimension of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
     known = find_length_sources(types, graph.length_equations).keys()
     unknown = {*dims} - known
@@ -232,6 +233,6 @@ def _raise_unknown_length(
 
 
 def _list_axes_with_symbol(graph: Graph, symbol: str) -> list[str]:
-    """Return the lengths of input axes that contain a symbol, sorted as strings."""
+    """Return the sizes of input axes that contain a symbol, sorted as strings."""
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
     return sorted(str(d) for d in axes if symbol in d.symbols())

@@ -44,7 +44,7 @@ def make_pair_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> PairIndices:
     """Make the index variables: `i` [q, 1] and `j` [k] are the positions of queries and keys along
-    the given axes. A query without a length axis has no `i`.
+    the given axes. If the query has no position axis, there is no `i`.
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -59,8 +59,8 @@ def make_pair_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position ids of an axis. They are the same nodes for equal query and key lengths,
-    so that all layers use the same mask.
+    """Return the position ids of an axis. For equal numbers of queries and keys, the same nodes are
+    returned, so that all layers share a mask.
     """
     length = x.shape[axis]
     if length.number is not None or length in context.facts.sorted_lengths:
@@ -205,7 +205,7 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: Context, function: DefinitionFunction) -> Iterator[None]:
-    """A context for expanding a definition. Raise E0210 if the recursion is unbounded."""
+    """A context manager for expanding a definition. Raise E0210 if the recursion is unbounded."""
     name = function.definition.name
     context.check_step_estimate(
         function.definition, function.module, _get_definition_config(function), function.span

@@ -1,4 +1,4 @@
-"""Resolve names: variables, lengths, config values, blocks, definitions and built-in functions.
+"""Resolve names: variables, dimensions, config values, blocks, definitions and built-in functions.
 Evaluate expressions where a value of a declared type or a normalizer is expected.
 """
 
@@ -104,8 +104,8 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 def _resolve_first_part(
     context: Context, first_name: str, env: Env, span: Span | None
 ) -> SpecValue | Missing:
-    """Return the value of the first part of a name. Inner scopes take precedence, in the order grid
-    indices, variables, lengths, config values, functions of the spec, functions of std.
+    """Return the value of the first part of a name. Inner scopes take precedence, in this order:
+    pair indices, variables, dimensions, config values, functions of the spec, functions of std.
     """
     if first_name in env.pair_indices:
         return env.pair_indices[first_name]

@@ -1,5 +1,5 @@
-"""Add graph nodes for spans of the spec, with limits for the sizes of weights and constants, and
-messages for shape mismatches.
+"""Add graph nodes with their source spans. Limit the sizes of weights and constants, and report
+shape mismatches.
 """
 
 import math
@@ -21,7 +21,7 @@ from specc.ir.types import ShapeError
 
 def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
     """Raise E0308 if a weight dimension is 0 or depends on an input. `span` is the source of the
-    length.
+    dimension.
     """
     # symbolic config values pass, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
@@ -68,9 +68,9 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
     """Raise E0224 if a value that depends only on the spec has too many elements for a constant.
-    Dynamic lengths count as 1.
+    Dynamic dimensions count as 1.
     """
-    # the value of each length if every symbol is 1
+    # the value of each dimension if every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
@@ -131,8 +131,8 @@ def _record_value_facts(
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
-    """Raise E0303 if a length is negative, as in `x[:, 3:1]`. Also check the size of values that
-    are computed only from constants, because constant folding needs memory.
+    """Raise E0303 if an axis size is negative, as in `x[:, 3:1]`. Also check the size of values
+    that are computed only from constants, because constant folding needs memory.
     """
     for dim in value.type.shape:
         if dim.number is not None and dim.number < 0:

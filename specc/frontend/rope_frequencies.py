@@ -82,7 +82,7 @@ class _ScalingParameters:
         return None if self._values.get(name) is None else self[name]
 
     def read_list(self, name: str) -> tuple[float, ...]:
-        """Return a list of one number per pair."""
+        """Return a parameter that is a list with one number per pair."""
         numbers = self._values[name]
         assert isinstance(numbers, tuple)
         return numbers
@@ -188,7 +188,7 @@ def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
 
 
 def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
-    """Return the factor of cos and sin that sharpens attention over longer contexts
+    """Return the factor of cos and sin by which YaRN scales attention for longer contexts
     (arXiv:2309.00071, eq. 22).
     """
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,5 +1,5 @@
-"""Arithmetic on numbers that depend on lengths. It is evaluated at compile time if the lengths are
-known, otherwise the graph computes it (`RuntimeNumber`).
+"""Arithmetic on scalars that may depend on dimensions. It is evaluated at compile time if the
+dimensions are static; otherwise, the graph computes it (`RuntimeNumber`).
 """
 
 import math
@@ -54,7 +54,9 @@ integers.
 """
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum length of a formula in messages; only the symbols of a longer formula are shown."""
+"""Maximum number of characters of a formula in messages; of a longer formula, only the symbols are
+shown.
+"""
 
 
 def get_known_float(value: Number) -> float | None:
@@ -136,8 +138,8 @@ def require_attribute_number(
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to a float attribute. In symbolic elaboration the number may be a
-    RuntimeNumber, which the op only stores and compares, because a symbolic graph is never run.
+    """Cast a number to a float attribute. In symbolic elaboration, it may remain a RuntimeNumber,
+    because a symbolic graph is never run.
     """
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
@@ -202,7 +204,7 @@ def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
 
 
 def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
-    """Convert a length to f64[], where `a / b` is a floating-point quotient."""
+    """Convert a dimension to f64[], in which `a / b` is a floating-point quotient."""
     if dim.number is not None:
         return add_constant(context, float(dim.number), "f64", span)
     if not _has_quotient(dim):
@@ -220,7 +222,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
 def _multiply_atoms(
     context: Context, coefficient: float, monomial: Monomial, span: Span | None
 ) -> Tensor:
-    """Return a term of a length as f64[]."""
+    """Return a term of a dimension as f64[]."""
     term = add_constant(context, coefficient, "f64", span)
     for atom, power in monomial:
         factor = _convert_atom_to_f64(context, atom, span)
@@ -231,7 +233,7 @@ def _multiply_atoms(
 
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
-    """Convert one factor of a length to f64[]."""
+    """Convert one factor of a dimension to f64[]."""
     # a floating-point quotient may have a remainder, which depends on the input
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
@@ -240,7 +242,7 @@ def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span |
 
 
 def _has_quotient(dim: Dim) -> bool:
-    """Return True if a term of the length has a factor `a / b`."""
+    """Return True if a term of the dimension has a factor `a / b`."""
     return any(part.fn == "/" for part in dim.iterate_functions())
 
 

@@ -1,4 +1,4 @@
-"""Elaborate `scan` loops: scanned inputs, carries, scan outputs, and the body graph."""
+"""Elaborate `scan` loops: scanned inputs, loop-carried values, scan outputs, and the body graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,12 +38,12 @@ def evaluate_scan_inputs(
     scanned = [
         _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
     ]
-    # the axis is found by its length; equal symbols are the same length
+    # the axis is found by its symbolic size; equal symbols are equal sizes
     return scanned, next(n for n, d in enumerate(scanned[0].shape) if d == length)
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
-    """Return the number of iterations of a loop without `along`."""
+    """Return the trip count of a loop without `along`."""
     expr = statement.sequences[0]
     value = evaluate_value(context, expr, env)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):
@@ -59,12 +59,12 @@ def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -
 
 
 def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | None:
-    """Return the length after `along`, or None if it is not a length."""
+    """Return the dimension after `along`, or None if the expression is not a dimension."""
     if isinstance(along, ast.Name):
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # the length is declared in `dims` or unknown, so no tensor has this axis
+        # the dimension is declared in `dims` or unknown, but no tensor has an axis of this size
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = evaluate_value(context, along, env)
@@ -91,7 +91,7 @@ def _check_scanned_tensor(
 
 
 def format_length_source(along: ast.Expr | None) -> str:
-    """Return the source text of a length."""
+    """Return the source text of the dimension after `along`."""
     if isinstance(along, ast.Name):
         return along.path
     return along.span.text if along is not None and along.span else str(along)
@@ -100,8 +100,8 @@ def format_length_source(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Return the padding mask of the loop. Iterations at padded positions leave the carries
-    unchanged.
+    """Return the padding mask of the loop. Iterations at padded positions leave the loop-carried
+    values unchanged.
     """
     if statement.keep is None:
         return None
@@ -120,7 +120,7 @@ NODES_PER_STEP = 16
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
-"""The value of one carry: a tensor, or a (nested) list of tensors."""
+"""A loop-carried value: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
 """A function that runs the statements of a body. The result is None unless the statements end in
@@ -129,10 +129,10 @@ RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
-    """Elaborate a loop, and bind the names of its carries and scan outputs.
+    """Elaborate a loop, and bind the names of its loop-carried values and scan outputs.
 
-    The body is elaborated once, with values for one time step and the initial carries. The added
-    nodes are then extracted as the body graph.
+    The body is elaborated once, with values for one time step and the initial loop-carried values.
+    The added nodes are then extracted as the body graph.
     """
     context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
     scanned, axis = evaluate_scan_inputs(context, statement, env)
@@ -175,7 +175,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
 
 def _get_state_scope(op: ops.Scan) -> str:
     """Return the scope of a loop at the outermost level. It is the scope of the cell that computes
-    the carries, so that states are named after the cell.
+    the loop-carried values, so that states are named after the cell.
     """
     for value in op.get_next_carries():
         made = op.body.node_origins.get(value.node) if value.node else None
@@ -196,13 +196,13 @@ def _build_scan_body(
 ) -> tuple[Graph, list[Value]]:
     """Return the graph of one iteration and the captured values.
 
-    The inputs of the graph are the scanned slices and the carries; its outputs are the next carries
-    and the scan outputs. Both are in the order of the statement.
+    The inputs of the graph are the scanned slices and the loop-carried values; its outputs are the
+    next loop-carried values and the scan outputs. Both are in the order of the statement.
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
     start = len(context.builder.nodes)
-    # names that the body binds are local, except the names of carries and scan outputs
+    # names that the body binds are local, except the names of loop-carried values and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
@@ -229,7 +229,7 @@ def _list_next_carries(
     carries: Iterable[Value],
     names: Mapping[str, SpecValue],
 ) -> list[Value]:
-    """Return the values of the carries at the end of an iteration."""
+    """Return the loop-carried values at the end of an iteration."""
     values_before = iter(carries)
     return [
         value
@@ -239,7 +239,9 @@ def _list_next_carries(
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a carry (a tensor or a nested list), with their names for messages."""
+    """Yield the tensors of a loop-carried value (a tensor or a nested list), with their names for
+    messages.
+    """
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -252,14 +254,14 @@ def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tenso
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """Return a carry with the same structure and the given tensors."""
+    """Return a loop-carried value with the same structure and the given tensors."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuild_carry(item, tensors) for item in value)
 
 
 def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
-    """Return the initial value of a carry: a tensor, or a list of tensors."""
+    """Return the initial value of a loop-carried name: a tensor, or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError
@@ -287,8 +289,8 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield the tensors of a carry after an iteration. Check that their types are the same as
-    before the iteration.
+    """Yield the tensors of a loop-carried value after an iteration. Check that the iteration does
+    not change their types.
     """
     if next_value is POISON:
         raise AlreadyReportedError
@@ -341,7 +343,7 @@ def _check_loop_carried_tensor(
 
 
 def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
-    """Return the axis of length 1 that the body broadcasts, and its length after an iteration."""
+    """Return the axis of size 1 that the body broadcasts, and its size after an iteration."""
     if before.dtype != after.dtype or len(before.shape) != len(after.shape):
         return None
     changed = [n for n, d in enumerate(before.shape) if d != after.shape[n]]

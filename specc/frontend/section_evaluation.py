@@ -1,5 +1,5 @@
-"""Evaluate the `generate`, `stream` and `reading` sections of a spec to plain data for the
-manifest.
+"""Evaluate the `generate`, `stream` and `reading` sections of a spec to JSON-compatible values for
+the manifest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +35,8 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data. Strings, floats and bools are unchanged. Raise
-    UnresolvedValueError at `span` if it is a symbol.
+    """Convert a compile-time value to a JSON-compatible value. Strings, floats and bools are
+    unchanged. Raise UnresolvedValueError at `span` if it is a symbol.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -67,11 +67,11 @@ def _format_combined_mask(mask: CombinedMask) -> str:
 
 
 def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression of `reading` or `generate` to plain data. A call becomes a map with its
-    name, inputs and options.
+    """Convert an expression of `reading` or `generate` to JSON-compatible values. A call becomes a
+    mapping with its name, inputs and options.
 
-    An undefined name becomes a string, as in `resize=bilinear`. Numbers here are not lengths, so
-    the quotient of integers may be a float, as in `scale=1 / 255`.
+    An undefined name becomes a string, as in `resize=bilinear`. Numbers in these sections are not
+    dimensions, so the quotient of integers may be a float, as in `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -107,7 +107,7 @@ def _call_to_data(
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
-    """Convert a name to its value if it has one, otherwise to its text."""
+    """Convert a name to its value if it has one, otherwise to a string."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
@@ -180,7 +180,9 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression to data, or return None if it depends on symbolic config values."""
+    """Convert an expression to JSON-compatible values, or return None if it depends on symbolic
+    config values.
+    """
     try:
         return expression_to_plain_data(context, expr, env)
     except UnresolvedValueError:
@@ -200,7 +202,7 @@ def evaluate_generate_section(
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
-        # symbolic elaboration checks only names and plain values
+        # symbolic elaboration checks only names and values that are not symbols
         if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
@@ -317,8 +319,8 @@ def evaluate_reading_section(
     env: Env,
     kind: type[ast.InputPreprocessing] | type[ast.OutputPostprocessing],
 ) -> Mapping[str, object]:
-    """Convert the entries of `reading` for inputs or outputs to data for the manifest. Entries of a
-    derived spec override those of its base spec.
+    """Convert the entries of `reading` for inputs or outputs to JSON-compatible values for the
+    manifest. Entries of a derived spec override those of its base spec.
     """
     data: dict[str, object] = {}
     kind_name = "result" if kind is ast.OutputPostprocessing else "input"

@@ -24,10 +24,10 @@ class MismatchedOperation:
 
 
 def explain_shape_mismatch(error: ShapeError, operation: MismatchedOperation) -> Diagnostic:
-    """Return the diagnostic of a shape error, which is a length mismatch or an invalid operand."""
+    """Return the diagnostic of a shape error, which is a size mismatch or an invalid operand."""
     operands, span = operation.operands, operation.span
     tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
-    # the most common error is two lengths that should be equal; each is shown with its origin
+    # the most common error is two dimensions that should be equal; each is shown with its origin
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
     return Diagnostic(
@@ -47,7 +47,7 @@ def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple
 
 
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
-    """Replace the numbers of operands in a title by their source texts."""
+    """Replace the indices of operands in a title by their source text."""
     for n, operand in enumerate(operands, 1):
         if operand is not None and operand.span:
             title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
@@ -81,7 +81,7 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Describe the type of an operand, and the axis with this length if there is one."""
+    """Describe the type of an operand, and the axis of this size if there is one."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
@@ -100,11 +100,11 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 def _suggest_shape_fixes(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> list[str]:
-    """Suggest how to make two shapes match: an inserted axis, attention between sequences, or
-    an equation of the lengths.
+    """Suggest how to make two shapes match: an inserted axis, attention between sequences, or an
+    equation of the dimensions.
     """
     equal = _suggest_equal_lengths(dims, operation.dynamic_lengths)
-    # in elementwise ops, axes of length 1 broadcast
+    # in elementwise ops, axes of size 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equal
     left, right = tensors
@@ -123,7 +123,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
             return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
-    # position ids and one value per batch element, or any other two vectors
+    # for example, position ids and one value per batch element
     if len(left.shape) == len(right.shape) == 1:
         is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
         vector = right if is_range else left
@@ -133,7 +133,9 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return where `small` needs new axes to match `large`, or "" if new axes do not help."""
+    """Return the indices at which `small` needs new axes to match `large`, or [] if new axes do not
+    help.
+    """
     at, axes = 0, []
     for axis, length in enumerate(large):
         if at < len(small) and small[at] == length:
@@ -160,7 +162,7 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
 
 
 def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str]) -> list[str]:
-    """Return the help that suggests declaring two lengths as equal."""
+    """Return the help text that suggests declaring two dimensions as equal."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []

@@ -105,8 +105,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
-    """A used spec with a separate config and weights. `programs` are the alternatives; `selected`
-    is the index of the selected alternative, by default 0.
+    """A used spec with its own config and weights. `programs` are the alternatives; `selected` is
+    the index of the selected alternative, by default 0.
     """
 
     use: ast.Use
@@ -180,7 +180,7 @@ def build_program(
     module: SpecModule, library: Library, users: tuple[SpecModule, ...] = ()
 ) -> Program:
     """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
-    a separate config. Raise E0218 if there is a cycle. `users` are the specs that use this one.
+    their own config. Raise E0218 if there is a cycle. `users` are the specs that use this one.
     """
     chain = [module]
     # from the derived spec to the spec with the graph

@@ -77,12 +77,12 @@ def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
     """Create the context of an elaboration. In symbolic elaboration, the `dims` of `program` remain
-    dynamic lengths.
+    dynamic dimensions.
     """
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
-        # a config value may have the name of a length and takes precedence
+        # a config value with the name of a dimension takes precedence
         lengths = frozenset(program.module.dims) - program.map_fields_by_path().keys()
     return Context(
         library=library,
@@ -104,8 +104,8 @@ def create_context(
 def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
-    """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration,
-    raise UnresolvedValueError if the structure depends on symbols.
+    """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration, raise
+    UnresolvedValueError if the structure of the graph depends on symbols.
     """
     try:
         with (
@@ -262,7 +262,7 @@ def _add_inputs(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Env:
-    """Add the inputs of a graph and return their scope."""
+    """Add the inputs of a graph and return the scope that contains them."""
     env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:
@@ -331,7 +331,7 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
-    """Return the inputs whose values or lengths the defaults read."""
+    """Return the inputs whose elements or shapes the defaults read."""
     read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
     unknown = _collect_shape_symbols(r for _, results in defaults.nodes for r in results)
     unknown -= _collect_shape_symbols(v for v in defaults.inputs.values() if v in read)
@@ -344,7 +344,7 @@ def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
 
 
 def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
-    """Return the symbols in the shapes of values."""
+    """Return the symbolic dimensions in the shapes of values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 

@@ -1,4 +1,6 @@
-"""Values of spec expressions during elaboration: tensors, numbers, records, functions and masks."""
+"""Values of expressions in a spec during elaboration: tensors, scalars, records, functions and
+masks.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,10 +54,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeNumber:
-    """A number that depends on dynamic lengths and is computed in the graph as a float64 scalar.
+    """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
-    It cannot be compared or converted at compile time. `symbols` are the unknown lengths, `text` is
-    the formula, and `is_integer` is True if the number is certainly an integer.
+    It cannot be compared or converted at compile time. `symbols` are the dimensions that it depends
+    on, `text` is the formula, and `is_integer` is True if the value is certainly an integer.
     """
 
     value: Value
@@ -135,7 +137,7 @@ class BlockFunction:
     """A block or graph as a value, with the options bound so far.
 
     `module` defines the block, and `env` is the scope of the reference. For a used spec with
-    separate weights, `weight_scope` is the path of these weights, whatever the call.
+    separate weights, `weight_scope` is the path of these weights for every call.
     """
 
     name: str
@@ -155,8 +157,8 @@ class BlockFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFunction:
-    """A mask, score, bias or normalizer as a value, with the arguments bound so far. It is
-    expanded when query and key lengths are known.
+    """A mask, score, bias or normalizer as a value, with the arguments bound so far. It is expanded
+    when the query and key axes are known.
     """
 
     name: str
@@ -252,7 +254,7 @@ SpecValue: TypeAlias = (
     | tuple["SpecValue", ...]
     | None
 )
-"""The values that a name can have."""
+"""The values that a name in a spec can have."""
 
 EvalResult: TypeAlias = SpecValue | Results
 """The result of an expression: a value, or the results of a call."""

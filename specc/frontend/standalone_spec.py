@@ -1,4 +1,6 @@
-"""Build a standalone spec: merge the specs that it extends and inline the std items it uses."""
+"""Build a standalone spec: merge the specs that it extends, and inline the std items that it
+uses.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +17,7 @@ from specc.syntax.ast import CONTENT_FIELDS, NODE_CLASSES, walk_tree
 AnyNode = TypeVar("AnyNode", bound=ast.Node)
 
 SINGLE_ITEMS = (ast.Generate, ast.Stream)
-"""Items that the extending file overrides."""
+"""Sections of which the extending file overrides that of its base spec."""
 
 
 def build_standalone_spec(program: Program, library: Library) -> ast.File:
@@ -177,7 +179,7 @@ def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     # a std item that has the name of a built-in function cannot be inlined
     standard = {*library.list_std_names()} - BUILTINS.keys()
     defined = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # names that this file declares and that std blocks may use for local lengths
+    # names that this file declares and that std blocks may use as local dimensions
     clashing = {name for name in defined if name not in standard}
     worklist: list[ast.Node] = [*file.items]
     while worklist:
@@ -199,7 +201,7 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 def _rename_lengths(
     item: ast.Block | ast.Definition, clashing: Collection[str]
 ) -> ast.Block | ast.Definition:
-    """Rename lengths of an item that the file also uses."""
+    """Rename the dimensions of an item whose names the file uses, too."""
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}

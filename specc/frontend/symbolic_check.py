@@ -51,8 +51,8 @@ def check_spec_symbolically(
     Integers with a computed default (`side = image / patch`) are first independent symbols, to find
     errors that occur only with other values; if this fails, they are expressions.
 
-    With `has_config_file`, lengths set by the user may differ from the defaults; the compile
-    step checks them against the file.
+    With `has_config_file`, sizes set by the user may differ from the defaults; `compile` checks
+    them against the file.
     """
     if program.is_builtin:
         identity = (program.get_identity(), graph, has_config_file)
@@ -281,8 +281,8 @@ class _TrialRunner:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate with valid sizes for the fields that determine the structure, and add these
-        sizes to `fixed_values`.
+        """Elaborate with valid sizes for the fields that determine the structure of the graph, and
+        add these sizes to `fixed_values`.
         """
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free: dict[str, ast.Field] = {}
@@ -323,8 +323,8 @@ def _find_free_fields(
     fields: Mapping[str, ast.Field],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
-    """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
-    there is none, e.g. if it depends on a dynamic length.
+    """Return the fields that the structure of the graph depends on and that have no trial value.
+    Raise E0207 if there is none, e.g. because it depends on a dynamic dimension.
     """
     # the name of a symbol such as `d / heads` contains several fields
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]

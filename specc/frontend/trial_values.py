@@ -1,4 +1,6 @@
-"""Config values that a symbolic check tries: small sizes, defaults, and every choice."""
+"""The config values that the symbolic check of a spec tries: small sizes, defaults, and every
+choice.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,8 +15,8 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 
 
 def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
-    """Yield values to try for fields that determine the structure: small sizes, the defaults,
-    then other sizes for one field at a time and for all fields together.
+    """Yield values to try for fields that determine the structure of the graph: small sizes, the
+    defaults, then other sizes for one field at a time and for all fields together.
     """
     small_values: dict[str, SpecValue] = {
         p: _get_trial_number(entry) for p, entry in fields.items()
@@ -70,9 +72,7 @@ def iterate_alternatives(
 
 
 def get_first_choice(entry: ast.Field) -> SpecValue:
-    """Return the value of a bool or choice field in the first trial, or None if the value is
-    unknown.
-    """
+    """Return the value of a bool or choice field in the first trial, or None for other fields."""
     if entry.default is None:
         return None if entry.type.optional else get_first_trial_value(entry.type)
     if not isinstance(entry.default, ast.Name):

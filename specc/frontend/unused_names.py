@@ -32,7 +32,7 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
     specs.
 
     Names that begin with `_`, padding masks of graphs, and inputs that are the only source of a
-    used length count as used.
+    used dimension count as used.
     """
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
@@ -151,7 +151,7 @@ def _find_unused_parameters(
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
     for param in params:
         other_types = collect_names(*(p.type for p in params if p is not param))
-        # `x: float[batch, n]` may only determine the length `n`
+        # `x: float[batch, n]` may only be used for the dimension `n`
         lengths = (collect_names(param.type) & body_names) - other_types - names
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body_names | default_names | other_types):

@@ -19,7 +19,7 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """A context in which errors of the used spec get a label at the `use`."""
+    """A context manager that adds a label at the `use` to errors of the used spec."""
     try:
         yield
     except Failed as failed:
@@ -30,7 +30,9 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """A context in which errors in a block of a used file get a label at the call `span`."""
+    """A context manager that adds a label at the call `span` to errors in a block of a used
+    file.
+    """
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield

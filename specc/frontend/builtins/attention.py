@@ -111,7 +111,9 @@ def _fold_scale(
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
-    """Return `x` as [batch, heads, length, d]. Raise E0307 for any other rank."""
+    """Return `x` with axes inserted to [batch, heads, length, d]. Raise E0307 for a rank other than
+    2 to 4.
+    """
     rank = len(x.shape)
     if rank == 4:
         return x
@@ -137,8 +139,8 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _make_mask_operand(site: CallSite, grid: MaskValue) -> Tensor | None:
-    """Return the mask operand: None if every key is visible, or a mask that is false everywhere if
-    no key is.
+    """Return the mask operand: None if every key is visible, or a constant false mask if no key
+    is.
     """
     if isinstance(grid, Tensor):
         return grid
@@ -180,7 +182,7 @@ def attend_by(
     out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a length axis of length 1 was inserted
+    # a length axis of size 1 was inserted
     squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
@@ -205,7 +207,7 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionWeightOptions:
-    """The options of `attend_by` that determine the weights."""
+    """The options of `attend_by` that determine the attention weights."""
 
     score: Score
     mask: Mask
@@ -214,7 +216,7 @@ class _AttentionWeightOptions:
     noise: Tensor | None
 
     def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
-        """Return the weights [batch, (heads,) q, k]."""
+        """Return the attention weights [batch, (heads,) q, k]."""
         with_length = site.insert_axis(q, 1) if len(q.shape) == 2 else q
         if len(with_length.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
@@ -299,7 +301,7 @@ def compute_scores(
         title = f"a score must be a tensor of floats, got {describe_value(value)}"
         site.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
-        # `linear(…, out=1)` leaves a last axis of length 1
+        # `linear(…, out=1)` leaves a last axis of size 1
         value = site.squeeze_axis(value, len(q.shape))
     pairs = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
@@ -321,7 +323,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # all other mismatches are reported where they occur
+            raise  # any other mismatch is reported where it occurs
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )

@@ -32,7 +32,9 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """Show an error inside a definition at the option that passes the definition."""
+    """A context manager that shows errors inside a definition at the option that passes the
+    definition.
+    """
     try:
         yield
     except Failed as failed:
@@ -75,8 +77,8 @@ def normalize_scores(
         if mask is not True:
             grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
         weights = _apply_definition(site, normalize, grid, pair_indices)
-        # the weights are zero at masked keys, even if the definition returns a different value
-        # there
+        # attention weights are zero at masked keys, even if the definition returns a different
+        # value there
         zero = site.add_constant(0.0, grid.type.dtype)
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         if mask is not True:
@@ -85,7 +87,7 @@ def normalize_scores(
     word = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, visible_grid)
-    if word == "uniform":  # all visible keys have the same weight
+    if word == "uniform":  # all visible keys have the same attention weight
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         grid = site.add_op(ops.Cast(grid.type.dtype), visible)
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
@@ -95,7 +97,7 @@ def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tens
     """Convert a mask to a tensor that broadcasts to scores with `score_rank` axes."""
     if isinstance(mask, Tensor):
         return match_score_rank(site, mask, score_rank)
-    # all or no keys are visible: [1, 1] broadcasts to any scores
+    # if all or no keys are visible, a mask [1, 1] broadcasts to any scores
     visible = site.add_constant(mask, "bool")
     return site.insert_axis(site.insert_axis(visible, 0), 0)
 
@@ -134,7 +136,9 @@ def _apply_definition(
 
 
 def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries (the second-to-last axis) that attend to the key."""
+    """Apply softmax along the queries (the second-to-last axis), over the queries that attend to
+    each key.
+    """
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -251,7 +255,7 @@ def evaluate_bias_option(
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
     """Return the weight scope of a score or a normalizer: the scope of its definition if the
-    definition has its own weights.
+    definition has its own parameters.
     """
     if not function.weight_path:
         return site.scope

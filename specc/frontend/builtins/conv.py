@@ -187,15 +187,15 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
 
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
-    """Return the padding mask of the output positions of `op`."""
-    # the output has the same positions as the input
+    """Return the padding mask of the output positions of the sliding-window op `op`."""
+    # the output axis has the same positions as the input axis
     if op.is_position_preserving(0):
         return keep
     return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
-    """Return the given bias or a new bias weight, or None if the call has no bias."""
+    """Return the given bias, a new bias parameter, or None if the call has no bias."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if has_own_weight else []

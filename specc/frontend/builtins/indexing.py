@@ -198,7 +198,9 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` does not apply, UnresolvedValueError if a length is a symbol."""
+    """Raise E0329 if `antialias` does not apply, UnresolvedValueError if a size is still a
+    symbol.
+    """
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -214,7 +216,7 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor above 0. Raise UnresolvedValueError while its value is a symbol."""
+    """Return a factor greater than 0. Raise UnresolvedValueError if its value is still a symbol."""
     at = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(number, RuntimeNumber):
@@ -227,7 +229,7 @@ def _require_factor(site: CallSite, factor: Number) -> float:
 
 
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
-    """Return the resized length, which is the product rounded down."""
+    """Return the size of the resized axis: the product of size and factor, rounded down."""
     if length.number is not None:
         # rounded down as in PyTorch: 100 times 0.29 is 28
         return Dim.from_value(math.floor(length.number * factor))

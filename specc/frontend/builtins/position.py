@@ -19,7 +19,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 
 MAX_SINUSOID_WIDTH = 2**20
-"""The maximum rotated width, because the model stores one frequency per feature pair."""
+"""The maximum embedding size, because the model stores one frequency per feature pair."""
 
 
 @register_builtin()
@@ -39,7 +39,7 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     # offset 0, which most models use, needs no node
     if offset == 0:
         return ids
-    # a dynamic length, e.g. the length of the past key-values
+    # a dynamic dimension, e.g. the number of past positions
     if offset.number is None:
         return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
     return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
@@ -142,7 +142,9 @@ def rope(
 
 
 def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for an option of a different scaling kind, or for a missing required option."""
+    """Raise E0201 for an option that belongs to another scaling kind, or for a missing required
+    option.
+    """
     known = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*known}):
         _raise_option_of_other_kind(site, kind, name)
@@ -196,12 +198,12 @@ def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 for a width that the scaling kind cannot rotate, and E0315 for an unknown
-    width.
+    """Raise E0203 for a number of rotated features that the scaling kind does not support, and
+    E0315 if the number is not static.
     """
     if rope.kind == "default":
         return
-    # the model stores one frequency per pair, so the width has to be known
+    # the model stores one frequency per pair, so the number of rotated features must be static
     description = f"the number of features that `{rope.kind}` rotates"
     require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
     # theta grows by a power whose exponent is infinite for a single pair

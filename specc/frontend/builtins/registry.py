@@ -129,7 +129,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 
 @dataclass
 class CallSite:
-    """One call of a built-in function in a spec: its source location, arguments and weight
+    """One call of a built-in function in a spec: its source location, its arguments and its weight
     scope.
     """
 
@@ -161,11 +161,11 @@ class CallSite:
         return self.add_op(ops.Arith(fn), a, b)
 
     def insert_axis(self, x: Tensor, axis: int) -> Tensor:
-        """Return `x` with an axis of length 1 inserted at `axis`."""
+        """Return `x` with an axis of size 1 inserted at `axis`."""
         return self.add_op(ops.Insert(axis), x)
 
     def squeeze_axis(self, x: Tensor, axis: int) -> Tensor:
-        """Return `x` without its axis `axis` of length 1."""
+        """Return `x` without its axis `axis` of size 1."""
         return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
@@ -218,7 +218,9 @@ class CallSite:
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return a count that is known at compile time. Raise E0216 unless it is 1 to 4096."""
+        """Return an integer that is known at compile time. Raise E0216 unless it is from 1 to
+        4096.
+        """
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(
@@ -245,7 +247,7 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return an integer. Raise UnresolvedValueError if its value is a symbol."""
+        """Return the value as an integer. Raise UnresolvedValueError if it is still a symbol."""
         if value.number is None:
             raise UnresolvedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number

@@ -32,8 +32,8 @@ def check_token_independence(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
     """Raise E0331 if an expert's output for a token depends on other tokens or on their number, and
-    E0333 if the body contains a dynamic dimension. `length` is the symbol for the number of tokens
-    of an expert.
+    E0333 if the body contains a dynamic dimension. `length` is the symbolic number of tokens that
+    are routed to an expert.
     """
     origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     for node in _find_token_count_readers(body, captured, length):
@@ -48,8 +48,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield nodes that read the number of tokens routed to an expert. It depends on the whole
-    batch, so only the loop over experts may use it.
+    """Yield nodes that read the number of tokens routed to an expert. This number depends on the
+    whole batch, so the body must not read it.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_required_nodes(captured):
@@ -59,7 +59,7 @@ def _find_token_count_readers(
 
 
 def _check_no_dynamic_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
-    """Raise E0333 for a dynamic length other than the number of tokens `length`."""
+    """Raise E0333 for a dynamic dimension other than the number of routed tokens `length`."""
     for dim in value.type.shape:
         if site.context.has_dynamic_symbol(dim.symbols() - {length}):
             raise_error(
@@ -110,7 +110,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     """Remove unused weights from the body. Return the body and the remaining weights. The inputs of
     the body are the tokens, one input per weight, and the captures.
     """
-    # otherwise, loading would require the unused weight, which the checkpoint lacks
+    # otherwise, loading would require a weight that is unused and that the checkpoint lacks
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
     unused = {name for name in names if body.inputs[name] not in read}
@@ -121,7 +121,7 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
 
 
 ROUTED_LENGTH = "routed"
-"""The symbol for the number of tokens that are routed to one expert."""
+"""The symbolic number of tokens that are routed to one expert."""
 
 
 @register_builtin(weights=True)
@@ -227,7 +227,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
-    """Return a symbol for the number of tokens; no dimension in scope uses this symbol."""
+    """Return an unused name for the symbolic number of routed tokens."""
     name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
     taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in taken or any(name in d.symbols() for d in x.shape):
@@ -236,8 +236,9 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """Return the dynamic dims of the file inside the expert. With them, a block declared for `x:
-    float[batch, seq, d]` also accepts the tokens that are routed to an expert.
+    """Return the symbolic dimensions of the file, as they apply inside the expert. With them, a
+    block declared for `x: float[batch, seq, d]` also accepts the tokens that are routed to an
+    expert.
     """
     renamed: dict[str, Dim] = {}
     for name in site.env.module.dims:

@@ -76,8 +76,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
 def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """Yield a split for each axis with several names. `sizes` are the lengths of the names from
-    left to right; the last length of each axis is inferred.
+    """Yield a split for each axis with several names. `sizes` are the sizes of the names from left
+    to right; the last size of each axis is inferred.
     """
     remaining_sizes = iter(sizes)
     lengths = [
@@ -223,8 +223,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
     `q, k, v = parts(x, into=[d, d, d])`.
     """
     at, start, pieces = site.resolve_axis(x, axis), ZERO, []
-    # the lengths are compared symbolically: `[d, d, d]` fits an axis of length `3 * d` for every
-    # `d`
+    # the sizes are compared symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
     if sum_dims(into) != x.shape[at]:
         title = (
             f"the lengths {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
@@ -268,7 +267,7 @@ def delay(
 
 
 def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> float:
-    """Return the value of the positions that an operation adds to `x`."""
+    """Return the fill value of the positions that an operation adds to `x`."""
     description, at = f"`{option}` of `{site.call.function.path}`", site.argument_spans.get(option)
     value: float | RuntimeNumber
     if isinstance(fill, bool):

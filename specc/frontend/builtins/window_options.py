@@ -18,12 +18,12 @@ PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 
 
 AxisNumbers: TypeAlias = tuple[int, ...]
-"""One number per axis."""
+"""One integer per axis."""
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The parameters of a sliding window, one number per axis that it moves along."""
+    """The parameters of a sliding window, one integer per axis that it moves along."""
 
     kernel: AxisNumbers
     stride: AxisNumbers
@@ -75,7 +75,7 @@ class WindowOperand:
 
     @property
     def lengths(self) -> tuple[Dim, ...]:
-        """The lengths of the axes that the window moves along."""
+        """The sizes of the axes that the window moves along."""
         return self.x.shape[2:] if len(self.x.shape) == 4 else self.x.shape[1:2]
 
     @property
@@ -147,7 +147,7 @@ class WindowOperand:
         )
 
     def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
-        """Return one number per axis. Raise E0324 for a list with a different number of items."""
+        """Return one integer per axis. Raise E0324 for a list with a different number of items."""
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
         if len(numbers) != axes:
@@ -157,7 +157,7 @@ class WindowOperand:
         return tuple(self.site.require_integer(number, option) for number in numbers)
 
     def _check_window_fits(self, window: SlidingWindow) -> None:
-        """Raise E0320 if an axis of known length is shorter than the window."""
+        """Raise E0320 if an axis of static size is shorter than the window."""
         extents = zip(window.extents, window.pad_before, window.pad_after, strict=True)
         for length, (span, before, after) in zip(self.lengths, extents, strict=True):
             size = length.number
@@ -177,7 +177,7 @@ class WindowOperand:
 
 
 def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> NoReturn:
-    """Raise E0324 for a list that does not have one number per axis."""
+    """Raise E0324 for a list that does not have one item per axis."""
     axes_text = "there is one axis" if axes == 1 else "there are two axes"
     title = f"`{option}` has {count} numbers, but {axes_text}"
     helps = ["pass one number, or a list with one number per axis"]
@@ -211,7 +211,7 @@ def _resolve_padding(
 
 
 def _check_padding_number(site: CallSite, number: Dim) -> None:
-    """Raise E0323 for a negative number."""
+    """Raise E0323 for a negative padding."""
     if number.number is not None and number.number < 0:
         title = f"`padding` must not be negative, got {number}"
         helps = ["to drop positions, write `x[:, 1:]` before the call"]
