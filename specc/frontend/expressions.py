@@ -300,9 +300,7 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return True if an index is the literal `none` (a new axis), not an expression with this
-    value.
-    """
+    """Return True if an index is the literal `none` (a new axis), not a value that is `none`."""
     return isinstance(item, ast.Name) and item.path == "none"
 
 

@@ -130,7 +130,9 @@ def raise_bad_array(path: str, reason: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON text by name; a number or nested lists have the name ""."""
+    """Return the arrays of a JSON document by name; a single number or nested list has the name
+    "".
+    """
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -144,7 +146,8 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
     """Convert nested lists to an array (bool, int64 or float64). Raise E0906 if the lists are
-    invalid; `location` names them. With `pad_left`, the help shows the lists padded on the left.
+    invalid; `location` describes them in messages. With `pad_left`, the help shows the lists padded
+    on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # reported below, with the location
@@ -185,8 +188,8 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return a help text with the lists zero-padded to equal length, or [] if the lists have any
-    other error than different lengths.
+    """Return a help text with the lists zero-padded to equal length, or [] if the error is not that
+    their lengths differ.
     """
     rows = value if isinstance(value, list) else []
     lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
@@ -198,9 +201,7 @@ def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
-    """Return the value of a JSON text. Raise E0906 if it is invalid, has duplicate keys or contains
-    NaN.
-    """
+    """Parse a JSON document. Raise E0906 if it is invalid, has duplicate keys or contains NaN."""
     location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
@@ -253,7 +254,7 @@ def _flatten_lists(
 
 
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
-    """Convert a number or boolean to a value that an array can represent."""
+    """Convert a number or boolean to an array element of bool, int64 or float64."""
     if isinstance(value, list | tuple):
         reason = "is a list, but earlier elements are numbers"
     elif not isinstance(value, bool | int | float):

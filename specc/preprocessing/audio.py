@@ -166,7 +166,7 @@ MEL_FLOOR = 1e-10
 DYNAMIC_RANGE = 8.0
 """Number of powers of ten below the maximum to which log-mel values are clipped."""
 MAX_MEL_FREQUENCY = 8000.0
-"""Upper frequency of Whisper's mel filters in Hz, at any sampling rate."""
+"""Upper frequency of Whisper's mel filters in Hz, for any sampling rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
 KALDI_LOWEST = 20.0
 KALDI_FLOOR = float(np.finfo(np.float32).eps)
@@ -182,8 +182,8 @@ def read_audio(path: str, record: Sound) -> Floats:
 
 
 def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
-    """Compute the input features of audio. Raise E0842 or E0843 if the recording does not match the
-    preprocessing.
+    """Compute the input features of a recording (waveform, log-mel spectrogram or filter banks).
+    Raise E0842 or E0843 if the recording does not match the preprocessing.
     """
     if recording.sample_rate != record.sample_rate:
         raise_error(

@@ -52,8 +52,8 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Parse a chat to a list of messages; a string is a single user message. Raise E0425 if it is
-    invalid.
+    """Parse a chat to a list of messages; a string is treated as a single user message. Raise E0425
+    if it is invalid.
     """
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
@@ -120,8 +120,8 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Render a chat as text. Raise E0423 if the template fails or times out, and E0426 if jinja2 is
-    not installed.
+    """Render a chat to a string. Raise E0423 if the template fails or times out, and E0426 if
+    jinja2 is not installed.
     """
     if find_spec("jinja2") is None:
         raise_error(
@@ -138,7 +138,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "bytes": MEMORY_LIMIT,
         "most": MAX_TEXT,
     }
-    # runs without site packages and user settings; the required packages are in `path`
+    # the process runs without site packages and user settings; the required packages are in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         done = subprocess.run(

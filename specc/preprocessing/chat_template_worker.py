@@ -103,7 +103,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize to plain JSON; Jinja's filter would escape it for HTML."""
+    """Serialize a value to JSON without escaping for HTML, unlike Jinja's filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

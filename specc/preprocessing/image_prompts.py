@@ -26,8 +26,9 @@ BATCHED_RANK = 5
 """Rank of an input with several images per text; a single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 JOINED_SIZINGS = ("area", "tiles")
-"""Sizing rules for which the patches or tiles of all images of a text are concatenated on one
-axis."""
+"""Rules (`sizing`) for which the patches or tiles of all images of a text are concatenated on one
+axis.
+"""
 
 
 def prepare_images(
@@ -246,8 +247,8 @@ def find_placeholder(record: JsonTokenizer) -> str:
 
 
 def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple[int, int]]) -> str:
-    """Replace the placeholder of each image in a text, if the replacement depends on the token grid
-    of the image. Raise E0991 unless there are as many placeholders as images.
+    """Replace the placeholder of each image in a text, if the tokenizer defines a replacement by
+    token grid. Raise E0991 unless there are as many placeholders as images.
     """
     placeholder = find_placeholder(record)
     first, *rest = text.split(placeholder) if placeholder else [text]

@@ -42,7 +42,9 @@ class PreprocessedImage:
 
 
 Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
-"""Resized images or tiles `[height, width, channels]`, the shape, and the grid in a prompt."""
+"""Resized images or tiles `[height, width, channels]`, the values of the shape input, and the grid
+of tokens in a prompt.
+"""
 
 
 def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
@@ -185,8 +187,8 @@ def _split_into_tiles(pixels: Array, record: ImageConfig) -> Sized:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale a size so that the longer side is `longest`; the shorter side is even, and both are at
-    most 4096.
+    """Scale an image size so that the longer side is `longest`; the shorter side is even, and both
+    are at most 4096.
     """
     ratio = sides[1] / sides[0]
     wide = sides[1] >= sides[0]
@@ -227,8 +229,8 @@ def _split_into_best_grid(pixels: Array, record: ImageConfig) -> Sized:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
-    """Choose the size in `bounds` that keeps the most pixels; among equals, the one with the least
-    padding.
+    """Choose the size in `bounds` that keeps the most pixels; of several such sizes, choose the one
+    with the least padding.
     """
 
     def rate(size: tuple[int, ...]) -> tuple[int, int]:
@@ -241,7 +243,9 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Return the number of tile tokens: tokens without padding, and one newline token per row."""
+    """Return the number of tokens of the tiles: one per feature that is not padding, and one
+    newline token per row.
+    """
     tile = record.size[0]
     down, across = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides

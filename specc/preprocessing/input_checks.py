@@ -14,14 +14,16 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""A function that evaluates a dimension such as `2 * src + 1` with the known lengths, or returns
-None."""
+"""A function that evaluates a dimension such as `2 * src + 1` for the known sizes, or returns
+None.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input of a model. `dtype` is `f32`, `i64`, `bool` or another type. A dim is an integer, a
-    name, or a formula. Ids must be less than `id_limit`. An `optional` input may be omitted.
+    """An input of a model. `dtype` is `f32`, `i64`, `bool` or another type. Each dimension is an
+    integer, a name, or a formula. Ids must be less than `id_limit`. An `optional` input may be
+    omitted.
     """
 
     name: str
@@ -33,7 +35,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class LengthBound:
-    """Minimum and maximum of a dim; if `high` is None, the dim is unlimited."""
+    """Minimum and maximum of a dimension; it is unlimited if `high` is None."""
 
     low: int = 0
     high: int | None = None
@@ -42,7 +44,9 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The errors found so far; for each dim, its length and the input that determined it."""
+    """The errors found so far; and, for each named dimension, its size and the input that
+    determined it.
+    """
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -62,7 +66,7 @@ def check_inputs(
     evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
     """Return the arrays in order, cast exactly. Raise all errors at once: E0907 (element type),
-    E0910 (name), E0911 (rank), E0912 (length), E0913 (id), E0914 (NaN).
+    E0910 (name), E0911 (rank), E0912 (size), E0913 (id), E0914 (NaN).
     """
     findings = _InputErrors()
     _check_names(specs, arrays_by_name, findings)
@@ -83,7 +87,7 @@ def check_inputs(
             _check_values(spec, array, findings)
         else:
             _report_wrong_rank(spec, array, findings)
-    # Sums and products of lengths are checked last, when all named lengths are known.
+    # Formulas are checked last, when all named dimensions are known.
     for spec in whole:
         _check_computed_dims(spec, arrays[spec.name], findings, evaluate_dim)
     _check_bounds(findings, bounds or {}, evaluate_dim)
@@ -127,7 +131,7 @@ def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _In
 
 
 def _bind_dims(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
-    """Compare static and named dims with the lengths of an array."""
+    """Compare static and named dimensions with the shape of an array."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
             if dim != length:
@@ -150,7 +154,7 @@ def _bind_dims(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
 def _check_computed_dims(
     spec: InputSpec, array: Array, findings: _InputErrors, evaluate_dim: Solve | None
 ) -> None:
-    """Compare computed lengths after all named dims are known."""
+    """Compare formulas with the shape of an array, after all named dimensions are known."""
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
             continue
@@ -174,7 +178,7 @@ def _check_bounds(
     for dim, length in findings.lengths.items():
         where = f"`{dim}` is {length} in `{findings.origins[dim]}`"
         _check_bound(findings, bounds.get(dim, LengthBound()), where, length)
-    # A sum of lengths such as `m + seq`, or the result of a stride.
+    # A sum of dimensions such as `m + seq`, or the result of a stride.
     for text in sorted(bounds.keys() - findings.lengths.keys()):
         told = evaluate_dim(text, findings.lengths) if evaluate_dim else None
         if told and "%" in text:
@@ -184,7 +188,7 @@ def _check_bounds(
 
 
 def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
-    """Report E0935 for a length that does not satisfy a divisibility constraint."""
+    """Report E0935 for a size that does not satisfy a divisibility constraint."""
     known = [
         f"`{name}` is {length} in `{findings.origins[name]}`"
         for name, length in findings.lengths.items()

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
 """The prediction for one text, a JSON value."""
 Facts: TypeAlias = dict[str, Any]
-"""A label, span, answer, candidate or token."""
+"""The JSON object of a label, span, answer, candidate or token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class TaskResults:
 
     @property
     def tokenizer(self) -> JsonTokenizer:
-        """Return the tokenizer. Tasks with offsets require it."""
+        """The tokenizer, which tasks with character offsets require."""
         assert isinstance(self.record, JsonTokenizer), "the task needs a tokenizer"
         return self.record
 
     def read_scores(self, name: str, rank: int) -> Floats:
-        """Return a result in float64. Raise E0916 if it has another rank."""
+        """Return an output in float64. Raise E0916 if it has a different rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
             _raise_unexpected_scores(name, value, rank)
@@ -162,8 +162,8 @@ def _find_answers(
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
-    """Return the character span of the word that contains a token, or of the token if words are
-    unknown.
+    """Return the character span of the word that contains a token, or that of the token if there is
+    no word index.
     """
     word = encoding.word_ids[token_index]
     if word is None:
@@ -342,8 +342,8 @@ def _group_tokens(
 
 
 def _make_word(tokens: Sequence[Facts], task: Task, record: JsonTokenizer, strategy: str) -> Facts:
-    """Return a word with one label: the label of its first token, of its best token, or of the mean
-    scores.
+    """Merge the tokens of a word; its label is that of its first token, of its best token, or of
+    the mean scores (`strategy`).
     """
     scores = tokens[0]["scores"]
     if strategy == "max":
@@ -355,7 +355,7 @@ def _make_word(tokens: Sequence[Facts], task: Task, record: JsonTokenizer, strat
 
 
 def _split_bio_tag(label: str) -> tuple[str, str]:
-    """Split `B-PER` into B and PER; a label without a prefix counts as inside (I)."""
+    """Split `B-PER` into B and PER; a label without a prefix is treated as inside (I)."""
     if label[:2] in ("B-", "I-"):
         return label[0], label[2:]
     return "I", label

@@ -37,7 +37,7 @@ Files: TypeAlias = Mapping[str, TokenizerFile]
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
-    input without an entry takes numbers; if no output is listed, all outputs are returned. `task`
+    input without an entry takes arrays; if no output has an entry, all outputs are returned. `task`
     is the task of the model head.
     """
 

@@ -37,7 +37,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read lengths. Raise an error if `fitted` has a single length."""
+    """Read one or two sizes. Raise an error if `fitted` has a single one."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")

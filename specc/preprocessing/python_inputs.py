@@ -23,7 +23,7 @@ MAX_LIST_DEPTH = 8
 
 
 def _is_string_column(array: Array) -> bool:
-    """Return True if a column contains strings, whatever its array type."""
+    """Return True if a column contains strings, for any array type."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
     return any(isinstance(item, str) for item in array.tolist())
@@ -38,11 +38,13 @@ def convert_image_arrays(value: object, name: str) -> list[Array]:
 
 
 def convert_input(value: object, name: str) -> object:
-    """Convert the input `name` to an array, a string, strings, or nested lists of numbers."""
+    """Convert the value of the input `name` to an array, a string, a list of strings, or nested
+    lists of numbers.
+    """
     if isinstance(value, str):
         return str(value)  # NumPy strings are arrays, too
     if isinstance(value, list | tuple):
-        # checks one value per type, because checking each of a million numbers takes half a minute
+        # check one value per type, because checking each of a million numbers takes half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
         arrays = any(map(_is_array_like, kinds.values()))
         return _convert_lists(value, name) if arrays else value

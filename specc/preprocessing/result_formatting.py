@@ -1,4 +1,4 @@
-"""Format outputs as text and images: labels, numbers, text, images, detected objects."""
+"""Format outputs as text lines and images: labels, numbers, decoded text, detected objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def decode_detections(
 
 
 def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
-    """Return scores with their queries and labels."""
+    """Return the candidate scores, each with its query index and label."""
     count, classes = logits.shape
     if record.score_function == "softmax":
         shares = compute_probabilities(logits)[:, :-1]
@@ -103,7 +103,7 @@ def format_results(
     outputs: Mapping[str, Array],
     sizes: Sequence[ImageSize] = (),
 ) -> FormattedResults:
-    """Format outputs by their postprocessing in `reading`, or as numbers if they have none. Raise
+    """Format outputs by their postprocessing in `reading`, or as arrays if they have none. Raise
     E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
     input images, one per batch element.
     """
@@ -250,7 +250,7 @@ def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -
 
 
 def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
-    """Return the ids with the highest scores [batch, …, vocab]."""
+    """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
     # A tokenizer file may have fewer ids than the vocabulary of the model.
     rows = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0

@@ -1,4 +1,4 @@
-"""Tasks of model heads: inputs, labels, output format."""
+"""The tasks of model heads: inputs, labels and output format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -28,8 +28,9 @@ class TaskSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """A kind of task: its inputs, the classes and outputs that identify a graph, and options with
-    defaults. `needs_tokenizer` is true if the task needs the offsets of a tokenizer.json.
+    """A kind of task: its inputs, the transformers classes and output names that identify a graph,
+    and options with defaults. `needs_tokenizer` is true if the task needs the offsets of a
+    tokenizer.json.
     """
 
     slots: tuple[TaskSlot, ...]
@@ -92,7 +93,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph with these outputs and transformers classes, or ""."""
+    """Return the name of the task of a graph with these outputs and transformers classes, or ""."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
@@ -158,7 +159,7 @@ class Task(Record):
         return TASKS[self.kind].options
 
     def get_label(self, number: int) -> str:
-        """Return the name of a class."""
+        """Return the label of a class."""
         return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
 
     def to_json(self) -> dict[str, Json]:

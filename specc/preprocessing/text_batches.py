@@ -150,7 +150,7 @@ TOKEN_TYPES = "token_type_ids"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoding:
-    """The tokens of a text or pair: `type_ids` are segment ids, `offsets` are in characters,
+    """The tokens of a text or text pair: `type_ids` are segment ids, `offsets` are in characters,
     `sequence_ids` are 0 or 1 (None for special tokens), `word_ids` are word indices per text.
     """
 
@@ -175,8 +175,8 @@ class TextEncoding:
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
-    """Tokenize a text or pair. Raise E0906 if there is a pair but no tokenizer.json, and the errors
-    of `encode_text_ids`.
+    """Tokenize a text or text pair. Raise E0906 if there is a pair but no tokenizer.json, and the
+    errors of `encode_text_ids`.
     """
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, JsonTokenizer):
@@ -199,7 +199,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         sequence_ids=tuple(made.sequence_ids),
         word_ids=tuple(made.word_ids),
     )
-    # the spec adds tokens around a text that the tokenizer file does not add
+    # add the special tokens of the spec that the tokenizer file does not add
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start_token_id is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before

@@ -82,7 +82,7 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
-    """Decode ids up to the first `end`, with `�` for unknown ids. Raise E0916 if an id is outside
+    """Decode ids up to the first end token; unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
     kept, _ = strip_special_ids(ids, record)
@@ -109,8 +109,8 @@ def _decode_bytes(ids: Sequence[int], record: ByteTokenizer) -> str:
 def strip_special_ids(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
-    """Return the ids before the first `end` without `start`, and True if there was an `end`. Raise
-    E0916 if an id is outside the vocabulary.
+    """Return the ids before the first end token, without the start token, and True if there was an
+    end token. Raise E0916 if an id is outside the vocabulary.
     """
     kept: list[int] = []
     last = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1

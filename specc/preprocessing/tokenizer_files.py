@@ -29,14 +29,15 @@ MAX_ROWS = 2**14
 """Maximum number of repetitions of an image token: an image of 128 × 128 patches."""
 MAX_REPLACEMENT = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of texts in `replace`: for the same replacement for every image, and for a replacement
-that depends on the token grid."""
+"""Numbers of strings in `replace`: the same replacement for every image, or a replacement that
+depends on the token grid.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
     """A `tokenizer.json` with its hash and its size in bytes. `name` is the file next to the model,
-    or "" if the model contains the text; `text` is empty until `load_text`.
+    or "" if it is embedded in the model; `text` is empty until `load_text` is called.
     """
 
     sha256: str
@@ -46,18 +47,18 @@ class TokenizerFile:
 
     @staticmethod
     def from_text(text: str) -> "TokenizerFile":
-        """Create the record of a file with this text."""
+        """Create the record of a tokenizer file with this content."""
         data = text.encode("utf-8")
         return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
 
     @property
     def content(self) -> bytes:
-        """Return the content to write next to the model."""
+        """The content of the file to write next to the model."""
         assert self.json_text, "a tokenizer whose text is not loaded"
         return self.json_text.encode("utf-8")
 
     def to_json(self) -> Json:
-        """Convert the record to its manifest entry, without the text."""
+        """Convert the record to its manifest entry, without the content."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.json_text}
 
     def assign_name(self, stem: str) -> "TokenizerFile":
@@ -197,7 +198,8 @@ class JsonTokenizer(ConfigRecord):
     `placeholder_replacement` is a placeholder in texts and its replacement before tokenization: one
     text, or the texts of a grid cell (with `$row` and `$column`), between rows, after the last row,
     and of an image without a grid. `prompt_start_token_id` is the token after the last placeholder;
-    `prompt_end_text` ends a prompt without that token. `chat_template` renders messages as text.
+    `prompt_end_text` ends a prompt without that token. `chat_template` renders messages to a
+    prompt.
     """
 
     tag = "tokenizer"

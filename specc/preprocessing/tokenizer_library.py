@@ -1,4 +1,6 @@
-"""Run a tokenizer.json with the `tokenizers` package, limiting text growth, memory and time."""
+"""Run a tokenizer.json with the `tokenizers` package, within limits on output growth, memory and
+time.
+"""
 
 import base64
 import json
@@ -101,7 +103,7 @@ GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "NFC": lambda _: 3,  # U+1D160
     "NFD": lambda _: 4,  # U+1F82
     "Lowercase": lambda _: 2,  # U+0130
-    # one letter may become four by decomposition, or get surrounding spaces
+    # a letter may be decomposed into four, or get surrounding spaces
     "BertNormalizer": lambda _: 12,
 }
 """The factor by which a step may lengthen a text, by kind; other steps do not lengthen texts."""

@@ -40,8 +40,8 @@ def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return the words with whitespace, and the words with uppercase letters if lookup lowercases
-    words.
+    """Return the words that no text can produce: those with whitespace, and those with uppercase
+    letters if lookup lowercases words.
     """
     return [
         word

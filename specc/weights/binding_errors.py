@@ -223,8 +223,8 @@ def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
-    """Return the config value to set if an adapter stores an embedding table of another vocabulary
-    size, otherwise "".
+    """Suggest the config value to set if an adapter stores an embedding table with a different
+    vocabulary size, otherwise return "".
     """
     wanted, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
@@ -240,7 +240,7 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
 
 
 def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for a shape mismatch, or return "" if the lengths suggest none."""
+    """Suggest a fix for a shape mismatch, or return "" if the shapes suggest none."""
     expected, shape = mismatch.parameter.shape, mismatch.shape
     name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
     if len(mismatch.tensors) == 1 and not mismatch.rule_span:
@@ -258,7 +258,7 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """Suggest a fix for the length of a single axis, or suggest other files."""
+    """Suggest a fix for the size of a single axis, or suggest other files."""
     if len(shape) == len(expected):
         odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:
@@ -322,7 +322,7 @@ def explain_uninitialized(
     present: Set[str],
 ) -> dict[str, str]:
     """Return the reason why each missing parameter is not initialized, unless it belongs to a new
-    task head. `bound_parameters` are the parameters in the checkpoint.
+    task head. `bound_parameters` are the parameters that the checkpoint contains.
     """
     kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}
     calls = {_get_call_key(w): w.name for w in bound_parameters}
@@ -335,7 +335,7 @@ def explain_uninitialized(
             kinds.get(get_name_skeleton(parameter.name)),
             calls.get(_get_call_key(parameter)),
         )
-        # The most specific reason comes first, because it names an existing tensor.
+        # The most specific reason comes first, because it names a tensor that exists.
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
         elif made_of:
@@ -360,7 +360,9 @@ def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
 def warn_random_weights(
     initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
 ) -> Diagnostic:
-    """Emit the warning W0528 that lists randomly initialized weights and their initializers."""
+    """Return the warning W0528 that lists randomly initialized parameters and their
+    initializers.
+    """
     names_by_initializer: dict[str, list[str]] = {}
     for parameter in initialized:
         names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(

@@ -151,8 +151,8 @@ def _is_directory(path: Path) -> bool:
 def _find_weights_file(directory: Path) -> Path:
     """Return the weights file or index of a directory."""
     names = _list_directory(directory)
-    # file names of transformers take precedence, in its search order: if a small model was saved
-    # over a large one, the old index is still in the directory
+    # file names of transformers take precedence, in its search order, because saving a small model
+    # over a large one leaves the old index in the directory
     for default in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if default in names:
             return directory / default
@@ -250,7 +250,7 @@ def reject_pickle(*paths: Path) -> NoReturn:
 
 
 def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
-    """Open all files; close them if opening one fails."""
+    """Open all files; if opening one fails, close the others."""
     with ExitStack() as opened:
         files = [
             opened.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p))

@@ -137,11 +137,11 @@ def _find_naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """Infer the mapping from names of the spec to names of the file. Tied parameters are ignored,
-    because the file may lack them.
+    """Infer the mapping from parameter names of the spec to tensor names of the file. Tied
+    parameters are ignored, because the file may lack them.
     """
     exprs = [source.expr for name, source in sources.items() if name not in ties]
-    # of several alternatives, the file has only one, so names without alternatives are more
+    # the file has only one of several alternative names, so names without alternatives are more
     # reliable
     plain = [expr for expr in exprs if not has_alternatives(expr)]
     needed = [name for expr in plain or exprs for name in iterate_tensor_names(expr)]
@@ -168,15 +168,15 @@ def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
 
 
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
-    """Rename an expression's tensors to the file's names and resolve its alternatives."""
+    """Rename the tensors of an expression to the names in the file and resolve its alternatives."""
     present = checkpoint.tensors.keys()
     spelled = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
     return resolve_alternatives(spelled, present.__contains__)
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
-    """Return the rule for the exact name, the first rule whose pattern matches, or the tensor with
-    the name of the parameter.
+    """Return the rule for the exact name, the first rule whose pattern matches, or an implicit
+    rule: the tensor with the name of the parameter.
     """
     for rule in loads:
         if rule.name == parameter.name:

@@ -95,7 +95,7 @@ class DequantizedCheckpoint(Checkpoint):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
     def read_codes(self, name: str, rows: slice) -> Codes:
-        """Return the quantized values and scales of some rows of a quantized weight."""
+        """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
@@ -202,7 +202,7 @@ slower for 8-bit weights than for float32 weights."""
 
 
 class _ScaleView(DequantizedCheckpoint):
-    """A checkpoint in which each value is replaced by its quantization scale."""
+    """A view of a checkpoint in which each weight element is replaced by its quantization scale."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
@@ -239,14 +239,16 @@ def find_reusable_codes(values: ParameterSource) -> Mapping[str, StoredCodes]:
 
 
 def expose_stored_scales(values: ParameterSource) -> ParameterSource:
-    """Return the scales of dequantized parameters, one scale per value."""
+    """Return the scales of dequantized parameters, broadcast to one scale per element."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None:
-    """Return the codes of the weight, or None unless an expression only moves complete rows."""
+    """Return the format of the stored codes of a weight, or None unless the expression only moves
+    complete rows.
+    """
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return None
     match expr:
@@ -271,8 +273,8 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None
 
 
 def _describe_kernel_codes(layout: QuantizedLayout) -> StoredCodes | None:
-    """Return the codes with the largest group size supported by kernels that divides the group size
-    of a weight, or None.
+    """Describe the codes with the largest group size that kernels support and that divides the
+    group size of the weight; return None if there is none.
     """
     fits = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
     size = MAX_GROUP_SIZE if fits else 0

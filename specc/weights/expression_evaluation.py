@@ -80,8 +80,8 @@ def _check_pairs(rows: int, heads: int) -> None:
 
 
 def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
-    """Return the index range that a slice selects. Raise PatternMismatchError if it is out of
-    range.
+    """Return the start and stop indices of a slice or chunk. Raise PatternMismatchError if it is
+    out of range.
     """
     if isinstance(expr, SplitPartExpr):
         return expr.get_bounds(length)
@@ -178,8 +178,8 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return True if a transpose leaves the stored bytes unchanged; only axes of length 1 change
-    their position.
+    """Return True if a transpose leaves the stored bytes unchanged; only axes of size 1 are
+    moved.
     """
     known = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
@@ -192,7 +192,7 @@ def _has_same_bytes(
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
-    """Return True if a transpose keeps the order of all axes longer than 1."""
+    """Return True if a transpose keeps the order of all axes of size greater than 1."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
     moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
     return moved == sorted(moved)
@@ -204,7 +204,7 @@ def _slice_view(
     entries: Mapping[str, TensorEntry],
 ) -> TensorView | None:
     """Return the bytes of some rows, which are contiguous if all axes before the sliced axis have
-    length 1.
+    size 1.
     """
     shapes = {n: entries[n].shape for n in iterate_tensor_names(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
@@ -251,7 +251,7 @@ def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     count, found = math.prod(shape), new_shape
     if -1 in new_shape:
         at, known = new_shape.index(-1), -math.prod(new_shape)
-        # This is the inferred length: if another axis is empty, any length would be valid.
+        # Use the inferred size: if another axis is empty, any size would be valid.
         rest = count // known if known else -1
         found = (*new_shape[:at], rest, *new_shape[at + 1 :])
     if -1 in found or math.prod(found) != count:
@@ -301,7 +301,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Apply an expression with one operand: move elements, or call `_apply_elementwise`."""
+    """Evaluate an expression with one operand: move elements, or call `_apply_elementwise`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))

@@ -19,7 +19,7 @@ class Initializer:
     uniform within ±value * sqrt(3 / fan_in), so that the output of a linear layer has variance
     value² (`fan_in`).
 
-    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all lengths
+    LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all axis sizes
     except the first, because weights are stored as [out, in, …]; it is 1 for a vector.
     `fan_in_each` excludes the first axis, along which several weights are stacked in one parameter.
     """

@@ -19,8 +19,8 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; with group size 0 there is
-    one block.
+    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; a group size of 0 means a
+    single block per row.
     """
     out, width = weight.shape
     group_length = group_size or max(width, 1)
@@ -47,8 +47,8 @@ def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
-    # with these scales, no value is below -8 or above 127, but 8 may occur although the maximum is
-    # 7
+    # with these scales, no rounded value is below the minimum code, but 8 may occur although the
+    # maximum 4-bit code is 7
     if bits == 4:
         np.minimum(codes, 7, out=codes)
     result: Array = codes
@@ -61,8 +61,8 @@ def replace_zero_scales(scales: Array) -> Array:
 
 
 def choose_zero_points(codes: Array, bits: int) -> Array:
-    """Return a zero point for each group of integers `[out, blocks, block]` that makes them
-    nonnegative: the middle of the range if all integers fit.
+    """Return a zero point for each group of codes `[out, blocks, block]` that makes them
+    nonnegative: the middle of the range if all codes fit.
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)
@@ -79,8 +79,8 @@ def pack_zero_points(zero_points: Array, bits: int) -> Array:
 
 
 def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Pack integers `[out, blocks, block]` with row width `width` into their storage form; in the
-    column layout the result is `[out, in]`.
+    """Pack codes `[out, blocks, block]` of a weight with `width` input features into their storage
+    format; in the layout `columns`, the result is `[out, in]`.
     """
     if format.layout == "columns" or not format.group_size:
         return codes.reshape(len(codes), -1)[:, :width]
@@ -109,7 +109,7 @@ def dequantize_weight(
 
 
 def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
-    """Unpack stored weights to integers `[out, in]`."""
+    """Unpack stored codes to integers `[out, in]`."""
     if format.layout == "columns":
         return codes.T.astype(np.int8)
     if not format.group_size:
@@ -141,8 +141,9 @@ BITS, LOW, HIGH = 4, -8, 7
 MAX_DIRECT_INVERSE = 256
 """Matrices up to this size are inverted without recursion."""
 BLOCK_COLUMNS = 8
-"""Number of columns in a block; the error of a column is propagated within the block
-immediately."""
+"""Number of columns per block; the error of a column is compensated within its block
+immediately.
+"""
 DAMPING_FRACTION = 0.01
 """Damping: this fraction of the mean diagonal of H is added to the diagonal, so that H is
 invertible."""
@@ -183,7 +184,7 @@ def _factor_matrix(h: Array) -> None:
 
 
 def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
-    """Quantize rows `[out, in]` with GPTQ to 4-bit integers `[out, blocks, block]` and scales
+    """Quantize a weight `[out, in]` with GPTQ to 4-bit codes `[out, blocks, block]` and scales
     `[out, blocks]`.
     """
     remaining = weight.astype(np.float64)
@@ -203,7 +204,7 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
-    """Quantize the columns of a block; return the integers, and the errors divided by `U[j, j]`."""
+    """Quantize the columns of a block; return the codes, and the errors divided by `U[j, j]`."""
     # columns are processed in order: the error of a column is compensated in the following columns
     # of the block immediately, and in all later columns after the block
     columns = np.ascontiguousarray(remaining.T)

@@ -32,7 +32,7 @@ _LORA_SUFFIXES = (
     ("lora_embedding_A", "table_a"),
     ("lora_embedding_B", "table_b"),
 )
-"""Suffixes of LoRA tensor names, and the factor that each tensor contains."""
+"""Suffixes of LoRA tensor names, and the role of each tensor (factor or bias)."""
 
 Float64Array = NDArray[np.float64]
 

@@ -13,8 +13,9 @@ from specc.weights.parameter_sources import ByteRange, ParameterOverrides, read_
 from specc.weights.weight_value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
-"""Maximum power of two that is folded. The remaining factor of a larger norm weight remains in the
-norm."""
+"""Maximum exponent of the power of two that is folded; the remaining factor stays in the norm
+weight.
+"""
 MOVED_GAINS_HELP = (
     "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
     "remove --fold-norms, or `fold_norms` in the spec"
@@ -52,7 +53,7 @@ class NormFoldedWeights(ParameterOverrides):
         fold = self.fold_by_parameter[name]
         factors, at = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
-        # linear weights are multiplied by the factors by which the norm weight is divided
+        # linear weights are multiplied by the factors that the norm weight is divided by
         factors = 1 / factors if is_transposed is None else factors
         results = self.parameters[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
@@ -60,7 +61,8 @@ class NormFoldedWeights(ParameterOverrides):
             block = np.frombuffer(chunk, np.float32)
             places = np.arange(at, at + block.size)
             inputs = places // results if is_transposed else places % len(factors)
-            # float64, so that an error message can contain a value out of the range of float32
+            # float64, so that an error message can contain a value that is out of the range of
+            # float32
             made = np.multiply(block, factors[inputs], dtype=np.float64)
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size

@@ -39,7 +39,7 @@ from specc.weights.weight_value_checks import check_finite, convert_dtype, to_li
 def iterate_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
-    """Yield the elements of a parameter in C order, float32, in blocks."""
+    """Yield the float32 elements of a parameter in C order, in blocks."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
@@ -55,7 +55,7 @@ def iterate_initial_values(
 def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """Return the float32 initial value of a parameter, given by the seed and the name."""
+    """Return the float32 initial values of a parameter, which the seed and the name determine."""
     return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
@@ -140,8 +140,9 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range of a tensor that is checked in its file, its dtype, and its description for
-messages."""
+"""A byte range of a tensor whose values are checked in its file, its dtype, and its description for
+messages.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +250,7 @@ class CheckpointBinding:
         return None if made else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression; expressions over decoded tensors are evaluated in
+        """Yield the values of an expression; an expression over decoded tensors is evaluated in
         chunks of rows.
         """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors

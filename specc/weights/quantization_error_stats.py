@@ -12,14 +12,18 @@ MIN_ACCURATE_SUM = 1e-30
 
 @dataclass
 class QuantizationErrorStats:
-    """The quantization error of a weight: sums over its values, and the maximum error."""
+    """The quantization error of a weight: sums of squares over its elements, and the maximum
+    error.
+    """
 
     squared_norm: float = 0.0
     squared_error: float = 0.0
     max_error: float = 0.0
 
     def add_rows(self, before: Array, after: Array) -> None:
-        """Add the quantization errors of rows; `after` is overwritten."""
+        """Add the quantization error of some rows, given `before` and after quantization; `after`
+        is overwritten.
+        """
         gone = np.subtract(before, after, out=after)
         self.squared_norm += _sum_squares(before.reshape(-1))
         self.squared_error += _sum_squares(gone.reshape(-1))

@@ -24,7 +24,7 @@ from specc.weights.weight_value_checks import check_quantized_range
 
 @dataclass(frozen=True)
 class WeightsWithScales(ParameterOverrides):
-    """Parameter values with additional KV cache scales. Implements `ParameterSource`."""
+    """Parameter values with the scales of KV caches added. Implements `ParameterSource`."""
 
     scales: Mapping[str, Array]
 
@@ -43,7 +43,7 @@ class WeightsWithScales(ParameterOverrides):
         return "f32" if name in self.scales else self.base.get_stored_dtype(name)
 
     def is_overridden(self, name: str) -> bool:
-        """Return True for scales."""
+        """Return True for KV cache scales."""
         return name in self.scales
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -52,11 +52,11 @@ class WeightsWithScales(ParameterOverrides):
 
 
 CHUNK_VALUES = 1 << 20
-"""Approximate number of values that are quantized at a time."""
+"""Approximate number of weight elements that are quantized at a time."""
 CACHED_VALUES = 1 << 16
-"""Number of values that all steps process together, so that they stay in the CPU cache."""
+"""Number of weight elements that all steps process together, so that they stay in the CPU cache."""
 GPTQ_CHUNK_ELEMENTS = 1 << 22
-"""Number of values that GPTQ, which quantizes column by column, processes together."""
+"""Number of weight elements that GPTQ, which quantizes column by column, processes together."""
 NO_ZERO_POINTS: Array = np.empty(0, np.uint8)
 """The zero points of weights without zero points."""
 MAX_THREADS = 2
@@ -71,7 +71,7 @@ RowsAndFactor: TypeAlias = tuple[Array, Array | None]
 @dataclass(kw_only=True)
 class StreamingQuantizer:
     """A weight, or a stack of weights, that is being quantized; its scales and zero points are
-    known after all rows.
+    complete after its last row.
     """
 
     format: QuantizationFormat
@@ -83,16 +83,16 @@ class StreamingQuantizer:
 
     @property
     def out_channels(self) -> int:
-        """Return the number of output channels."""
+        """The number of output channels."""
         return self.shape[-1] if self.format.is_transposed else self.shape[-2]
 
     @property
     def in_channels(self) -> int:
-        """Return the number of input channels."""
+        """The number of input channels."""
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     def take_part(self, part: WeightPart) -> Array | None:
-        """Return the scales or the zero points, and release them."""
+        """Return the scales or the zero points, and free them."""
         if part == "scales":
             taken, self.scales = self.scales, None
         else:
@@ -101,14 +101,14 @@ class StreamingQuantizer:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Return the leading axes of a stacked weight."""
+        """The sizes of the leading axes of a stacked weight."""
         return self.shape[:-2]
 
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A pre-quantized weight: the files with its stored integers and scales, and its quantization
-    error.
+    """A weight that has already been quantized: the files with its codes and scales, and its
+    quantization error.
     """
 
     codes: Path
@@ -161,7 +161,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
-        """Map each new name to its weight and part."""
+        """The weight and role (codes, scales or zero points) of each stored tensor, by name."""
         found: dict[str, tuple[str, WeightPart]] = {}
         for name, form in self.plan.items():
             for part in form.parts:
@@ -170,7 +170,9 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Return every parameter by name; a quantized parameter is replaced by its parts."""
+        """Every parameter by name; a quantized weight is replaced by its codes, scales and zero
+        points.
+        """
         found = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, kind) in self.parts.items():
             form, one = self.plan[name], self.streams[name]
@@ -194,11 +196,11 @@ class QuantizedWeights(ParameterOverrides):
         )
 
     def is_overridden(self, name: str) -> bool:
-        """Return True for the parts of a quantized weight."""
+        """Return True for the codes, scales and zero points of a quantized weight."""
         return name in self.parts
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the integers or scales of a weight as bytes."""
+        """Yield the codes, scales or zero points of a weight as bytes."""
         weight, kind = self.parts[name]
         if weight in self.prequantized:
             yield from self._iterate_stored(weight, is_scales=kind == "scales")
@@ -209,7 +211,7 @@ class QuantizedWeights(ParameterOverrides):
         stream = self.streams[weight]
         part = stream.take_part(kind)
         if part is None:
-            # the integers have not been requested yet
+            # the codes have not been requested yet
             for _ in self._iterate_codes(weight):
                 pass
             part = stream.take_part(kind)
@@ -217,7 +219,7 @@ class QuantizedWeights(ParameterOverrides):
         yield _view_bytes(part)
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
-        """Read the integers or scales of a pre-quantized weight."""
+        """Read the codes or scales of a pre-quantized weight."""
         weight, stream = self.prequantized[name], self.streams[name]
         stream.error, stream.recipe = weight.error, "gptq"
         with (weight.scales if is_scales else weight.codes).open("rb") as file:
@@ -225,7 +227,7 @@ class QuantizedWeights(ParameterOverrides):
                 yield memoryview(chunk)
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
-        """Yield the integers of a weight and keep its scales."""
+        """Yield the codes of a weight and keep its scales."""
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_factor = self.get_factor
@@ -277,7 +279,7 @@ class QuantizedWeights(ParameterOverrides):
 
 @dataclass(frozen=True)
 class _QuantizedRows:
-    """Quantized rows and their zero points in storage form, their scales, and their quantization
+    """Quantized rows: codes and zero points in their storage format, scales, and the quantization
     error.
     """
 
@@ -374,6 +376,6 @@ def _view_bytes(array: Array) -> memoryview:
 
 
 def _pack_int4_tensor(codes: Array) -> Array:
-    """Pack 4-bit integers of a tensor, two per byte, with the first in the low nibble."""
+    """Pack the 4-bit codes of a tensor, two per byte, with the first in the low nibble."""
     flat = codes.reshape(-1).view(np.uint8) & 15
     return int_quantization.pack_nibbles(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

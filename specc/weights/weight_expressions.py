@@ -74,7 +74,7 @@ class TransposeExpr:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeExpr:
-    """A reshaped tensor; one length may be -1."""
+    """A reshaped tensor; the size of one axis may be -1 (inferred)."""
 
     x: "Expr"
     shape: Shape
@@ -119,7 +119,7 @@ class SliceExpr(_Formatted):
 @dataclass(frozen=True, slots=True)
 class SplitPartExpr:
     """Chunk `index` of a tensor that is split along an axis into `parts` equal chunks, or into
-    chunks of these lengths.
+    chunks of these sizes.
     """
 
     x: "Expr"
@@ -188,8 +188,8 @@ class CastExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class AddNumberExpr(_Formatted):
-    """A tensor with a number added to every element; 16-bit elements are first converted to f32 for
-    accuracy.
+    """A tensor with a constant added to every element; 16-bit elements are first converted to f32
+    for accuracy.
     """
 
     x: "Expr"
@@ -312,7 +312,9 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class RearrangePlan:
-    """The steps of a rearrange with known lengths: reshape to `split_shape`, permute, reshape."""
+    """The steps of a rearrange with known axis sizes: reshape to `split_shape`, permute,
+    reshape.
+    """
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -362,11 +364,11 @@ def _check_distinct(side: list[str]) -> None:
 def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
-    """Infer the lengths of the names of one axis; of which at most one may be unknown."""
+    """Infer the sizes of the names of one axis, of which at most one may be unknown."""
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)
-    # a single unknown length can be computed; of two, only the product is known
+    # one unknown size can be computed; of two, only the product is known
     if len(left) > 1:
         raise PatternMismatchError(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"

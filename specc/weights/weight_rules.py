@@ -18,7 +18,7 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredParameter:
     """A parameter of the model. `origin` describes its call and the source of its shape, for
-    messages. `config_names` are the config values that determine the length of each axis, or "".
+    messages. `config_names` are the config values that determine the axis sizes, or "".
     """
 
     name: str

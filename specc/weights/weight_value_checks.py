@@ -75,7 +75,7 @@ def convert_dtype(
     block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
     """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are
-    suggestions besides another dtype; `description` names the elements of the block.
+    suggestions in addition to another dtype; `description` names the elements of the block.
     """
     kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:

@@ -10,7 +10,7 @@ from support.paper_equations import Array, assert_matches_equations, softmax
 
 import specc
 
-NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Puke": 4.0}
+NAMES = {"Luke": 1.0, "Donald": 2.0, "Jeff": 3.0, "Duke": 4.0}
 
 
 def letters(names: list[str]) -> Array:
@@ -37,18 +37,18 @@ def test_names_without_shared_letters_have_equal_weights() -> None:
 
 def test_exact_matches_equal_a_dictionary() -> None:
     """Missing names give zero."""
-    asked = ["Puke", "Luke", "Leia", "Jeff"]
+    asked = ["Duke", "Luke", "Leia", "Jeff"]
     found = run_reference(elaborate_with_config("kv_lookup"), {}, database(asked))["output"]
     assert found[0, :, 0].tolist() == [NAMES.get(name, 0.0) for name in asked]
 
 
 def test_a_soft_match_prefers_the_nearest_name() -> None:
-    """`Luka` is nearest to Luke, then to Puke."""
+    """`Luka` is nearest to Luke, then to Duke."""
     given = database(["Luka"])
     weights = run_reference(elaborate_with_config("kv_lookup", match="soft"), {}, given)["weights"][
         0, 0
     ]
-    assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
+    assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Duke"]
 
 
 def test_both_agree_with_the_formula_in_onnx() -> None:
@@ -84,5 +84,5 @@ def test_queries_are_extracted_from_text(tmp_path: Path) -> None:
     specc.compile("kv_lookup", path, graph="lookup_names", set={"known": known})
     values = [[[v] for v in NAMES.values()]]
     model = specc.load(path)
-    made = model.run(word="Puke Luke", names=" ".join(NAMES), values=values)
-    assert made["output"][0, :, 0].tolist() == [NAMES["Puke"], NAMES["Luke"]]
+    made = model.run(word="Duke Luke", names=" ".join(NAMES), values=values)
+    assert made["output"][0, :, 0].tolist() == [NAMES["Duke"], NAMES["Luke"]]

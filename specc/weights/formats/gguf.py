@@ -81,8 +81,8 @@ ROPE_TENSORS = ("rope_factors_short.weight", "rope_factors_long.weight", "rope_f
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A llama.cpp architecture: the `model_type` of its config, the tensor names in a layer (`{}`
-    is the expert index), and the tensors that llama.cpp changes. With `has_offset_norms`, 1 is
-    added to stored norm weights.
+    is the expert index), and the tensors whose values llama.cpp changes. With `has_offset_norms`, 1
+    is added to stored norm weights.
     """
 
     model_type: str
@@ -128,7 +128,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 
 class GGUFFile(TensorFile):
-    """An open GGUF file. A quantized tensor is represented by the bytes of its blocks, named
+    """An open GGUF file. A quantized tensor appears as a byte tensor of its blocks, named
     `tensor:type`. `get_array` and `read_tensor` undo the changes that llama.cpp made (`changed`).
     """
 
@@ -202,8 +202,8 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Return the prefix `model.layers.N.` ("" for tensors outside layers), the part, and `weight`
-    or `bias`.
+    """Return the prefix `model.layers.N.` ("" for tensors outside layers), the name within the
+    layer, and `weight` or `bias`.
     """
     found = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if found:

@@ -16,7 +16,7 @@ from specc.ir.array import Array
 from specc.weights.formats.gguf_header import BLOCK_TYPES, BlockType
 
 Lengths: TypeAlias = dict[str, int]
-"""Axis lengths by the axis names in the patterns."""
+"""Axis sizes, keyed by the axis names in the patterns."""
 
 _FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 _FLOAT8_DTYPES = frozenset(
@@ -39,9 +39,9 @@ class LayoutError(Exception):
 
 
 def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
-    """Check a tensor against a pattern and add the lengths of its axes to `lengths`.
+    """Check a tensor against a pattern and add the sizes of its axes to `lengths`.
 
-    `float|u8[groups, 16]` requires one of these types and two axes, the second of length 16. `any`
+    `float|u8[groups, 16]` requires one of these types and two axes, the second of size 16. `any`
     matches every type; a name alone matches every shape. Raise LayoutError if they do not match.
     """
     parsed = _TENSOR_PATTERN.fullmatch(pattern)
@@ -62,15 +62,15 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
-    """Raise LayoutError if a count differs from the count inferred from other tensors."""
+    """Raise LayoutError if a number of entries differs from that inferred from other tensors."""
     if count != expected:
         raise LayoutError(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
-"""The tensors of a weight by suffix; tensors in files are read when they are sliced."""
+"""The tensors of a weight (codes, scales, zero points) by suffix, read when they are sliced."""
 Codes: TypeAlias = tuple[Array, Array]
-"""Quantized values minus the zero point, and scales; both broadcast to the shape of the weight."""
+"""Codes minus zero points, and scales; both broadcast to the shape of the weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +307,9 @@ def _decode_float16(raw: Array) -> Array:
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split each `width` bytes into fields of `bits` bits, the lowest fields of all bytes first."""
+    """Split runs of `width` bytes into fields of `bits` bits, the lowest fields of all bytes
+    first.
+    """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
     fields = (parts >> shifts) & np.uint8((1 << bits) - 1)
@@ -337,7 +339,7 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
-    """Decode `d * scale * q - dmin * minimum`; the scales of `codes` are folded in."""
+    """Decode `d * scale * q - dmin * minimum`; the scales are folded into the returned codes."""
     sizes = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
     groups = _reshape_groups(codes, 32).astype(np.float32)

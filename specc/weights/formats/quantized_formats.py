@@ -56,7 +56,9 @@ def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int]
 
 
 def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Return the group size given the row length `width` and the number of groups."""
+    """Return the group size, given the number of input features `width` and the number of
+    groups.
+    """
     given = width if settings.group_size < 0 else settings.group_size
     if given and -(-width // given) == group_count:
         return given
@@ -72,7 +74,9 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return True if the groups are in order. Files without act-order have no group index."""
+    """Return True if consecutive input channels form the groups. Files without act-order have no
+    group index.
+    """
     if group_index is None:
         return True
     check_equal_counts("g_idx", len(group_index), width)

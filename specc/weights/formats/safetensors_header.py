@@ -82,7 +82,7 @@ def get_array_dtype(array: Array) -> str:
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_LENGTH = 1 << 53
-"""Upper bound of lengths and offsets, equal to that of integers in a spec."""
+"""Upper bound of axis sizes and offsets, equal to that of integers in a spec."""
 HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 """The fields of a tensor's header entry; all are required, and no others are allowed."""
 
@@ -238,7 +238,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Parse a list of lengths; return None if a value is not a non-negative integer (e.g.
+    """Parse a list of axis sizes; return None if an item is not a non-negative integer (e.g.
     `true`).
     """
     if not isinstance(value, list):
