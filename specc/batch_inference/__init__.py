@@ -1,1 +1,1 @@
-"""Batch inference over data sets (`specc map`): reads files of rows and writes part files."""
+"""Batch inference over data sets (`specc map`): read data files row by row and write part files."""

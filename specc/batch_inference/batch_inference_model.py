@@ -34,7 +34,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class GenerativeBatchModel:
-    """A generative model for the rows that `row_reader` converts."""
+    """A generative model that is run on data rows, which `row_reader` converts to inputs."""
 
     generator: Generator
     row_reader: RowReader
@@ -42,12 +42,12 @@ class GenerativeBatchModel:
 
     @property
     def static_batching_reason(self) -> str:
-        """Return the reason why continuous batching is not possible, or "" if it is possible."""
+        """The reason why continuous batching is not possible, or "" if it is possible."""
         return explain_static_batching(self.generator, self.settings)
 
     @property
     def result_columns(self) -> GeneratedResultColumns:
-        """Return the result columns of generation."""
+        """The columns that contain generated text or tokens."""
         chosen = self.settings
         beam = chosen.strategy == "beam"
         return GeneratedResultColumns(
@@ -85,7 +85,7 @@ class GenerativeBatchModel:
 class BatchInferenceModel:
     """A model that computes one output row per input row: outputs of a graph, or generated text.
     `input_columns` maps each input to its column, `settings` are generation settings, and
-    `raw_outputs` are outputs that are returned as numbers.
+    `raw_outputs` are outputs that are returned as arrays.
     """
 
     opened: InferenceModel
@@ -112,17 +112,17 @@ class BatchInferenceModel:
 
     @property
     def is_generative(self) -> bool:
-        """Return True if the model generates text."""
+        """True if the model generates text."""
         return not is_single_forward_pass(self.opened, self.input_columns, self.settings)
 
     @cached_property
     def row_reader(self) -> RowReader:
-        """Return the reader that converts rows to model inputs."""
+        """The reader that converts rows to model inputs."""
         return RowReader(self.input_signature, self.input_columns, self.is_generative)
 
     @property
     def input_signature(self) -> ModelInputs:
-        """Return the inputs that rows provide, and their preprocessing."""
+        """The inputs that rows provide, and their preprocessing."""
         return (
             self.opened.input_signature
             if self.is_generative
@@ -162,8 +162,8 @@ class BatchInferenceModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """Return the formatter of results. Raise E0731 to E0733 if settings are invalid, and E0879
-        if outputs of a generative model are selected.
+        """The formatter of results. Raise E0731 to E0733 if settings are invalid, and E0879 if
+        outputs of a generative model are selected.
         """
         generator = self.opened.generator
         if not self.is_generative or generator is None:
@@ -179,7 +179,7 @@ class BatchInferenceModel:
 
     @cached_property
     def batch_generator(self) -> GenerativeBatchModel:
-        """Return the generative model. Raise E0731 to E0733 if settings are invalid."""
+        """The generative model. Raise E0731 to E0733 if settings are invalid."""
         generator = self.opened.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
@@ -187,7 +187,7 @@ class BatchInferenceModel:
 
     @property
     def uses_continuous_batching(self) -> bool:
-        """Return True if finished sequences are replaced by new ones (continuous batching)."""
+        """True if finished sequences are replaced by new ones (continuous batching)."""
         return self.is_generative and not self.batch_generator.static_batching_reason
 
     def list_result_columns(self) -> tuple[TableColumn, ...]:
@@ -196,7 +196,7 @@ class BatchInferenceModel:
 
     @cached_property
     def cost_formulas(self) -> CostFormulas:
-        """Return the cost model of a batch, derived from the full-forward graph."""
+        """The cost model of a batch, derived from the full-forward graph."""
         return CostFormulas.from_graph(self._cost_graph)
 
     @property

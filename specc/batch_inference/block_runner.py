@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 2
 
 @dataclass
 class CrashJournal:
-    """A journal that counts crashes per group of rows in a block. `current_key` identifies the rows
-    in progress. `is_read_only` is true if another process has locked the journal. `lock_descriptor`
-    is the file descriptor of the lock.
+    """A journal file that counts worker crashes per group of rows in a block. `current_key`
+    identifies the rows in progress. `is_read_only` is true if another process has locked the
+    journal. `lock_descriptor` is the file descriptor of the lock.
     """
 
     path: Path
@@ -78,11 +78,11 @@ class CrashJournal:
         append_journal_line(self.path, f"{json.dumps(data)}\n")
 
     def have_crashed_repeatedly(self, row_numbers: Sequence[int]) -> bool:
-        """Return True if these rows have crashed a process twice."""
+        """Return True if workers have crashed twice while processing exactly these rows."""
         return self.crash_counts.get(format_journal_key(row_numbers), 0) >= MAX_ATTEMPTS
 
     def find_crashing_rows(self) -> set[int]:
-        """Return the rows that have crashed a process twice, alone or in a batch."""
+        """Return the rows during which workers have crashed twice, alone or in a batch."""
         keys = (key for key, count in self.crash_counts.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
@@ -164,7 +164,7 @@ CRASHED_ROW_CODE = "E0882"
 """The error code of a row that crashed its worker process."""
 
 MAX_TEXT = 500
-"""Maximum length of an error message in a part file."""
+"""Maximum number of characters of an error message in a part file."""
 
 Report = Callable[[int], None]
 """A callback that receives the number of rows completed since its last call."""
@@ -256,11 +256,11 @@ class BlockComputation:
 
     @property
     def padded_inputs(self) -> tuple[str, ...]:
-        """Return the names of the padded inputs."""
+        """The names of the padded inputs."""
         return self.model.row_reader.padded_inputs
 
     def compute_results(self, table: ColumnValues) -> None:
-        """Compute the results of all rows of the block; failed rows get an error."""
+        """Compute the results of all rows of the block; a row that fails gets an error message."""
         readable_rows: list[InputRow] = []
         for number, row in enumerate(
             self.model.row_reader.convert_rows(table, self.statistics.row_count)
@@ -322,7 +322,9 @@ class BlockComputation:
     def _count_generation_multiply_adds(
         self, input_length: int, generated: Sequence[GenerationResult]
     ) -> int:
-        """Return the multiply-adds of generating a sequence, including its prompt."""
+        """Return the number of multiply-adds for the generation of a sequence, including its
+        prompt.
+        """
         taking, first = self.model.row_reader, generated[0]
         count = len(first.tokens) // max(first.num_codebooks, 1)
         # prompt and generated tokens count as one sequence

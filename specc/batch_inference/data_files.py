@@ -1,4 +1,4 @@
-"""Readers of data files: text lines, JSON Lines, CSV, image directories."""
+"""Readers of data files: text files, JSON Lines, CSV, image directories."""
 
 import csv
 import io
@@ -30,7 +30,9 @@ MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
-"""Limits on the nesting of values in a row, because rows may be copied to the output."""
+"""Limits on the nesting depth and integers of JSON values in a row, because rows may be copied to
+the output.
+"""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
 """Pattern of a quoted value; the group matches the closing quote, or "" if it is missing."""
@@ -181,7 +183,7 @@ def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
 
 
 class CsvFile(DataFile):
-    """A CSV file with column names in the first row; quoted texts may span several lines."""
+    """A CSV file with column names in the first row; quoted values may span several lines."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Read the column names from the first row."""

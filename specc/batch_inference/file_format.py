@@ -24,7 +24,7 @@ NULL_TYPE = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type: the element type, and the sizes of nested lists from the outside in; None is a
+    """A column type: the element type, and the sizes of nested lists, outermost first; None is a
     variable size. Example: `ColumnType("f32", (None, 8))`.
     """
 
@@ -52,7 +52,7 @@ class TableColumn:
 
 
 def to_python_value(value: object) -> Any:
-    """Convert an array or NumPy scalar to plain Python values; return other values unchanged."""
+    """Convert an array or NumPy scalar to Python values; return other values unchanged."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
@@ -143,7 +143,7 @@ READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files
 
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
-    """A context that converts operating system errors for a file or directory to E0802."""
+    """A context manager that converts operating system errors for a file or directory to E0802."""
     try:
         yield
     except OSError as error:

@@ -58,30 +58,30 @@ class JobReport:
 
     @property
     def seconds(self) -> float:
-        """Return the elapsed time in seconds."""
+        """The elapsed time in seconds."""
         return (self.end_time or time.monotonic()) - self.start_time
 
     @property
     def startup_seconds(self) -> float:
-        """Return the number of seconds until the first worker started."""
+        """The time in seconds until the first worker started."""
         return 0.0 if self.ready_time is None else self.ready_time - self.start_time
 
     @property
     def rows_per_second(self) -> float:
-        """Return the throughput of this run in rows per second, excluding startup."""
+        """The throughput of this run in rows per second, excluding startup."""
         # excludes blocks that an earlier run completed
         done = self.rows - self.resumed_rows
         return done / max(self.seconds - self.startup_seconds, 1e-9)
 
     @property
     def compute_seconds(self) -> float:
-        """Return the total compute time of all processes, in seconds."""
+        """The total compute time of all processes, in seconds."""
         return sum(seconds for seconds, _ in self.block_costs)
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Return the compute time predicted from the first block and the cost model, or None if
-        there is only one block.
+        """The compute time that the first block and the cost model predict, or None if there is
+        only one block.
         """
         seconds, work = self.block_costs[0] if self.block_costs else (0.0, 0)
         if len(self.block_costs) < 2 or not work:
@@ -91,7 +91,7 @@ class JobReport:
 
     @property
     def padding_ratio(self) -> float:
-        """Return the ratio of padding positions to valid positions."""
+        """The ratio of padding positions to valid positions."""
         return self.padding / max(self.positions - self.padding, 1)
 
     def add_block(self, statistics: BlockStatistics) -> None:
@@ -153,8 +153,8 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """After an error, replace the note that no file was written by the number of completed
-    parts.
+    """A context manager that, after an error, replaces the note that no file was written by the
+    number of completed parts.
     """
     try:
         yield

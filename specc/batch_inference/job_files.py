@@ -81,12 +81,12 @@ class JobPlan:
 
     @property
     def rows(self) -> int:
-        """Return the total number of rows."""
+        """The total number of rows."""
         return sum(b.row_count for b in self.blocks)
 
     @cached_property
     def first_row_numbers(self) -> list[int]:
-        """Return the index of the first row of each block in the data set."""
+        """The index of the first row of each block in the data set."""
         return [0, *accumulate(block.row_count for block in self.blocks)]
 
     def get_part_file(self, block_number: int) -> str:
@@ -307,7 +307,7 @@ def encode_part(
 def convert_json_columns_to_text(
     columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> None:
-    """Convert the values of columns without a type to JSON text."""
+    """Convert the values of columns of type `json` to JSON strings."""
     for column in columns:
         if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [
@@ -317,7 +317,7 @@ def convert_json_columns_to_text(
 
 
 def _to_json_text(value: object) -> object:
-    """Convert a value to JSON text; NaN and infinity become null, and bytes become base64."""
+    """Convert a value to a JSON string; NaN and infinity become null, and bytes become base64."""
     match value:
         # programs that read tables do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
@@ -333,7 +333,7 @@ def _to_json_text(value: object) -> object:
 
 def _to_json_fallback(value: object) -> object:
     """Convert a value that the JSON encoder does not support: arrays to lists, bytes to base64,
-    other values to text.
+    other values to strings.
     """
     value = to_python_value(value)
     match value:

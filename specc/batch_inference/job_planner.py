@@ -113,7 +113,7 @@ def plan_job(request: JobRequest) -> JobPlan:
 def _check_csv_columns(
     model: BatchInferenceModel, columns: Mapping[str, str], files: Sequence[Path]
 ) -> None:
-    """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are text."""
+    """Raise E0906 if a numeric input is mapped to a CSV column, because CSV values are strings."""
     preprocessing = model.input_signature.preprocessing
     records = {name: preprocessing.get_input_config(name) for name in columns}
     numeric = [n for n, r in records.items() if r is None or isinstance(r, NumbersOutput)]

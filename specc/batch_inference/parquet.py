@@ -1,4 +1,4 @@
-"""Parquet through pyarrow (extra [data])."""
+"""Read and write Parquet files with pyarrow (extra [data])."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -136,7 +136,7 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 def _convert_value(name: str, value: Arrow) -> object:
     """Convert an Arrow value to a Python value, or to a string if Python has no such type. Return
-    `UnreadableRow` if the conversion fails..
+    `UnreadableRow` if the conversion fails.
     """
     if not value.is_valid:
         return None

@@ -1,4 +1,4 @@
-"""Convert model results to columns: scores, embeddings, labels, text."""
+"""Convert model outputs to table columns: scores, embeddings, labels, text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +38,9 @@ ATTENTION_PREFIX = "attention."
 
 @dataclass(frozen=True)
 class GraphResultColumns:
-    """The result columns of a graph. `preprocessing` formats the outputs. Outputs in `raw_outputs`
-    are returned as numbers. Names with the prefix `attention.` select attention weights by scope.
+    """The table columns with the outputs of a graph. `preprocessing` formats the outputs; those in
+    `raw_outputs` are returned as arrays. Names with the prefix `attention.` select attention
+    weights by scope.
     """
 
     graph: Graph
@@ -81,12 +82,12 @@ class GraphResultColumns:
 
     @property
     def has_attention_columns(self) -> bool:
-        """Return True if attention weights are requested."""
+        """True if attention weights are requested."""
         return any(name.startswith(ATTENTION_PREFIX) for name in self.raw_outputs)
 
     @cached_property
     def attention_nodes(self) -> dict[str, AttentionNode]:
-        """Return all attentions by scope."""
+        """The attention layers of the graph, by scope."""
         return locate_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
@@ -139,8 +140,8 @@ class GraphResultColumns:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Removes padding from results: knows the lengths of the inputs of each row. `is_left_padded`
-    has one entry per padded input.
+    """Removes the padding of a batch from outputs, given the lengths of each row's inputs.
+    `is_left_padded` has one entry per padded input.
     """
 
     graph: Graph
@@ -153,7 +154,7 @@ class LengthPadding:
             try:
                 length = dim.evaluate(row_lengths)
             except DimError:
-                continue  # this length does not depend on the row
+                continue  # the size of this axis does not depend on the row
             if length < value.shape[axis]:
                 # generated sequences are padded on the left, so that their ends are aligned
                 left = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
@@ -162,7 +163,7 @@ class LengthPadding:
         return value
 
     def _compute_lengths(self, row: InputRow) -> dict[str, int]:
-        """Return the dynamic lengths of one row."""
+        """Return the sizes of the dynamic dimensions for one row."""
         # each padded input determines the length of its second axis
         found = {}
         for name in self.is_left_padded:
@@ -203,7 +204,9 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
 
 
 def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
-    """Format the result of one row. Raise E0916 if the values do not match `reading`."""
+    """Yield the columns of an output for one row, with their values. Raise E0916 if the values do
+    not match `reading`.
+    """
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)
@@ -254,7 +257,7 @@ class GeneratedResultColumns:
     codebooks: int = 0
 
     def iterate_columns(self) -> Iterator[TableColumn]:
-        """Return the columns: texts, or tokens if the model has no vocabulary. With several
+        """Yield the columns: generated text, or tokens if the model has no vocabulary. With several
         codebooks, tokens are a list per codebook.
         """
         lists = (None,) if self.returns_several_sequences else ()

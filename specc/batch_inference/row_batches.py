@@ -31,17 +31,17 @@ UNREADABLE_ROW_CODE = "E0877"
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """The model inputs of one row: arrays without a batch axis."""
+    """The model inputs of one row, as arrays without a batch axis."""
 
     row_number: int
     arrays: Arrays
 
     def get_padded_length(self, padded_inputs: Sequence[str]) -> int:
-        """Return the padded length: the maximum over the inputs."""
+        """Return the padded length of a row: the maximum length of its padded inputs."""
         return max((len(self.arrays[n]) for n in padded_inputs), default=1)
 
     def get_batch_shape(self, padded_inputs: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return the lengths that must be equal within a batch."""
+        """Return the shapes that must be equal within a batch: those of inputs without padding."""
         return tuple(a.shape[1:] if n in padded_inputs else a.shape for n, a in self.arrays.items())
 
 
@@ -57,7 +57,7 @@ class RowReader:
 
     @cached_property
     def padded_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose length may differ within a batch."""
+        """The inputs whose length may differ within a batch."""
         graph = self.input_signature.graph
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
@@ -218,7 +218,9 @@ Cost = Callable[[int, int], int]
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
-    """Group rows whose unpadded lengths are equal, from short to long padded lengths."""
+    """Group rows for which the shapes of inputs without padding are equal, and sort each group by
+    padded length.
+    """
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
         groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
@@ -231,8 +233,8 @@ def make_batches(
     limits: BatchLimits,
     estimate_bytes: Cost,
 ) -> list[list[InputRow]]:
-    """Return batches of rows whose unpadded lengths are equal. A row that exceeds a limit on its
-    own forms a batch of one.
+    """Return batches of rows for which the shapes of inputs without padding are equal. A row that
+    exceeds a limit on its own forms a batch of one.
     """
     found = []
     for group in group_by_shape(rows, padded_inputs):
@@ -270,7 +272,8 @@ def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tup
 @dataclass(frozen=True)
 class CostFormulas:
     """The cost model of a graph: formulas for its memory and multiply-adds as functions of the
-    batch size and the sequence length. All other symbolic lengths are set to the sequence length.
+    batch size and the sequence length. All other symbolic dimensions are set to the sequence
+    length.
     """
 
     batch_symbol: str
@@ -307,7 +310,9 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Return the bytes of the operands and results of the largest node."""
+        """Return the size in bytes of the operands and results of the node for which it is
+        largest.
+        """
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:
@@ -334,7 +339,7 @@ def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
 
 
 def get_batch_symbol(graph: Graph) -> Dim | None:
-    """Return the symbol of the batch size: the first dimension of the first input."""
-    # skips scalar inputs, which are settings such as a temperature
+    """Return the symbolic batch size: the first dimension of the first input with axes."""
+    # skip scalar inputs, which are settings such as a temperature
     first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
     return first.shape[0] if first else None

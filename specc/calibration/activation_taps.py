@@ -1,4 +1,6 @@
-"""Find the activations of each int4 weight; expose activations inside loops as outputs."""
+"""Find the input activations of each int4 weight, and expose activations inside loops as graph
+outputs.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from specc.transforms.graph_quantization import expand_recurrent_layers, find_un
 from specc.transforms.weight_uses import find_matrix_product
 
 WeightNames: TypeAlias = Mapping[Value, str]
-"""Names of weights by the graph or body value that contains them."""
+"""The names of weights by the value (of a graph or loop body) that contains them."""
 
 
 class WeightMatrix(NamedTuple):
@@ -55,7 +57,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Copy every node of a graph, in order."""
+        """Copy every node of a graph, in topological order."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])
@@ -212,7 +214,7 @@ MAX_INPUT_FEATURES = 16_384
 """Maximum number of input features: a Gram matrix of this size takes 2 GB, and its factorization
 another 1.5 GB."""
 WeightInputs: TypeAlias = tuple[Value, ...]
-"""The activations that a weight multiplies."""
+"""The input activations of a weight (several if several nodes read the weight)."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class CalibrationTargets:
 
     @property
     def experts(self) -> Mapping[str, int]:
-        """Return the number of stacked matrices of each weight (1 for a single matrix)."""
+        """The number of stacked matrices of each weight (1 for a single matrix)."""
         every = [matrix for activations in self.tap_points.values() for matrix in activations]
         return Counter(matrix.name for matrix in every)
 

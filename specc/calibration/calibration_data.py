@@ -1,4 +1,4 @@
-"""Calibration samples: inputs of a file, or self-generated sequences."""
+"""Calibration samples: model inputs from a file, or self-generated sequences."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -116,7 +116,9 @@ def _explain_useless(name: str, array: Array, keep: str) -> str:
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add the batch axis to a value from a file, which is a single text or image."""
+    """Add the batch axis to a value from a file, which is a single example, such as a text or an
+    image.
+    """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
         depth, inner = depth + 1, inner[0]
@@ -140,7 +142,7 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
 
 
 def _collect_first_axes(graph: Graph) -> set[str | None]:
-    """Return the symbols of the first axes of a graph's inputs."""
+    """Return the symbolic dimensions of the first axes of a graph's inputs."""
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}
 
@@ -231,6 +233,6 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
 
 
 def _collect_input_symbols(graph: Graph) -> set[str]:
-    """Return the symbols in the shapes of a graph's inputs."""
+    """Return the symbolic dimensions in the shapes of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {s for dim in dims for s in dim.symbols()}

@@ -1,4 +1,6 @@
-"""Accumulate Gram matrices of activations and quantize the weights that multiply them."""
+"""Accumulate Gram matrices of activations, and quantize (GPTQ) the weights that multiply these
+activations.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,18 +96,20 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The whole graph, and its `heavy` nodes, which depend on both inputs and weights."""
+    """The full-forward graph divided into stages; its `heavy` nodes depend on both inputs and
+    weights.
+    """
 
     readers: CalibrationTargets
 
     @property
     def graph(self) -> Graph:
-        """Return the whole graph."""
+        """The full-forward graph."""
         return self.readers.graph
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """Return the weights that each value depends on, with `""` in place of the inputs."""
+        """The weights that each value depends on; `""` represents the inputs."""
         found = {v: frozenset([""]) for v in self.graph.inputs.values()}
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
@@ -192,7 +196,9 @@ class _StagedGraph:
 
 
 class GramCholeskyFactors:
-    """An iterable of the Cholesky factors of all weights in `tap_points`."""
+    """An iterable that accumulates Gram matrices stage by stage and yields the Cholesky factors of
+    all weights in `tap_points`.
+    """
 
     def __init__(
         self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
@@ -297,7 +303,7 @@ def _run_stage(
 
 @dataclass
 class _GramMatrixSums:
-    """Accumulates the Gram matrix of each weight."""
+    """Accumulates the Gram matrix of the input activations of each weight."""
 
     readers: CalibrationTargets
 

@@ -48,8 +48,8 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """An unfinished hypothesis with the sum of its log-probabilities. The other fields have the
-    same meaning as in `BeamHypothesis`.
+    """An unfinished hypothesis (live beam) with the sum of its log-probabilities. The other fields
+    have the same meaning as in `BeamHypothesis`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -160,7 +160,7 @@ def _advance_beams(
     )
     scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
-        # the logits of a finished beam are not used
+        # the logits of a finished beam are ignored
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
@@ -237,7 +237,7 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
 
 
 def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> bool:
-    """Return True if the list of finished hypotheses is full and cannot change any more.
+    """Return True if the list of finished hypotheses is full and later steps cannot change it.
 
     With `early_stopping` the list is final as soon as it is full. Otherwise the list is final when
     the best beam cannot enter it at its current length, or, with `early_stopping: never` and a

@@ -31,7 +31,8 @@ from specc.decode.token_selection import (
 @dataclass(frozen=True, slots=True)
 class TokenSchedule:
     """The steps in which each sequence of a batch generates tokens: from `starts` up to `ends`,
-    int64 [batch]. Before, its tokens are those of `delayed_tokens`, int64 [batch, longest delay].
+    int64 [batch]. In earlier steps, its tokens are those of `delayed_tokens`, int64 [batch, longest
+    delay].
     """
 
     starts: Ints
@@ -75,9 +76,9 @@ def iterate_decode_steps(
     """Yield the tokens after `prompt` i64[batch n] step by step, until every sequence has ended.
 
     `padding_mask` bool[batch n] is the padding mask of the prompt; the decoder session has its own.
-    The last token of each sequence is never fed. Log-probabilities are those of the model's
-    logits, before penalty, temperature and filters. The seed and the batch index, or the index in
-    `sample_indices`, determine the sampling of a sequence.
+    The model is never run on the last token of a sequence. Log-probabilities are those of the
+    model's logits, before penalty, temperature and filters. The seed and the batch index, or the
+    index in `sample_indices`, determine the sampling of a sequence.
 
     A sequence with the delay d in `settings.delay_pattern` begins with d tokens of
     `delayed_tokens`, int64 [batch, longest delay].

@@ -15,7 +15,8 @@ dropped, this many tokens are kept as context."""
 
 
 class Detokenizer:
-    """The incremental detokenizer of one sequence; `feed` returns text that cannot change any more.
+    """The incremental detokenizer of one sequence; `feed` returns text that later tokens cannot
+    change.
 
     `stopped` is true after a stop string; no more text follows. A possible prefix of a stop string
     or part of a character is held back until more tokens arrive; `flush` returns the rest.

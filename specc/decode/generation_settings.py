@@ -76,8 +76,8 @@ class GenerationSettings:
     """Settings of logits processors, sampling and stopping criteria, named as in transformers.
 
     `max_tokens` and `min_tokens` count generated tokens including the stop token, `max_length` and
-    `min_length` the prompt as well. `stop` are the stop token ids, `stop_strings` strings to stop
-    before, `start` the decoder start tokens (such as BOS) if there is no prompt. 0 disables
+    `min_length` also count the prompt. `stop` are the stop token ids, `stop_strings` strings to
+    stop before, `start` the decoder start tokens (such as BOS) if there is no prompt. 0 disables
     `top_k`, `min_p`, `epsilon_cutoff` and `eta_cutoff`; 1 disables `top_p`, `typical_p`,
     `temperature` and `repetition_penalty`.
 
@@ -235,7 +235,7 @@ def _find_conflicts(
 
 
 def _to_plain_values(name: str, value: Any) -> Any:
-    """Convert a checked setting to the type of its `GenerationSettings` field."""
+    """Convert the checked value of a setting to the type of its `GenerationSettings` field."""
     setting_type = _SETTING_TYPES[name]
     if name in ("start", "delay_pattern"):
         return tuple(map(int, convert_to_list(value)))

@@ -143,7 +143,9 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_general_option(
     name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return a setting that applies to all strategies and has the same name in specs."""
+    """Make the description of a setting that applies to all strategies and has the same name in
+    specs.
+    """
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
     )

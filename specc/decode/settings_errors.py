@@ -22,7 +22,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 def find_value_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0732 if a value is out of range, else None."""
+    """Return E0732 if a value is out of range, otherwise None."""
     if option.values.accepts(value):
         return None
     return Diagnostic(
@@ -79,7 +79,7 @@ def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = No
 def find_sequence_count_error(
     sequence_count: int, beam_count: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0733 if more sequences than beams are requested, else None."""
+    """Return E0733 if more sequences than beams are requested, otherwise None."""
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(

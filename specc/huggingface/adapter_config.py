@@ -141,8 +141,8 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
-    """Read a list, or return None if the value is not a list. A single number becomes a list of one
-    item.
+    """Read a list, or return None if the value is not a list. A single integer becomes a list of
+    one item.
     """
     value = _read_plain_value(config, key)
     if isinstance(value, str) or value is None:

@@ -98,7 +98,7 @@ KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
     **dict.fromkeys(("language", "task"), (str, "a string")),
 }
-"""The type of each key's non-null value, and the error message for other types."""
+"""The type of each key's non-null value, and its description in error messages."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
         if value is not None and value != []:
             file.settings[word] = value
     _read_forced_eos_token(file)
-    # transformers prefers the length without the prompt if both are given
+    # transformers uses the length without the prompt if both are given
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
@@ -315,7 +315,7 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
     """
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
-    # settings by name take precedence over the token ids in older files
+    # settings by name (language, task) take precedence over the token ids in older files
     named = any(file.get_value(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
     languages = file.get_table("lang_to_id")

@@ -131,8 +131,8 @@ def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Met
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`, or return None if RoPE is not scaled. GGUF files store frequency
-    factors as tensors.
+    """Build `rope_scaling`, or return None if RoPE is not scaled. In GGUF files, RoPE frequency
+    factors are tensors.
     """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
@@ -166,7 +166,7 @@ def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: F
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens that are matched as a whole in the text."""
 MAX_TOKEN = 512
-"""Maximum length of a token that merging two other tokens produces."""
+"""Maximum number of characters of a token that results from merging two other tokens."""
 SPACE = "▁"
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -187,7 +187,8 @@ _TEKKEN = (
 @dataclass(frozen=True, kw_only=True)
 class _ByteLevelSplit:
     """A byte-level pre-tokenizer: its regular expression (empty for GPT-2's), and three flags:
-    digits are split first, words in the vocabulary ignore merges, and text is normalized to NFC.
+    digits are split first, words that are in the vocabulary are not split by merges, and text is
+    normalized to NFC.
     """
 
     regex: str = ""

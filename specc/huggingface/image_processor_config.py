@@ -36,7 +36,7 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class _Defaults:
     """Default settings of an image processor class of transformers.
 
-    `resizes_short_edge`: a single number is the length of the shorter side, not of both sides.
+    `resizes_short_edge`: a single integer is the size of the shorter side, not of both sides.
     `crop_ratio` is the crop ratio of ConvNeXt. `side_multiple`: images keep their aspect ratio,
     their sides are multiples of this number, and they are padded to the model's size. `is_page`:
     images keep their aspect ratio and are centered. `normalize` is the default of `do_normalize`.
@@ -209,7 +209,7 @@ class _FileReader:
         """Read the options of `image(…)`."""
         self._check_supported()
         fitted = _read_fitted_size(self) if self.kind.side_multiple else None
-        # None means that the spec decides, whereas False would override the spec
+        # None means that the option of the spec applies, whereas False would override it
         if fitted:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:
@@ -288,7 +288,7 @@ class _FileReader:
         return cropped, size
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
-        """Read a height and width, or the length of the shorter side."""
+        """Read a height and width, or the size of the shorter side."""
         match self.read_value(key, None):
             case None:
                 return list(default)

@@ -82,9 +82,7 @@ def has_checkpoint_config(path: str) -> bool:
 
 
 def describe_config(path: str) -> str:
-    """Describe for messages from where `load_checkpoint_config` reads the config of a
-    checkpoint.
-    """
+    """Describe, for messages, where `load_checkpoint_config` reads the config of a checkpoint."""
     where = "metadata of" if is_gguf_path(path) else "config.json in"
     return f"the {where} `{escape_text(path)}`"
 
@@ -191,7 +189,7 @@ def read_config_keys(path: Path) -> frozenset[str]:
 
 
 def read_expected_types(path: Path) -> frozenset[str]:
-    """Return the model types that a built-in spec expects, without parsing it."""
+    """Return the model types that a built-in spec expects, without parsing the whole spec."""
     found = EXPECTED_TYPES.search(path.read_text(encoding="utf-8"))
     return frozenset(a or b for a, b in TYPE_NAME.findall(found[1])) if found else frozenset()
 

@@ -47,7 +47,7 @@ FIRST_OR_NOT = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Lengths of at least this value mean that there is no limit."""
 SIGLIP_LENGTH = 64
-"""The length to which SigLIP pads text: the default of `max_position_embeddings`."""
+"""The number of tokens to which SigLIP pads text: the default of `max_position_embeddings`."""
 TOKENIZERS_WITH_TOKEN_TYPE_IDS = ("Bert", "Electra", "Deberta")
 """Tokenizer classes that return `token_type_ids` by default."""
 MODEL_TYPES_WITH_TOKEN_TYPE_IDS = ("bert", "electra", "deberta-v2")
@@ -91,7 +91,7 @@ def _select_encoder_config(config_json: JsonObject | None) -> Fields:
 
 
 def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingConfig) -> bool:
-    """Return True if the model has the preprocessing that the task needs."""
+    """Return True if the model has the preprocessing (text or image) that the task needs."""
     if TASKS[kind].needs_tokenizer and not isinstance(text, JsonTokenizer):
         return False
     takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
@@ -134,7 +134,9 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Read the activation function of the logits, as transformers and sentence-transformers do."""
+    """Read the function that converts logits to scores, as transformers and sentence-transformers
+    do.
+    """
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or config.get("activation_fn")
@@ -172,8 +174,8 @@ def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
 
 
 def _read_max_length(config: Config, tokenizer_config: Config, about: Config) -> int | None:
-    """Read the maximum number of tokens per text: 0 if there is no truncation, and None if the
-    setting is not a length.
+    """Read the maximum number of tokens per text: 0 if texts are not truncated, and None if the
+    setting is not a valid length.
     """
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
@@ -217,7 +219,7 @@ def _read_sentence_task(
 
 
 def _raise_setting(path: Path | None, key: str, expected: str) -> NoReturn:
-    """Raise E0427 if a setting has the wrong type."""
+    """Raise E0427 because a setting has the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 

@@ -30,7 +30,7 @@ MAX_IDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor class: the options of specc for its keys, and the keys with a single
+    """A feature extractor class: the specc option for each of its keys, and the keys with a single
     supported value.
     """
 
@@ -284,7 +284,7 @@ def _iterate_added_tokens(
 
 
 def get_token_content(value: object, default: str = "") -> str:
-    """Return the text of a token, which config files store as a string or as an object with
+    """Return the string of a token, which config files store as a string or as an object with
     `content`.
     """
     if isinstance(value, dict):

@@ -34,7 +34,9 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks on activation quantization that the compiled model omits."""
+        """Remarks about activation quantization of the checkpoint, which the compiled model
+        omits.
+        """
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
@@ -182,7 +184,9 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
 
 
 def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> None:
-    """Raise an error if a section of the config (sparsity or transforms) changes the weights."""
+    """Raise an error unless a section of the config (sparsity or transforms) has the value `plain`,
+    which leaves weights unchanged.
+    """
     part = fields.get(key)
     if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
         raise _UnsupportedSettingError(f'"{key}"')

@@ -1,4 +1,6 @@
-"""Read tokenizers and chat templates of model repositories, and the files copied next to graphs."""
+"""Read tokenizers and chat templates of model repositories, and the companion files that are copied
+into packages.
+"""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence

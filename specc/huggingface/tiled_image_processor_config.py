@@ -11,10 +11,10 @@ class SettingsReader(Protocol):
         """Return the value of a key, or `default` if it is absent or null."""
 
     def read_bool(self, key: str, default: bool) -> bool:
-        """Return a boolean."""
+        """Return the boolean value of a key, or `default` if it is absent or null."""
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0422 at a key."""
+        """Raise E0422 at a key, with the reason."""
 
 
 Options = dict[str, object]
@@ -50,8 +50,8 @@ class _Settings:
         self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Read a positive integer: the value of `key`, or its first member in `parts` if it is an
-        object.
+        """Read a positive integer: the value of `key`, or, if it is an object, its first member
+        whose name is in `parts`.
         """
         value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):

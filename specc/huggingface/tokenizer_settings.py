@@ -21,7 +21,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 
 Part: TypeAlias = dict[str, Any]
-"""A normalizer, pre-tokenizer or post-processor of a tokenizer.json."""
+"""A component of a tokenizer.json: normalizer, pre-tokenizer or post-processor."""
 GENERIC_CLASSES = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
 """Tokenizer classes that do not change the normalizer of the file."""
 BERT_NORMALIZER = {
@@ -45,8 +45,8 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json with the settings of tokenizer_config.json applied, and the keys that were
-    ignored.
+    """A tokenizer.json to which the settings of tokenizer_config.json have been applied, and the
+    keys that were ignored.
     """
 
     tokenizer_json: str
@@ -234,8 +234,8 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         unknown = [i for i in items if vocabulary.check_token_id(word, [i])]
         if value is None or not unknown:
             continue
-        # if the only stop token in the file is unknown, sequences have no stop token, whatever the
-        # spec declares
+        # if the only stop token in the file is unknown, sequences have no stop token, even if the
+        # spec declares one
         settings[word] = [item for item in items if item not in unknown]
         if word == "pad":
             del settings[word]

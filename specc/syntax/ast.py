@@ -25,9 +25,9 @@ def node(cls: type[C]) -> type[C]:
 
 @node
 class Comments:
-    """Comments of a statement: those on the lines above it, and the trailing one. Each is the
-    text after `#`, stripped. `has_blank_line_before` is set if the source has a blank line above,
-    which printers keep.
+    """Comments of a statement: those on the lines above it, and the trailing one on its last line.
+    Each is the string after `#`, stripped. `has_blank_line_before` is set if the source has a blank
+    line above, which printers keep.
     """
 
     leading: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Call(SpannedNode):
 
 @node
 class Slice(SpannedNode):
-    """A slice in an index: `a:b`, `:`, `1:` or `a:b:s`."""
+    """A slice in an index expression: `a:b`, `:`, `1:` or `a:b:s`."""
 
     start: "Expr | None" = None
     stop: "Expr | None" = None
@@ -185,8 +185,8 @@ class ListComprehension(SpannedNode):
 
 @node
 class RecordLiteral(SpannedNode):
-    """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
-    derived spec's values.
+    """`{layers = 4 attention = {mask = all}}` in the DSL, a nested map in YAML: the config values
+    of a derived spec or a used spec.
     """
 
     fields: tuple[Option, ...]
@@ -194,7 +194,7 @@ class RecordLiteral(SpannedNode):
 
 @node
 class EllipsisDims(SpannedNode):
-    """`...` in a type or an index, which stands for any number of axes."""
+    """`...` in a type or an index expression, which represents any number of axes."""
 
 
 Expr: TypeAlias = (
@@ -217,8 +217,8 @@ Expr: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeName(SpannedNode):
-    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
-    `text`.
+    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`, `text`: a
+    declared type.
 
     `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a
     type without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "".
@@ -236,8 +236,8 @@ class TypeName(SpannedNode):
 
 @node
 class BlockParameter(SpannedNode):
-    """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
-    block, or a result.
+    """`source_keep: keep[batch, src] = source != pad`: an input of a graph, a parameter of a block,
+    or a result.
     """
 
     name: str
@@ -282,9 +282,9 @@ class Scan(CommentedBlock):
     """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d) { … }`: a
     run-time loop.
 
-    Each variable iterates over one sequence. `along` is the length of the axis; without it the
-    only sequence is the number of iterations. `keep` is a boolean `[batch, along]`; `until` is
-    the early-exit condition of a batch element.
+    Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis;
+    without it, the only sequence is the trip count. `keep` is a boolean `[batch, along]`; `until`
+    is the early-exit condition of a batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -381,14 +381,14 @@ class Config(CommentedBlock):
 
 @node
 class Dims(CommentedNode):
-    """`dims batch, src, tgt >= 1`: dynamic lengths; a bound may follow a name."""
+    """`dims batch, src, tgt >= 1`: dynamic dimensions; a lower bound may follow a name."""
 
     names: tuple["DimName", ...]
 
 
 @node
 class DimName(SpannedNode):
-    """One dynamic length, at least `minimum` (default 0)."""
+    """One dynamic dimension, which is at least `minimum` (default 0)."""
 
     name: str
     minimum: int = 0
@@ -398,9 +398,9 @@ class DimName(SpannedNode):
 class Use(CommentedNode):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
-    `use "llama" | "mistral" as text from "text_config" under language_model`: one of several
-    files, with a config of its own (under one of the keys `sources` of config.json) and with
-    weights of its own (below the path `under`).
+    `use "llama" | "mistral" as text from "text_config" under language_model`: one of several files,
+    with its own config (under one of the keys `sources` of config.json) and its own weights (below
+    the path `under`).
     """
 
     paths: tuple[str, ...]
@@ -410,7 +410,7 @@ class Use(CommentedNode):
 
     @property
     def has_own_config(self) -> bool:
-        """Return True if the used spec has a config and weights of its own."""
+        """True if the used spec has its own config and weights."""
         return bool(self.paths[1:] or self.sources or self.under)
 
     @property
@@ -421,7 +421,7 @@ class Use(CommentedNode):
 
 @node
 class Equation(SpannedNode):
-    """An equation of lengths after `where`, such as `total = past + seq`."""
+    """An equation of dimensions after `where`, such as `total = past + seq`."""
 
     name: str
     value: Expr
@@ -452,7 +452,7 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition(CommentedNode):
-    """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
+    """`mask window(back, ahead=0) = 0 <= i - j < back`: a named expression with parameters.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
     may have a type and a default: `score general(dim: int)`; without a type its `type` is None.
@@ -534,7 +534,9 @@ class Load(CommentedNode):
 
 @node
 class Ignore(CommentedNode):
-    """`ignore "layers.{i}.attn.bias"`: unused tensors of the file; `*` matches anything."""
+    """`ignore "layers.{i}.attn.bias"`: tensors of the file that the model does not use; `*` matches
+    any characters.
+    """
 
     name: WeightName
     condition: Expr | None = None
@@ -578,7 +580,7 @@ class Generate(CommentedBlock):
 
 @node
 class Stream(CommentedNode):
-    """`stream logits of sound`: a result computed while the input streams in."""
+    """`stream logits of sound`: a result that is computed while the input arrives in chunks."""
 
     source: str
     input_name: str
@@ -596,7 +598,7 @@ class QuantizeEntry(CommentedNode):
 
 @node
 class Quantize(CommentedBlock):
-    """`quantize { default = int8  exclude = ["lm_head"] }`: which weights are quantized."""
+    """`quantize { default = int8 exclude = ["lm_head"] }`: the quantization formats of weights."""
 
     entries: tuple[QuantizeEntry, ...]
 

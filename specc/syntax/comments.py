@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The children of a body with their comments, the comments at the end of the body, and the
-    comment after its opening brace or key.
+    """The child nodes of a body with their comments attached, the comments at the end of the body,
+    and the comment after its opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -26,7 +26,7 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """A helper that attaches each comment of a file to one node."""
+    """Attaches each comment of a file to one node."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
@@ -35,7 +35,7 @@ class CommentAttacher:
         self._taken = [False] * len(comments)
 
     def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
-        """Remove the unattached comments in a range and return their texts."""
+        """Remove the unattached comments in a range of offsets and return their strings."""
         return tuple(c.text for c in self._take_unattached(start, stop))
 
     def attach_comments(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
@@ -53,7 +53,7 @@ class CommentAttacher:
         return builder.finish_body(remaining)
 
     def _take_unattached(self, start: int, stop: int) -> list[Comment]:
-        """Remove and return the unattached comments in a range."""
+        """Remove and return the unattached comments in a range of offsets."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
         unattached = [n for n in range(first, last) if not self._taken[n]]
         for n in unattached:

@@ -80,7 +80,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate the advice of diagnostics to the syntax of their file."""
+    """Translate the code in help texts of diagnostics to the syntax of their file."""
     translated = list(diagnostics)
     if not any(map(_is_about_yaml, translated)):
         return translated

@@ -28,7 +28,7 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """The builder of the syntax tree of one fragment."""
+    """Builds the syntax tree of one fragment."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -163,8 +163,8 @@ def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TupleRule:
-    """A callback that returns its children as a tuple. If `unique` is set, it reports duplicate
-    names; `unique` describes a child in the message.
+    """A callback that returns its children as a tuple. It reports duplicate names if `unique`, the
+    description of a child in the message, is set.
     """
 
     unique: str = ""

@@ -1,4 +1,4 @@
-"""The DSL lexer, and text fragments with source offsets, tokens and comments."""
+"""The DSL lexer: fragments of source text with offsets, their tokens and their comments."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ from specc.diagnostics.source import Source, Span
 from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20
-"""Maximum characters of a file, and bytes before decoding (E0109)."""
+"""Maximum number of characters of a spec file, and of bytes before decoding (E0109)."""
 
 MAX_NESTING = 64
 """Maximum nesting depth of brackets or YAML collections (E0110)."""
@@ -39,8 +39,8 @@ counted.
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A text to parse. `offsets[n]` is the offset of character `n` in `source`; an additional entry
-    is the offset of the end.
+    """A piece of source text to parse. `offsets[n]` is the offset of character `n` in `source`; an
+    additional entry is the offset of the end.
 
     If there are no `offsets`, the text is the substring of `source` from `start`. In a YAML scalar,
     `#` does not start a comment.
@@ -85,7 +85,7 @@ class Comment(NamedTuple):
 
 @dataclass
 class LexerResult:
-    """The result of the lexer; the last token has the kind `$END`."""
+    """The tokens and comments of a fragment; the last token has the kind `$END`."""
 
     tokens: list[Token] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Lexer:
                 return self._consume_number(text, offset, end)
             case "comment":
                 self._consume_comment(text, offset, end)
-        # blanks are skipped
+        # whitespace is skipped
         return end
 
     def report_error(
@@ -316,7 +316,7 @@ UTF-8.
 
 
 def check_source_characters(source: Source) -> Source:
-    """Return the source. Raise E0109 if it is too long, and E0112 for control characters."""
+    """Return the source. Raise E0109 if the text is too long, and E0112 for control characters."""
     if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
     found = CONTROL_CHARACTERS.search(source.text)

@@ -190,8 +190,8 @@ def _find_expected_keywords(
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after `tokens`. After an error, resume at the next item, or return
-    None if there is no further item.
+    """Return the parser states after `tokens`. After a syntax error, resume at the next item, or
+    return None if there is none.
     """
     states, end = [table.start_states[start]], table.end_terminals[start]
     tried: set[int] = set()
@@ -217,7 +217,7 @@ def _find_next_restart(restart_points: Sequence[int], index: int, tried: set[int
 
 
 def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:
-    """Return the parser states after the header of a file."""
+    """Return the parser states after the tokens of a valid file header."""
     states, end = [table.start_states[start]], table.end_terminals[start]
     for kind in HEADER_TERMINALS:
         states = table.shift_token(states, kind, end) or states

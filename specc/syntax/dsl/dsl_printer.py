@@ -84,7 +84,7 @@ def format_braced_body(
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
-    """Format a statement, item or entry with its comments."""
+    """Format a statement, item or section entry with its comments, as lines."""
     above = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return above + format_body_with_header(node, indent)
@@ -184,7 +184,7 @@ def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
 
 
 def format_words(words: Iterable[str]) -> Pieces:
-    """Format words separated by commas."""
+    """Format a comma-separated list of words."""
     return join_with_commas([word] for word in words)
 
 

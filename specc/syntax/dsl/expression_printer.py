@@ -18,8 +18,8 @@ ITEM_PENALTY = 60
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A possible line break, printed as `flat` if unused. A break with a higher `bonus` (a number
-    of unused columns) is preferred.
+    """A possible line break; it is printed as `flat` if the line is not broken here. A break with a
+    higher `bonus` (a number of unused columns) is preferred.
     """
 
     flat: str = " "
@@ -47,7 +47,7 @@ class BreakCandidate:
 
 
 def join_pieces(pieces: Pieces) -> str:
-    """Join pieces on one line."""
+    """Join pieces to a single line."""
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
@@ -147,19 +147,23 @@ TEXT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _escape_character(character: str) -> str:
-    """Escape a character in a string. Invisible characters are written as code points."""
+    r"""Escape a character for a DSL string literal; non-printable characters become `\u{…}` code
+    points.
+    """
     if character in TEXT_ESCAPES:
         return TEXT_ESCAPES[character]
     return character if is_printable_character(character) else f"\\u{{{ord(character):X}}}"
 
 
 def is_printable_character(character: str) -> bool:
-    """Return True if a character is visible in an editor and does not affect other characters."""
+    """Return True if a character is printable and does not change how an editor displays other
+    characters.
+    """
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
 def quote_unless_name(text: str) -> str:
-    """Return a string without quotes if it is a name, otherwise as a string literal."""
+    """Return a string unquoted if it is a name, otherwise as a string literal."""
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 

@@ -48,7 +48,7 @@ RULE_CALLBACKS |= {
     "dotted_path": lambda b, span, *parts: ast.WeightName(
         ".".join(t.text for t in parts), span=span
     ),
-    # parentheses are not a node, but belong to the underlined span
+    # parentheses are not a node, but belong to the span that messages underline
     "group": lambda b, span, inner: replace(inner, span=span),
     "weighted": lambda b, span, call, weights: replace(call, weights=weights, span=span),
     **dict.fromkeys(

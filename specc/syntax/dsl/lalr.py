@@ -147,8 +147,8 @@ def load_lalr_table() -> LalrTable:
 
 
 class StackEntry(NamedTuple):
-    """A value on the stack, parsed from tokens `first_token` to `last_token` (`first_token` is -1
-    if there are no tokens). `depth` is the nesting depth of the expression.
+    """A value on the parser stack, built from the tokens `first_token` to `last_token`
+    (`first_token` is -1 if there are none). `depth` is the nesting depth of the expression.
     """
 
     value: object

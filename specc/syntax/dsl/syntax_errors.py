@@ -130,8 +130,8 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """The explainer of the syntax errors of one fragment. `description` names the expected text,
-    e.g. `an expression`.
+    """Explains the syntax errors of one fragment. `description` describes the expected input, e.g.
+    `an expression`.
     """
 
     def __init__(self, fragment: Fragment, description: str) -> None:

@@ -54,7 +54,7 @@ def _is_quoted_pattern(error: UnexpectedToken, token: Token, _: Token) -> bool:
 
 
 def _is_dims_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
-    """Return True if `dims` assigns a length: `dims batch, n = 8`."""
+    """Return True if `dims` assigns a size: `dims batch, n = 8`."""
     return token.kind == "EQUAL" and _has_token_before(error, "DIMS", frozenset({"NAME", "COMMA"}))
 
 

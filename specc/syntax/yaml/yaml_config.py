@@ -152,21 +152,23 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
-    """Convert a record type to a map of its fields, and any other type to text."""
+    """Convert a record type to a map of its fields, and any other type to a string."""
     if kind.name != "record" or kind.optional or not kind.fields:
         return format_type_name(kind)
     return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
-    """Convert a path in config.json to unquoted text, and any other expression to DSL text."""
+    """Convert a path in config.json to an unquoted string, and any other expression to a DSL
+    string.
+    """
     if not isinstance(expr, ast.TextLiteral):
         return format_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert a config value. A record becomes a map."""
+    """Convert a config value to YAML; a record becomes a map."""
     match expr:
         case ast.RecordLiteral():
             return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
@@ -177,7 +179,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
 
 
 def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
-    """Convert a value for a field of the extended spec."""
+    """Convert a value for a field of the extended spec to YAML."""
     value = static_value_to_yaml(entry.value)
     # a record that looks like a declaration would be parsed as one
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):

@@ -53,12 +53,12 @@ T = TypeVar("T", bound=ast.Node, covariant=True)
 
 
 Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
-"""Statements, and the comments after the last statement."""
+"""A list of statements, and the comments after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a construct. `fields` are the node fields that the value of the key fills.
+    """A key of a YAML map. `fields` are the fields of the syntax tree node that the value fills.
     `description` names the value in messages.
     """
 
@@ -74,7 +74,8 @@ class Key:
 
 
 class Form(Generic[T]):
-    """The keys of a construct, its keyword first, and the class of its node.
+    """The layout of a construct as a YAML map: its keys, the keyword first, and the class of its
+    node.
 
     `required` keys cannot be absent. `is_multiline` forces one line per key. `description` names
     the construct in messages.
@@ -234,7 +235,9 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """Convert an assignment to `a, b: f(x)`, or to `{type:, is:}` if the targets have types."""
+    """Convert an assignment to a YAML map: `a, b: f(x)`, or with `{type:, is:}` if the targets have
+    types.
+    """
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
@@ -244,7 +247,7 @@ def let_to_yaml(node: ast.Let) -> YamlMap:
 
 
 def statement_to_yaml(node: ast.Statement) -> YamlItem:
-    """Convert one statement."""
+    """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
     form = find_construct(STATEMENT_CONSTRUCTS, node)
@@ -252,7 +255,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
-    """Convert the body below `do:`."""
+    """Convert the body below `do:` to YAML."""
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 

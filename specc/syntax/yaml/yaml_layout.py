@@ -66,13 +66,13 @@ PLAIN_SCALAR = re.compile(r"(?:[A-Za-z0-9_(]|[-.][A-Za-z0-9_(])(?:.*\S)?", re.DO
 
 
 def format_yaml_scalar(text: str, is_flow: bool) -> str:
-    """Format a text as a YAML scalar."""
-    # only double quotes can express invisible characters
+    """Format a string as a YAML scalar."""
+    # only double-quoted scalars can contain escaped non-printable characters
     if not all(map(is_printable_character, text)):
         return f'"{"".join(map(escape_yaml_character, text))}"'
     if _is_plain_scalar(text) and not (is_flow and re.search(r"[\[\]{},?:]", text)):
         return text
-    # single quotes have only one escape, so the text stays readable
+    # in single quotes, only the quote itself is escaped, so the string stays readable
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -87,7 +87,9 @@ def _is_plain_scalar(text: str) -> bool:
 
 
 def escape_yaml_character(character: str) -> str:
-    """Escape a character for double quotes. Write an invisible character as its code point."""
+    r"""Escape a character for a double-quoted scalar; non-printable characters become `\x`, `\u` or
+    `\U` escapes.
+    """
     if character in TEXT_ESCAPES or is_printable_character(character):
         return TEXT_ESCAPES.get(character, character)
     code = ord(character)
@@ -204,8 +206,8 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a map: if it is a call with weights, or a call
-    with such a call among its arguments, that a map can represent.
+    """Return True if an expression is printed as a map: a call with a weight name, or a call with
+    such an argument, if a map can represent it.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(has_own_weights(e) for e in expr.items)
@@ -219,8 +221,8 @@ def has_own_weights(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert an expression: a call with weights to a map, a list to a list, and other expressions
-    to text.
+    """Convert an expression to YAML: a call with a weight name to a map, a list to a list, and any
+    other expression to a string.
     """
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))

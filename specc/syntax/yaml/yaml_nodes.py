@@ -136,7 +136,7 @@ class YamlEntry:
 
     @property
     def name(self) -> str:
-        """The text of the key."""
+        """The key as a string."""
         return self.key.value
 
 
@@ -194,7 +194,7 @@ def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
 
 
 class YamlComposer:
-    """A builder that composes nodes from PyYAML events, without recursion."""
+    """Composes nodes from PyYAML events, without recursion."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -230,7 +230,7 @@ class YamlComposer:
 
     def add_scalar(self, node: YamlScalar) -> None:
         """Add a scalar to the open collection."""
-        # the text of an empty value cannot contain a `#`
+        # an empty scalar cannot contain a `#`
         if node.style or node.span.end > node.span.start:
             self.scalars.append(node.span)
         self.add_node(node)
@@ -287,7 +287,7 @@ class YamlComposer:
                 top.key = None
 
     def check_key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return the text of a key. Raise E0124 or E0122 if the key is not a string. Report E0116
+        """Return the scalar of a key. Raise E0124 or E0122 if the key is not a string. Report E0116
         for a duplicate key.
         """
         if not isinstance(node, YamlScalar):

@@ -141,7 +141,7 @@ def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, Ya
 
 
 def item_group_to_yaml(run: ItemRun) -> YamlPair:
-    """Convert a top-level key and its items."""
+    """Convert a top-level key and its items to a YAML pair."""
     match run[0]:
         case ast.Use() | ast.Require():
             listed = YamlList([top_entry_to_yaml(item) for item in run], is_multiline=True)
@@ -154,7 +154,7 @@ def item_group_to_yaml(run: ItemRun) -> YamlPair:
 
 
 def top_entry_to_yaml(item: ast.Item) -> YamlItem:
-    """Convert an entry of `use` or `require`."""
+    """Convert an entry of `use` or `require` to a YAML list item."""
     form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
     value: YamlValue = form.to_yaml(item)
     if isinstance(item, ast.Require) and not item.because:
@@ -178,13 +178,13 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
-    """Convert an entry of `reading`."""
+    """Convert an entry of `reading` to a YAML pair."""
     name = f"show {entry.name}" if isinstance(entry, ast.OutputPostprocessing) else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert a top-level key that contains one item."""
+    """Convert a top-level key that contains one item to a YAML pair."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_key(item),
@@ -226,7 +226,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:
-    """Convert items of different kinds to the key `items`."""
+    """Convert items of different kinds to the YAML key `items`."""
     entries = []
     previous: ast.Item | None = None
     for item in run:
@@ -239,7 +239,7 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
 
 
 def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
-    """Convert an entry of `items:`."""
+    """Convert an item to an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_CONSTRUCTS.get(word):
         return YamlItem(
@@ -264,7 +264,7 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
 def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
-    """Translate the advice of a diagnostic about a YAML file to YAML."""
+    """Translate the DSL code in the help of a diagnostic about a YAML file to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     in_map = YAML_PIECE.match(text) is not None
 
@@ -282,7 +282,7 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
-    """Rewrite a code fragment of advice in YAML, or return it unchanged if it is equal in both
+    """Rewrite a DSL fragment of a help text in YAML, or return it unchanged if it is equal in both
     syntaxes. If `in_map` is set, the erroneous code is a map, e.g. `{linear: {in: x}}`, so options
     and weight names become entries.
     """

@@ -47,9 +47,7 @@ KEY_SYNONYMS = {
 
 
 class YamlReader(ErrorCollector):
-    """A reader that checks the nodes of a YAML file and reports errors. `subject` names a node in
-    messages.
-    """
+    """Checks the nodes of a YAML file and reports errors. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -58,7 +56,7 @@ class YamlReader(ErrorCollector):
         self.attacher = CommentAttacher(source.text, comments)
 
     def add(self, *errors: Diagnostic) -> None:
-        """Report errors; stop at the limit."""
+        """Report errors; stop parsing at the limit."""
         super().add(*errors)
         if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*limit_diagnostics(self.errors))
@@ -91,7 +89,7 @@ class YamlReader(ErrorCollector):
         )
 
     def read_scalar(self, node: YamlNode, subject: str) -> str:
-        """Return the text of a scalar."""
+        """Return the string of a scalar. Report E0125 for other nodes."""
         if not isinstance(node, YamlScalar):
             example = "it as a string, in quotes if it contains `: ` or brackets"
             self.report_wrong_kind(node, subject, "a string", example)
@@ -112,7 +110,7 @@ class YamlReader(ErrorCollector):
         return tuple(self.read_scalar(each, subject) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
-        """Return the text of a key, or "" if the key is absent."""
+        """Return the string of a key, or "" if the key is absent."""
         return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
     def read_known_keys(
@@ -279,7 +277,7 @@ QUOTED_CHARACTERS = {
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:
-    """Return the text of a scalar with the file offset of each character."""
+    """Return the string of a scalar as a DSL fragment, with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
     # in most scalars, the characters correspond to those of the source

@@ -48,7 +48,7 @@ MISSING_TYPE = ast.TypeName(name="_")
 def parse_yaml_fragment(
     reader: YamlReader, node: YamlNode, start: StartSymbol[T], subject: str
 ) -> T | None:
-    """Parse the text of a scalar, or return None after an error."""
+    """Parse the string of a scalar as DSL, or return None after an error."""
     if not isinstance(node, YamlScalar):
         example = "it as a string; quote it if it contains brackets"
         reader.report_wrong_kind(node, subject, "a string", example)
@@ -107,7 +107,7 @@ def list_nodes(node: YamlNode) -> list[YamlNode]:
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse an expression: text, a list, or a call as a map, e.g. `{linear: {in: x, out: d,
+    """Parse an expression: a DSL string, a list, or a call as a map, e.g. `{linear: {in: x, out: d,
     weights: q_proj}}`.
     """
     match node:
@@ -121,7 +121,7 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
-    """Parse a list of values or a single value. A text that is a list expression is a list of
+    """Parse a list of values or a single value. A DSL string that is a list expression is a list of
     values.
     """
     if isinstance(node, YamlSequence):
