@@ -111,7 +111,7 @@ class PaddingDataflow:
             for r, value in enumerate(results):
                 links_here = (k for k in found if k.result == r)
                 links = [k for x in links_here if (k := self.offsets.restrict_dependence(node, x))]
-                states[value] = self.infer_result(node, value, operand_facts, links)
+                states[value] = self.infer_result(node, value, links, states)
         return states
 
     def _is_padded_loop(self, node: Node, op: ops.Scan) -> bool:
@@ -185,10 +185,11 @@ class PaddingDataflow:
         self,
         node: Node,
         value: Value,
-        operand_facts: list[PaddingFacts],
         dependences: list[Dependence],
+        known_facts: Mapping[Value, PaddingFacts],
     ) -> PaddingFacts:
         """Return the facts of one result."""
+        operand_facts = _list_operand_facts(node, known_facts)
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded_links = [
@@ -202,6 +203,7 @@ class PaddingDataflow:
             node=node,
             value=value,
             operand_facts=operand_facts,
+            known_facts=known_facts,
             dependences=keeps,
             padding_mask=self.padding_mask,
             always_true_masks=self.always_true_masks,

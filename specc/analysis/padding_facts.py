@@ -179,7 +179,7 @@ class PaddedResult:
     `padding_mask` is the mask of the padded axis, `always_true_masks` are other masks that are
     assumed to be true, `padded_lengths` the sizes of padded axes, `concatenated_lengths` the sizes
     of axes to which `pad` or `concat` added positions. `is_padding_last`: padding comes after all
-    valid positions.
+    valid positions. `known_facts`: the properties of all values that are computed before.
     """
 
     node: Node
@@ -191,6 +191,7 @@ class PaddedResult:
     always_true_masks: frozenset[Value] = frozenset()
     concatenated_lengths: frozenset[Dim] = frozenset()
     is_padding_last: bool = False
+    known_facts: Mapping[Value, PaddingFacts]
 
     @property
     def op(self) -> Op:

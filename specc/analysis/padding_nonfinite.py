@@ -9,12 +9,14 @@ first valid position.
 from math import isinf
 from typing import TypeAlias
 
-from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult, PaddingFacts
 from specc.analysis.value_ranges import (
     ValueRange,
     find_constant_fraction,
     find_constant_value,
+    find_softmax_scores,
     find_value_range,
+    skip_views,
 )
 from specc.ir import ops
 from specc.ir.graph import Node, Value
@@ -299,9 +301,21 @@ def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
         case ops.Pointwise(function_name) if function_name in LOGARITHM_POLES and _has_padding(
             padded_result, 0
         ):
-            return find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[function_name]
+            has_pole = find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[function_name]
+            return has_pole and not _is_softmax_denominator(padded_result)
         case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
+    return False
+
+
+def _is_softmax_denominator(padded_result: PaddedResult) -> bool:
+    """Return True if the operand of an op is `sum(exp(x - max(x)))` and `x` is finite at padded
+    positions, so the sum is at least 1.
+    """
+    match skip_views(padded_result.node.first_operand):
+        case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
+            x = find_softmax_scores(exponential, axis)
+            return x is not None and padded_result.known_facts.get(x, NO_PADDING_FACTS).is_finite
     return False
 
 

@@ -366,3 +366,32 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
             largest = skip_views(most)
             return largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,))
     return False
+
+
+def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
+    """Return `x` if a value is `exp(x - max(x))` along `axis`, where another number may replace an
+    infinite maximum. Return None for other values.
+    """
+    match value:
+        case Value(
+            node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, most))),))
+        ):
+            largest = skip_views(most)
+            match largest and largest.node:
+                case Node(
+                    ops.Where(),
+                    (
+                        Value(
+                            node=Node(
+                                ops.Compare("lt"),
+                                (Value(node=Node(ops.Pointwise("abs"), (magnitude,))), bound),
+                            )
+                        ),
+                        yes,
+                        _,
+                    ),
+                ) if magnitude is yes and find_constant_value(bound) == inf:
+                    largest = skip_views(yes)
+            if largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,)):
+                return x
+    return None

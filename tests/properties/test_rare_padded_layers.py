@@ -6,7 +6,13 @@ import pytest
 from support.random_padded_specs import compare_spec_with_padding, elaborate_padded_spec
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
-from specc.analysis import padding_dataflow, padding_invariance, padding_values, padding_windows
+from specc.analysis import (
+    padding_dataflow,
+    padding_invariance,
+    padding_nonfinite,
+    padding_values,
+    padding_windows,
+)
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 
@@ -53,6 +59,14 @@ LEAKS = {
         "min({weight}, tanh({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
         SIDES,
     ),
+    "a sum of log probabilities of masked scores": (
+        "log_softmax(where({hidden}, {x}, -inf), axis=2) ; {x} + sum({p}1 * {weight}, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a sum of logarithms of sums": (
+        "log(sum(relu({x}), axis=2)) ; {x} + sum({p}1 * float({keep}), axis=1)[:, none, none]",
+        SIDES,
+    ),
     "a mask of the second of each pair": (
         f"{PAIRS}{{keep}}[:, 1:] & {{keep}}[:, 1:] ; {{x}} + masked_mean_pool({{p}}1, {{p}}2)[:, none]",
         ("left", ""),
@@ -74,6 +88,10 @@ LEAKS = {
 CLEAN = {
     "the minimum of a mask and a number from 0 to 1": (
         "min({weight}, sigmoid({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a sum of log probabilities": (
+        "log_softmax({x}, axis=2) ; {x} + sum({p}1 * {weight}, axis=1)[:, none]",
         SIDES,
     ),
     "a mask of pairs": (
@@ -152,6 +170,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         padding_values,
         "find_kept_sides",
         lambda read: frozenset({"left", "right"}),
+    ),
+    "every sum is a softmax denominator": (
+        padding_nonfinite,
+        "_is_softmax_denominator",
+        lambda padded_result: True,
     ),
     "distances on a concatenated axis have no effect": (
         padding_invariance,
