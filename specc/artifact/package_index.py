@@ -107,7 +107,7 @@ def explain_file_mismatch(
     """
     path = directory / location
     if not is_path_inside_directory(location):
-        return "it is outside the model's directory"
+        return "it is outside the directory of the model"
     if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
     if reason := _explain_irregular_file(directory, location):

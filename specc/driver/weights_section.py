@@ -277,7 +277,7 @@ def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
         case ast.Call(function=function):
             name = function.path
             if name not in WEIGHT_TRANSFORMS:
-                known = f"transforms are {', '.join(WEIGHT_TRANSFORMS)}"
+                known = f"expected one of {', '.join(WEIGHT_TRANSFORMS)}"
                 helps = suggest_similar_name(name, WEIGHT_TRANSFORMS, known)
                 raise_error("E0522", f"unknown transform `{name}`", function.span, helps=helps)
             if not expr.args:

@@ -100,7 +100,7 @@ def check_type_name(type: ast.TypeName) -> None:
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
     known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
-    default = FOREIGN_TYPES.get(type.name.lower(), f"types are {', '.join(known)}")
+    default = FOREIGN_TYPES.get(type.name.lower(), f"expected one of {', '.join(known)}")
     helps = suggest_similar_name(type.name, known, default)
     raise_error("E0213", f"unknown type `{type.name}`", type.span, helps=helps)
 
@@ -246,7 +246,7 @@ def get_declared_dtype(type: ast.TypeName) -> str:
     """Return the element type of a declared tensor type. Raise E0213 if it is not a tensor type."""
     if type.name not in TENSOR_DTYPES:
         helps = suggest_similar_name(
-            type.name, TENSOR_DTYPES, f"element types are {', '.join(TENSOR_DTYPES)}"
+            type.name, TENSOR_DTYPES, f"expected one of {', '.join(TENSOR_DTYPES)}"
         )
         raise_error("E0213", f"unknown tensor type `{type.name}`", type.span, helps=helps)
     return TENSOR_DTYPES[type.name]

@@ -185,7 +185,9 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 def _raise_unknown_item(
     module: SpecModule, item_name: str, use: ast.Use, span: Span | None
 ) -> NoReturn:
-    helps = suggest_similar_name(item_name, module.items, f"it has {', '.join(module.items)}")
+    helps = suggest_similar_name(
+        item_name, module.items, f"expected one of {', '.join(module.items)}"
+    )
     title = f"`{module.path}` has no block or graph called `{item_name}`"
     others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
     raise_error("E0204", title, span, helps=helps, related_labels=others)
@@ -213,7 +215,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
 def _raise_unknown_field(
     field_name: str, fields: Mapping[str, SpecValue], name: ast.Name
 ) -> NoReturn:
-    helps = suggest_similar_name(field_name, fields, f"it has {', '.join(fields)}")
+    helps = suggest_similar_name(field_name, fields, f"expected one of {', '.join(fields)}")
     title = f"`{name.path}`: the record has no field `{field_name}`"
     raise_error("E0202", title, name.span, helps=helps)
 

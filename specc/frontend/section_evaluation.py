@@ -307,7 +307,7 @@ def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
     ):
         known = [side.name for side in sides]
         if name not in known:
-            helps = suggest_similar_name(name, known, f"it has {', '.join(known)}")
+            helps = suggest_similar_name(name, known, f"expected one of {', '.join(known)}")
             title = f"the graph `{block.name}` has no {word} `{name}`"
             raise_error("E0221", title, item.span, helps=helps)
 

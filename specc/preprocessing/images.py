@@ -303,8 +303,7 @@ def _check_size(size: ImageSize, name: str) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
         raise_too_large(
-            name,
-            f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read",
+            name, f"it has {width} × {height} pixels, but the maximum is {MAX_PIXELS >> 20} million"
         )
     if not width * height:
         raise_error(

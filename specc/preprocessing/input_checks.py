@@ -242,7 +242,7 @@ def _report_wrong_rank(spec: InputSpec, array: Array, findings: _InputErrors) ->
     findings.add_error(
         "E0911",
         f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
-        notes=[f"it is {_format_type(spec)}, got {list(array.shape)}"],
+        notes=[f"expected {_format_type(spec)}, got the shape {list(array.shape)}"],
         helps=helps,
     )
 

@@ -391,7 +391,7 @@ def _raise_unexpected_output(name: str, value: Array, expected: str) -> NoReturn
     raise_error(
         "E0916",
         f"the output `{escape_text(name)}` cannot be decoded as the spec declares",
-        notes=[f"it is {value.dtype}{list(value.shape)}, expected {expected}"],
+        notes=[f"expected {expected}, got {value.dtype}{list(value.shape)}"],
         helps=[
             "correct `show` in the `reading` section of the spec, or write the arrays to a "
             "file with -o"

@@ -182,7 +182,7 @@ def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]
             raise_error(
                 "E0910",
                 f"unknown input `{escape_text(name)}` of the task `{task.kind}`",
-                helps=suggest_similar_name(name, known, f"it has {', '.join(known)}"),
+                helps=suggest_similar_name(name, known, f"expected one of {', '.join(known)}"),
             )
         choices = OPTION_CHOICES.get(name)
         if (choices and value not in choices) or type(value) is not type(options[name]):

@@ -305,7 +305,9 @@ class TrainingCollator:
                 raise_error(
                     "E0946",
                     f"unknown input or result `{escape_text(name)}`",
-                    helps=suggest_similar_name(str(name), known, f"it has {', '.join(known)}"),
+                    helps=suggest_similar_name(
+                        str(name), known, f"expected one of {', '.join(known)}"
+                    ),
                 )
         return first
 

@@ -162,7 +162,7 @@ def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
         "E0125",
         "a mapping as a value must have one key, the name of the function",
         get_first_line_span(node.span),
-        f"its keys are {keys}" if keys else "it has no key",
+        f"its keys are {keys}" if keys else "the mapping is empty",
         "write `{linear: {in: x, out: d, weights: q_proj}}`",
     )
 
