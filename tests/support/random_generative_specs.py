@@ -79,7 +79,7 @@ def make_generative_spec(seed: int) -> GenerativeSpec:
         d=d,
         body=body,
         sharp=rng.choice(["3.0", "6.0"]),
-        preprocessing='ids = text(characters("letters.vocab"))',
+        reading='ids = text(characters("letters.vocab"))',
         said=said,
     )
     return GenerativeSpec(text, vocab, KEEP_RULES[keep] if keep else None, memory, start, stop)
