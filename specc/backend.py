@@ -39,8 +39,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """Information about a built model for its metadata. `initializer_names` maps each parameter to
-    its initializer. `attention_notes` locate the attention weights of each layer: `scope` and
+    """Information about an emitted model, for its metadata. `initializer_names` maps each parameter
+    to its initializer. `attention_notes` locate the attention weights of each layer: `scope` and
     `dtype`, and `weights` (a value) or `node` (the output of an `Attention` node), with `guard` if
     the node is inside an `If`. `weight_files` maps relative paths to the metadata of weight files.
     """
@@ -51,7 +51,7 @@ class EmittedModel:
 
 
 MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
-"""A function that returns the metadata of a built model by key."""
+"""A function that returns the metadata entries of an emitted model by key."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ExtraFile:
 
     @classmethod
     def from_json(cls, name: str, data: object, role: str = "") -> "ExtraFile":
-        """Return a JSON file, such as `genai_config.json`, indented by two spaces."""
+        """Create a JSON file such as `genai_config.json`, indented by two spaces."""
         text = json.dumps(data, ensure_ascii=False, indent=2)
         return cls(name, text.encode() + b"\n", role)
 
@@ -110,7 +110,7 @@ class CompilerBackend(Protocol):
 
     @property
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
-        """The default opset of a model."""
+        """The opset of a model if none is requested."""
 
     def get_target(self, name: str) -> "Target":
         """Return the target `name`. Raise E0822 if the backend has no such target."""
@@ -161,7 +161,7 @@ class CompilerBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output; each dimension of its shape is an integer, a formula, or None."""
+    """The type of an input or output. A dimension is an integer, a formula, or None."""
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -181,20 +181,20 @@ class QuantizedMatMul:
 
 @dataclass(frozen=True, slots=True)
 class Subgraphs:
-    """The `If` branches and `Loop` bodies of a compiled model, and the output that counts their
-    executions.
+    """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
+    counts their executions.
     """
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
-    compared_constants: tuple[int, ...]  # integers compared with lengths in branch conditions
+    compared_constants: tuple[int, ...]  # integers that branch conditions compare with sizes
 
 
 class DeviceTensor(Protocol):
     """A tensor in the memory of the runtime, on the device of its model."""
 
     def numpy(self) -> "Array":
-        """Copy the values to the host."""
+        """Copy the values to host memory."""
 
     def shape(self) -> list[int]:
         """Return the shape."""
@@ -204,10 +204,10 @@ DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
 class IOBindingRun(Protocol):
-    """A repeatable run with inputs and outputs bound to device tensors (IO binding)."""
+    """A run with inputs and outputs bound to device tensors (IO binding), which can be repeated."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
-        """Run with `inputs` and the bound inputs. Raise E0924 if the run fails."""
+        """Run with `inputs` in addition to the bound inputs. Raise E0924 if the run fails."""
 
 
 class Computation(Protocol):
@@ -218,11 +218,11 @@ class Computation(Protocol):
         """The outputs by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run and return all outputs. Raise E0907, E0910 to E0912, or E0924 on failure."""
+        """Compute all outputs. Raise E0907, E0910 to E0912, or E0924 on failure."""
 
 
 class Session(Computation, Protocol):
-    """An open model. Optional inputs have a default value inside the model."""
+    """A loaded model. Optional inputs have a default value in the model."""
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
@@ -252,7 +252,7 @@ class Session(Computation, Protocol):
         inputs: Mapping[str, "Array | DeviceTensor"],
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
-        """Run without input checks, and return all outputs as device tensors. Outputs in
+        """Run without checking inputs, and return all outputs as device tensors. Outputs in
         `output_buffers` are written to the given tensors. Raise E0924 if the run fails.
         """
 
@@ -264,7 +264,7 @@ class Session(Computation, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightFootprint:
-    """The number of weight elements of a model, and their bytes on disk and in memory."""
+    """The number of weight elements of a model, and their size in bytes on disk and in memory."""
 
     element_count: int
     stored_bytes: int
@@ -306,7 +306,7 @@ class ModelFile(Protocol):
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
-        """Open the model with static lengths and input shapes."""
+        """Open the model with static dimension sizes and input shapes."""
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
         """Open a copy that does not quantize activations, i.e. with weight-only quantization."""
@@ -325,11 +325,11 @@ class ModelFile(Protocol):
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that outputs attention weights; return it and the output names by scope."""
+        """Open a copy that outputs attention weights; return it with the output names by scope."""
 
 
 class RunnerBackend(Protocol):
-    """A backend that reads and runs compiled models."""
+    """A backend that opens and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
         """Read a model file. Raise E0802 if it cannot be read, and E0926 if it is not a model."""
@@ -350,7 +350,7 @@ class ReferenceBackend(Protocol):
         value_names: tuple[str, ...] | None = None,
         result_hook: Callable[["Value", "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """Evaluate a graph in float64. Return the values `value_names`, by default all outputs.
+        """Evaluate a graph in float64. Return the values `value_names`, or all outputs by default.
         `result_hook` may replace each computed value.
         """
 
@@ -396,5 +396,5 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
 
 @cache
 def _find_registered_packages() -> dict[str, str]:
-    """Return the registered package of each backend by name. Cached: the search is slow."""
+    """Return the registered package of each backend by name (cached: the search is slow)."""
     return {e.name: e.value for e in entry_points(group="specc.backends")}

@@ -219,7 +219,7 @@ class Model(InferenceModel):
 
 
 def _require_generator(model: Model) -> Generator:
-    """Return the generator. Raise E0701 if the model does not generate."""
+    """Return the generator of a model. Raise E0701 if the model is not generative."""
     if model.generator is None:
         raise_error(
             "E0701",

@@ -72,7 +72,7 @@ def conv_transpose(
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
-    """Return the output length of the transposed convolution before cropping."""
+    """Return the output size of a transposed convolution along an axis before cropping."""
     last_start = max(size - 1, 0) * op.stride[axis]
     kernel_span = op.dilation[axis] * (op.kernel[axis] - 1)
     return max(count + op.padding_before[axis], last_start + kernel_span + 1)
@@ -108,7 +108,7 @@ def _combine_windows(
     initial: float,
     combine: Callable[[Array, Array], Array],
 ) -> Array:
-    """Return the combined elements of each window; `initial` is also the padding value."""
+    """Reduce each window to one element with `combine`. `initial` is also the padding value."""
     counts = count_windows(op, x.shape[2:])
     padded = _pad_window_axes(op, x, initial)
     y: Array = np.full((*x.shape[:2], *counts), initial)
@@ -149,7 +149,7 @@ def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
 def _select_window_offset(
     op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], counts: Sequence[int]
 ) -> Array:
-    """Return the element at one kernel offset for every window."""
+    """Return, for every window, the element at one kernel offset."""
     steps = zip(offset, op.dilations, op.stride, counts, strict=True)
     slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     leading = [slice(None)] * (padded.ndim - len(slices))

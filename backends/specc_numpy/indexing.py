@@ -84,8 +84,8 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         length = x.shape[axis]
         if length < 1 or size < 1:
             raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
-        # An explicit scale factor is used unchanged, because it differs from the ratio of rounded
-        # lengths.
+        # An explicit scale factor is used unchanged, because it differs from the ratio of the
+        # rounded sizes.
         step = 1 / op.factors[n] if op.factors else length / size
         if not op.interpolates:
             x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
@@ -104,7 +104,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
 def _compute_source_coordinates(
     length: int, size: int, step: float, *, align_corners: bool
 ) -> Array:
-    """Map output positions to source coordinates, with `align_corners` or half-pixel centers."""
+    """Map output indices to source coordinates, with `align_corners` or half-pixel centers."""
     positions = np.arange(size)
     if align_corners:
         return positions * ((length - 1) / (size - 1) if size > 1 else 0.0)
@@ -113,7 +113,9 @@ def _compute_source_coordinates(
 
 
 def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Array]]) -> Array:
-    """Return the weighted sum of neighboring positions; indices are clamped to the border."""
+    """Return the weighted sum of neighboring elements along an axis. Indices beyond the border are
+    clamped.
+    """
     trailing_axes = [1] * (x.ndim - 1 - axis)
     total: Array = np.zeros(())
     for index, weight in neighbors:
@@ -123,9 +125,7 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
 
 
 def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
-    """Return the nearest source position of each output position, computed in float32 like in
-    PyTorch.
-    """
+    """Return the nearest source index of each output index, computed in float32 like in PyTorch."""
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
     positions = np.arange(size).astype(np.float32) + offset
     indices: Array = np.minimum(np.floor(positions * np.float32(step)).astype(np.int64), length - 1)
@@ -133,15 +133,15 @@ def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Arra
 
 
 def _compute_linear_weights(coordinates: Array) -> list[tuple[Array, Array]]:
-    """Return the two positions around each coordinate, with their weights."""
+    """Return the two source indices around each coordinate, with their interpolation weights."""
     coordinates = np.maximum(coordinates, 0.0)
     low = np.floor(coordinates).astype(np.int64)
     return [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
 
 
 def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
-    """Return the four positions around each coordinate, with their weights (Keys 1981,
-    a = -0.75).
+    """Return the four source indices around each coordinate, with their interpolation weights (Keys
+    1981, a = -0.75).
     """
     a, low = -0.75, np.floor(coordinates).astype(np.int64)
     neighbors = []
@@ -156,7 +156,9 @@ def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
 def _compute_antialiased_weights(
     mode: str, length: int, size: int, step: float
 ) -> list[tuple[Array, Array]]:
-    """Return the positions in the support of a triangle or cubic filter, with their weights."""
+    """Return the source indices in the support of a triangle or cubic filter, with their
+    interpolation weights.
+    """
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     radius = filter_scale * (1 if mode == "bilinear" else 2)
@@ -178,7 +180,9 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""The source positions for each mode; positions beyond the border are clamped."""
+"""The functions that compute source indices and interpolation weights, by mode. Indices beyond the
+border are clamped.
+"""
 
 
 @evaluate

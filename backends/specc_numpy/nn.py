@@ -302,6 +302,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
         weighted = np.where(is_chosen, inputs.gates, 0).sum(-1, keepdims=True) * output.reshape(
             result.shape
         )
-        # outputs for tokens that are not routed to the expert may be NaN, so they are not added
+        # outputs of tokens that are not routed to this expert may be NaN, so they are excluded from
+        # the sum
         result += np.where(is_chosen.any(-1, keepdims=True), weighted, 0)
     return result

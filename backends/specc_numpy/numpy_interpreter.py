@@ -30,7 +30,7 @@ NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
 
 
 def get_numpy_dtype(dtype: str) -> type[np.generic]:
-    """Return the NumPy dtype of an IR element type, which is float64 for every float type."""
+    """Return the NumPy dtype for an IR element type, which is float64 for all float types."""
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
@@ -74,7 +74,7 @@ def evaluate_nodes(
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""Maps NumPy dtype kinds whose letter differs to the IR kind; `V` is bfloat16."""
+"""Maps the kind of a NumPy dtype to the IR kind if their letters differ; `V` is bfloat16."""
 
 
 def evaluate_graph(

@@ -11,7 +11,9 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of the absolute maximum of a token, so that the scale of zeros is not 0."""
+"""Lower bound of the absolute maximum of a token's elements, so that the scale of an all-zero token
+is not 0.
+"""
 
 
 @evaluate
@@ -79,7 +81,7 @@ def quantized_lstm(
             operands.recurrent_weights * scales[1]
         )
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
-        # a finished sequence keeps its state and contributes zeros
+        # after the end of a sequence, its state is unchanged and its outputs are zeros
         previous_output = np.where(step < counts, output, 0.0)
         h, c = np.where(step < counts, output, h), np.where(step < counts, new_cell, c)
         np.put_along_axis(hidden_states, order[:, step, None, None], previous_output[:, None], 1)
@@ -138,15 +140,15 @@ def dequantize_matrix(
 
 
 def _unpack_rows(packed: Array, bits: int) -> Array:
-    """Return the quantized values of each row; two 4-bit values are packed per byte, the first in
-    the low nibble.
+    """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
+    nibble.
     """
     codes = np.stack([packed % 16, packed // 16], -1) if bits == 4 else packed
     return codes.reshape(len(packed), -1)
 
 
 def round_per_tensor(x: Array) -> Array:
-    """Quantize and dequantize to 256 levels with one scale and one zero point, computed in
+    """Quantize a tensor to 256 levels with one scale and one zero point, and dequantize it, in
     float32.
     """
     x32 = x.astype(np.float32)

@@ -13,7 +13,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""Returns the states after one time step; the first state is the output."""
+"""A function that returns the states after one time step, the first of which is the output."""
 
 
 @evaluate
@@ -79,7 +79,7 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
 def _project_inputs_and_state(
     x: ops.RecurrentOperands[Array], inputs: Array, state: Array
 ) -> Array:
-    """Return `W x + b + U h + c`."""
+    """Return the gate inputs `W x + b + U h + c`, where x is an input and h the previous state."""
     return apply_linear(inputs, x.input_weights, x.input_bias) + apply_linear(
         state, x.recurrent_weights, x.recurrent_bias
     )
@@ -100,8 +100,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """Run a cell over all positions. Return all outputs and the final states; `sizes` are the state
-    sizes. Masked positions do not change the states.
+    """Run a recurrent cell over all time steps. Return all outputs and the final states; `sizes`
+    are the state sizes. Masked positions do not change the states.
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(

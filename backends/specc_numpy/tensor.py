@@ -23,7 +23,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, get_numpy_dtyp
 
 
 def _erf(x: Array) -> Array:
-    """Return the error function of each element."""
+    """Compute the error function of each element."""
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
@@ -57,8 +57,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b` with a broadcast exponent, because NumPy treats -inf differently for a
-    scalar exponent.
+    """Compute `a ** b` with the exponent broadcast to an array, because NumPy treats -inf
+    differently for a scalar exponent.
     """
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())

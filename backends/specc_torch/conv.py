@@ -18,7 +18,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 def _get_function(name: str, op: ops.SlidingWindowOp | ops.ConvTranspose) -> Callable[..., Tensor]:
-    """Return PyTorch's function for the number of window axes, such as `conv2d`."""
+    """Return the PyTorch function for the number of window axes, such as `conv2d`."""
     function: Callable[..., Tensor] = getattr(functional, f"{name}{len(op.kernel)}d")
     return function
 
@@ -29,9 +29,8 @@ def _run_on_windows(
     channels: int,
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
-    """Return the result of `apply_windows` for `x` in channels-first layout and the number of
-    windows. The result is empty if an axis is shorter than a window, because PyTorch rejects such
-    an axis.
+    """Apply `apply_windows` to `x` in channels-first layout and to the number of windows per axis.
+    The result is empty if an axis is smaller than a window, because PyTorch rejects such an axis.
     """
     x = _swap_channels(op.kernel, x)
     counts = count_windows(op, x.shape[2:])

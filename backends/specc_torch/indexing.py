@@ -105,7 +105,7 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
 
 
 def _resize_to_nearest(op: ops.Resize, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Select the nearest source position of every output position, axis by axis."""
+    """Resize axes to the nearest source elements, one axis at a time."""
     for n, size in enumerate(sizes):
         step = 1 / op.factors[n] if op.factors else None
         length = x.shape[op.axis + n]
@@ -115,9 +115,7 @@ def _resize_to_nearest(op: ops.Resize, x: Tensor, sizes: Sequence[int]) -> Tenso
 
 
 def _find_nearest_indices(mode: str, length: int, size: int, step: float | None) -> Tensor:
-    """Return the nearest source position of each output position, computed in float32 for any
-    dtype.
-    """
+    """Return the nearest source index of each output index, computed in float32 for any dtype."""
     offset = 0.5 if mode == "nearest_exact" else 0.0
     positions = torch.arange(size, dtype=torch.float32) + offset
     default_scale = torch.tensor(length, dtype=torch.float32) / torch.tensor(size)
@@ -139,7 +137,9 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor like `x`, in which axes of the given lengths replace `axis`."""
+    """Return a constant tensor with the shape of `x`, except that axes of the sizes `lengths`
+    replace `axis`.
+    """
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 

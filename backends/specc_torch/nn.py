@@ -286,7 +286,9 @@ def mixture_of_experts(
 
 
 def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
-    """Return the experts in use in ascending order, or an empty list for meta tensors."""
+    """Return the indices of the experts in use in ascending order, or an empty list for meta
+    tensors.
+    """
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]
@@ -300,7 +302,7 @@ def _run_expert(
     leading_axes: int,
 ) -> Tensor:
     """Return the output of one expert for `tokens`. The body of the expert expects `leading_axes`
-    leading axes of length 1.
+    leading axes of size 1.
     """
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)

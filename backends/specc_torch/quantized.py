@@ -79,7 +79,7 @@ def quantized_lstm(
         gates = sums[:, step] + _round_per_tensor(previous_output) @ state_matrix
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         is_running = step < counts
-        # a finished sequence keeps its state and contributes zeros
+        # after the end of a sequence, its state is unchanged and its outputs are zeros
         previous_output = torch.where(is_running, output, zeros)
         h, c = torch.where(is_running, output, h), torch.where(is_running, new_cell, c)
         index = order[:, step, None, None].expand(-1, 1, zeros.shape[1])
@@ -134,15 +134,15 @@ def _dequantize_matrix(
 
 
 def _unpack_rows(packed: Tensor, bits: int) -> Tensor:
-    """Return the quantized values of each row; two 4-bit values are packed per byte, the first in
-    the low nibble.
+    """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
+    nibble.
     """
     codes = packed.to(torch.int16)
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 
 
 def _round_per_tensor(x: Tensor) -> Tensor:
-    """Quantize and dequantize to 256 levels with one scale and one zero point, computed in
+    """Quantize a tensor to 256 levels with one scale and one zero point, and dequantize it, in
     float32.
     """
     if not x.numel():
@@ -156,7 +156,7 @@ def _round_per_tensor(x: Tensor) -> Tensor:
 
 
 def _round_group(group: Tensor, rounding: str) -> Tensor:
-    """Quantize and dequantize groups with one scale per group, computed in float32."""
+    """Quantize groups with one scale per group, and dequantize them, in float32."""
     if not group.shape[-1]:
         return group
     group32 = group.float()

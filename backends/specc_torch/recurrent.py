@@ -14,8 +14,8 @@ from specc.ir.types import Type
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""Returns the states after one time step, computed from the input projection `W x + b` of the step;
-the first state is the output.
+"""A function that computes the states after one time step from the input projection `W x + b` of
+the step; the first state is the output.
 """
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
@@ -109,7 +109,7 @@ def apply_lstm_gates(
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Return True if PyTorch's layers can be used: there is no padding mask, and at least one
+    """Return True if a fused PyTorch layer can be used: there is no padding mask, and at least one
     position.
     """
     return x.keep is None and x.sequence.numel() > 0
@@ -121,7 +121,9 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a fused PyTorch layer. If `reverse`, flip the sequence before and after the layer."""
+    """Run a fused PyTorch layer. If `reverse` is set, flip the sequence before and after the
+    layer.
+    """
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
@@ -143,8 +145,8 @@ def _run_torch_layer(
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Run a cell over all positions. Return all outputs and the final states. Masked positions do
-    not change the states.
+    """Run a recurrent cell over all time steps. Return all outputs and the final states. Masked
+    positions do not change the states.
     """
     projected = linear(x.sequence, x.input_weights, x.input_bias)
     batch, steps, _ = projected.shape
@@ -212,7 +214,9 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_scan_outputs(
     values: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack scan outputs in position order, with zeros for iterations that were not run."""
+    """Stack scan outputs in the order of positions. Iterations that were not run have zero
+    outputs.
+    """
     shape = [context.evaluate_length(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:

@@ -128,7 +128,7 @@ class SpecModule(nn.Module):
         return scope, leaf
 
     def _place_parameter(self, name: str, parameter: nn.Parameter) -> None:
-        """Put a parameter under its dotted name; `add_module` rejects names like `type`."""
+        """Register a parameter under its dotted name. `add_module` rejects names such as `type`."""
         *path, leaf = name.split(".")
         scope: nn.Module = self
         for part in path:
@@ -196,7 +196,7 @@ def _merge_tied_values(
 def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
-    """Return the initial values of a parameter, f32."""
+    """Return the initial values of a parameter as float32."""
     facts = graph.parameter_facts[name]
     shape = tuple(d.evaluate({}) for d in facts.type.shape)
     if name not in values:
@@ -216,7 +216,7 @@ def _make_initial_parameter(
 
 
 def _to_numpy(parameter: Tensor) -> Array:
-    """Return a parameter as an array of the same dtype."""
+    """Convert a parameter to an array of the same dtype."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no bfloat16
         return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])

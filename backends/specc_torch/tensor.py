@@ -43,8 +43,8 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the quotient, in which integer division by zero is defined as zero. Division by -1 is
-    computed as a product, because dividing the minimum integer by -1 crashes the process.
+    """Return a division function in which integer division by zero is defined as zero. Division by
+    -1 is computed as a product, because dividing the minimum integer by -1 crashes the process.
     """
 
     def divide_safely(a: Tensor, b: Tensor) -> Tensor:

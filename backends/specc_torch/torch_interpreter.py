@@ -32,8 +32,8 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """Context of one forward pass: the length of each symbol, the dtype of floats, the device, and
-    the training mode of the module.
+    """The context of one forward pass: the size of each symbolic dimension, the dtype of floats,
+    the device, and the training mode of the module.
     """
 
     lengths: Mapping[str, int]
@@ -42,15 +42,15 @@ class ForwardContext:
     is_training: bool = False
 
     def get_dtype(self, dtype: str) -> torch.dtype:
-        """Return the dtype of an IR element type."""
+        """Return the PyTorch dtype for an IR element type."""
         return TORCH_DTYPES.get(dtype, self.float_dtype)
 
     def evaluate_length(self, dim: Dim) -> int:
-        """Evaluate a length. Raise E0912 if the inputs do not determine it."""
+        """Evaluate a dimension. Raise E0912 if the inputs do not determine its size."""
         return evaluate_length(dim, self.lengths)
 
     def arange(self, count: int) -> Tensor:
-        """Return `0, 1, …, count - 1`, i64."""
+        """Return the i64 vector `0, 1, …, count - 1`."""
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:

@@ -94,7 +94,7 @@ class Dataset(TorchDataset[TrainingExample]):
     """A map-style data set over training examples, preprocessed lazily by the spec's `reading`.
 
     An example is a mapping from input names to values that `Model.run` accepts (arrays, texts,
-    images or their paths) and from output names to targets: a label, a text or numbers. For a
+    images or their paths) and from output names to targets: a label, a string or numbers. For a
     generative model, the complete sequence under the name of the generated input is sufficient: the
     decoder input is the start token followed by the sequence (shifted right), and the targets are
     the next tokens followed by a stop token. Raise E0946 and E0947.
@@ -113,8 +113,8 @@ class Dataset(TorchDataset[TrainingExample]):
     def collate(self, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
         """Collate examples to `(inputs, targets)`.
 
-        `model(**inputs)` takes the first; targets are int64 or float32 by output, padded with
-        -100.
+        `inputs` are the arguments of `model(**inputs)`. `targets` are int64 or float32, depending
+        on the output, and padded with -100.
         """
         inputs, targets = self.training_batches.make_batch(examples)
         device = torch.device("cpu")
@@ -123,7 +123,7 @@ class Dataset(TorchDataset[TrainingExample]):
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
     ) -> DataLoader[TrainingExample]:
-        """Return a `DataLoader` of batches of `size`, shuffled by the seed."""
+        """Return a `DataLoader` with batches of `size` examples, shuffled with `seed`."""
         order = torch.Generator().manual_seed(seed)
         return DataLoader(
             self,

@@ -222,8 +222,9 @@ class NameDocumentation:
     file: str = ""
 
     def format_text(self) -> str:
-        """Return the definition, its docstring and its file as text."""
-        # a spec is printed unchanged, so that the output can be redirected to a file
+        """Format the definition with its docstring and the path of its file."""
+        # the source code of a spec is printed unchanged, so that the output can be redirected to a
+        # file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
         details = (self.doc, f"({self.file})" if self.file else "")

@@ -65,14 +65,14 @@ def _report_to_json(
 
 
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
-    """Return the graphs of the spec that are not checked, as a line of text."""
+    """Return one line that names the graphs of the spec that are not checked, or an empty list."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
-    """Return the config values of the trials as text, e.g. `layers = 2`."""
+    """Format the trial values of missing config fields on one line, e.g. `layers = 2`."""
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 

@@ -139,8 +139,8 @@ def execute_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """The verification results so far. `agrees` is None before all rounds are done, and remains
-    None if the model is too sensitive to rounding or if nothing was compared.
+    """The verification results so far. `agrees` is None until all rounds are done, and stays None
+    if the model is too sensitive to rounding or if nothing was compared.
     """
 
     agrees: bool | None = None
@@ -188,8 +188,8 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if a graph was not compared, or if no round covered a subgraph or a long
-    sequence.
+    """Raise E0933 if a graph was not compared, if no round executed a subgraph, or if no round had
+    a long sequence.
     """
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
@@ -250,7 +250,7 @@ DIFFERENCE_STATUS = 4
 
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
-    """Declare the options of `specc diff`."""
+    """Declare the arguments of `specc diff`."""
     parser.epilog = "Exit status: 0 equal, 4 different."
     what = "spec, checkpoint directory, compiled model or package"
     parser.add_argument("a", metavar="A", help=what)
@@ -262,7 +262,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_diff(args: Namespace) -> int:
-    """Print the differences, one per line. Return exit status 0 if there are none, else 4."""
+    """Print the differences, one per line. Return 0 if there are none, otherwise 4."""
     a = _load_side(args.a, args.graph)
     b = _load_side(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
@@ -274,7 +274,7 @@ def execute_diff(args: Namespace) -> int:
 def _difference_to_json(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> dict[str, object]:
-    """Return the difference as a JSON object."""
+    """Convert a difference to a JSON object."""
     return {
         "a": a.name,
         "b": b.name,
@@ -287,8 +287,8 @@ def _difference_to_json(
 def _load_side(
     path: str, graph: str, config: str = "", settings: list[str] | None = None
 ) -> ComparedArchitecture:
-    """Load one side of a comparison. Raise E0956 if it is a standalone generator, and E0957 if
-    config options are given for a compiled model.
+    """Load one of the two compared architectures. Raise E0956 if it is a standalone generator, and
+    E0957 if config options are given for a compiled model.
     """
     name = Path(path).name or path
     if is_compiled_model(path):

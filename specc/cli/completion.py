@@ -14,8 +14,8 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: fixed `values`, the output of `specc _complete dynamic_kind`, and file
-    names.
+    """Completion candidates: the fixed `values`, the output of `specc _complete dynamic_kind`, and
+    file names.
     """
 
     values: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class CommandCompletion:
 
 
 def _merge_choices(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
-    """Merge the candidates of several positional arguments."""
+    """Merge the completion candidates of several positional arguments."""
     words = tuple(word for each in arguments for word in each.values)
     dynamic_kind = next((each.dynamic_kind for each in arguments if each.dynamic_kind), "")
     return CompletionChoice(
@@ -71,7 +71,7 @@ def _build_choice(action: Action) -> CompletionChoice:
 
 
 def format_plain_help(text: str) -> str:
-    """Return a help text as one line without shell metacharacters."""
+    """Return a help text on one line and without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
@@ -234,8 +234,8 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete(args: Namespace) -> int:
-    """Print the candidates. Print nothing if the spec does not exist, because messages are not
-    visible during completion.
+    """Print the completion candidates. Print nothing if the spec does not exist, because messages
+    are not displayed during completion.
     """
     for word in _list_candidates(args.kind, args.spec):
         print(word)
@@ -261,7 +261,7 @@ def add_completion_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_completion(args: Namespace) -> int:
-    """Print the script, built from the declared options of all commands."""
+    """Print a completion script that is generated from the declared options of all commands."""
     # imported here because `build_command_parsers` imports this module
     from specc.cli.main import build_command_parsers
 

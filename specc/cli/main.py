@@ -31,7 +31,7 @@ from specc.version import __version__
 
 class Command(NamedTuple):
     """A command: its module in `specc.cli` (imported on demand), its summary, and an example for
-    its help and usage errors.
+    its help text and usage errors.
     """
 
     module: str
@@ -117,8 +117,8 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 
 
 class NonEmptyAction(argparse.Action):
-    """An argparse action that rejects an empty value, because an unset shell variable would
-    silently disable an adapter or a config.
+    """An argparse action that rejects an empty value: with an unset shell variable, for example,
+    `--adapter "$X"` would otherwise silently have no effect.
     """
 
     def __call__(
@@ -296,7 +296,7 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
 
 
 def _handle_interrupt(stop: KeyboardInterrupt) -> int:
-    """Report an interrupt or signal, and return its exit status."""
+    """Report an interrupt or a termination signal, and return the exit status."""
     reason, status = "interrupted", 130  # exit status for Ctrl-C
     if isinstance(stop, ProcessTerminated):
         reason, status = "terminated", stop.exit_status
@@ -305,8 +305,8 @@ def _handle_interrupt(stop: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written; otherwise Python would write it again at
-    exit.
+    """Discard buffered output that cannot be written, so that Python does not try to write it again
+    at exit.
     """
     with suppress(OSError):  # the stream may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -374,5 +374,7 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status for diagnostics; warnings have no effect."""
+    """Return the exit status of a command that reported these diagnostics. Warnings have no
+    effect.
+    """
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -214,7 +214,7 @@ class _JobProgressLine:
     has_printed_notes: bool = False
 
     def show_report(self, report: JobReport) -> None:
-        """Update the progress line; the first call prints the notes on the job plan."""
+        """Update the progress line. The first call also prints notes on the job plan."""
         if not self.has_printed_notes:
             for note in _iterate_notes(report.plan):
                 print_note(note)
@@ -231,8 +231,8 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield notes on the plan: the reason for static batching, and whether the results of a batch
-    element depend on the rest of the batch.
+    """Yield notes on the job plan: the reason for static batching, and whether the results of a
+    batch element depend on the rest of the batch.
     """
     if plan.static_batching_reason:
         yield (

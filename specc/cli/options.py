@@ -111,7 +111,7 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the option group with this title, added to the parser if necessary."""
+    """Return the option group with this title. Add it to the parser if it does not exist."""
     found = (group for group in parser._action_groups if group.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
@@ -175,7 +175,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> LoadedS
 
 
 def print_shadowing_note(spec: str) -> None:
-    """Print a note if a file or directory has the name of the built-in spec."""
+    """Print a note if a file or directory has the same name as the built-in spec."""
     if note := format_shadowing_note(spec):
         print_note(note)
 
@@ -255,7 +255,7 @@ def describe_unknown_option(
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
-    """Return an option with a similar name, or the only option that starts with `name-`."""
+    """Return the option with a similar name, the only option that starts with `name-`, or None."""
     candidates = [option for option in options if option.startswith(f"{name}-")]
     return find_similar_name(name, options) or (candidates[0] if len(candidates) == 1 else None)
 

@@ -84,8 +84,8 @@ def execute_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print the formatted text of stdin, or the result as JSON. Raise E0984 for each changed file
-    if `--check` is given.
+    """Print the formatted text of stdin, or the changed files as JSON. Raise E0984 for each changed
+    file if `--check` is given.
     """
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
@@ -104,7 +104,7 @@ def _report_formatted(
 
 
 def _format_spec(name: str) -> tuple[str, str]:
-    """Return the text of a spec, and its formatted text in the same syntax."""
+    """Return the text of a spec before and after formatting in the same syntax."""
     tree, source = _read_spec(name)
     printer = format_dsl if detect_syntax(source) == "specc" else format_yaml
     return source.text, printer(tree)
@@ -118,7 +118,7 @@ def _build_format_error(name: str) -> Diagnostic:
 
 
 def _read_spec(name: str) -> tuple[ast.File, Source]:
-    """Return the tree and the text of a file, or of stdin."""
+    """Parse a spec file, or stdin. Return the syntax tree and the source."""
     is_stdin = name == STDIN_NAME
     tree = parse_spec(read_spec_from_stdin()) if is_stdin else read_spec_file(Path(name), name)
     assert tree.span is not None
@@ -224,9 +224,9 @@ def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple
 
 
 def _format_graphs(spec: LoadedSpec) -> list[str]:
-    """Return every graph of a spec as text. If config values are missing, build the graphs with
-    symbolic sizes and trial values, and return their outlines. Raise the errors of `specc check` if
-    no graph can be built.
+    """Return one string per graph of a spec: the IR. If config values are missing, build the graphs
+    with symbolic dimensions and trial values, and return their outlines. Raise the errors of `specc
+    check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [*map(format_ir, graphs)]
@@ -235,15 +235,15 @@ def _format_graphs(spec: LoadedSpec) -> list[str]:
 
 
 def _outline_graph(graph: Graph) -> str:
-    """Return the ops, shapes and weights of a graph as text, with symbolic sizes."""
+    """Format the ops, shapes and weights of a graph with symbolic dimensions."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
     nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
     return "\n".join((*weights, *nodes))
 
 
 def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
-    """Return the graphs of `file`, opened as if it were at the path of `spec`, or an empty list if
-    `file` is invalid.
+    """Return the formatted graphs of `file`, opened as if it were at the path of `spec`, or an
+    empty list if `file` is invalid.
     """
     path = spec.program.module.path
     try:

@@ -187,8 +187,8 @@ def _run_opened(
 
 
 def _read_messages(args: str) -> object:
-    """Parse `--chat`: a text, or a file of messages. Raise E0802 or E0425 if the file is
-    invalid.
+    """Parse the value of `--chat`: the text of a message, or a file of messages. Raise E0802 or
+    E0425 if the file is invalid.
     """
     if not args.startswith("@"):
         return args
@@ -248,7 +248,7 @@ def _stream_chunks(
 
 
 def _print_generated_text(stream: GenerationStream) -> None:
-    """Print a sequence while it is generated."""
+    """Print the text of a sequence while it is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
@@ -264,7 +264,9 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate; print a single sequence during generation, and several sequences at the end."""
+    """Generate sequences. Print a single sequence during generation, and several sequences at the
+    end.
+    """
     if outputs.attention_plot_path:
         require_attention_model(model)  # report a missing attention graph before generating
     prints_pieces = _is_printed_while_generated(stream)

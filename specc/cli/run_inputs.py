@@ -56,13 +56,13 @@ class ParsedInputs:
 
 @dataclass
 class _BatchElements:
-    """Texts, token ids, waveforms, or paths of images, one value per batch element."""
+    """Values of an input, one per batch element: texts, token ids, waveforms, or image paths."""
 
     rows: Sequence[Array | str | Path | list[Path]]
 
 
 Piece = Array | _BatchElements
-"""The value of one argument: an array, or one value per batch element."""
+"""The value of one command-line argument: an array, or one value per batch element."""
 
 
 @dataclass
@@ -106,8 +106,8 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(piece)
 
     def _read_arrays(self, name: str, word: str) -> None:
-        """Assign each named array of a file to the input with the same name, and an unnamed array
-        to `name`.
+        """Assign each named array of a file to the input of the same name, and an unnamed array to
+        `name`.
         """
         self.files.append(word)
         try:
@@ -133,7 +133,7 @@ class _InputCollector:
             self._add_value(name, self._read_piece(name, value, word))
 
     def _read_piece(self, name: str, value: object, word: str) -> "Piece":
-        """Convert a file's value for an input: an array, or lists of ids for a text input."""
+        """Convert a value from a file to an array or, for a text input, to lists of token ids."""
         record = self.model.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, list):
             return _BatchElements(_parse_sequences(value, escape_text(word)))
@@ -182,8 +182,8 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[str]:
-    """Return the values of a JSON list of image paths. Raise E0906 if the list is empty or contains
-    values other than strings.
+    """Return the image paths in a JSON list. Raise E0906 if the list is empty or contains values
+    other than strings.
     """
     paths = [path for path in values if isinstance(path, str)]
     if not paths or len(paths) < len(values):
@@ -234,7 +234,9 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
-    """Return one array per input. A mask given by the user replaces the computed padding mask."""
+    """Return one array per input. A mask that the user passes replaces the computed padding
+    mask.
+    """
     rows = {name: _list_rows(parts) for name, parts in pieces.items()}
     prepared = prepare_images(model.graph, model.preprocessing, rows)
     arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
@@ -249,8 +251,8 @@ def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> 
 
 
 def _list_rows(pieces: Sequence[Piece]) -> list[object]:
-    """Return the batch elements that are not arrays. If some elements are lists of images, a single
-    image becomes a list of one.
+    """Return the batch elements of all `pieces` that are not arrays. If some elements are lists of
+    images, a single image becomes a list of one image.
     """
     rows = [row for piece in pieces if isinstance(piece, _BatchElements) for row in piece.rows]
     if not any(isinstance(row, list) for row in rows):
@@ -299,7 +301,9 @@ def _batch_values(
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """Raise E0912 because arrays are mixed with text, differ in shape, or have no batch axis."""
+    """Raise E0912 because the values of an input cannot be batched: arrays are mixed with text,
+    differ in shape, or have no batch axis.
+    """
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
@@ -321,7 +325,9 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return the arrays or JSON values of a file by name; the key of an unnamed value is ""."""
+    """Return the arrays or JSON values in a file by name. The name of a single unnamed value is
+    "".
+    """
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
@@ -332,8 +338,8 @@ READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = t
 
 
 def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
-    """Parse a number or a list as JSON; return None if the argument is a file name. Raise E0906 if
-    it is neither, with `text_hint` as additional help.
+    """Parse a JSON number or a JSON list of numbers; return None if the argument is a file name.
+    Raise E0906 if it is neither, with `text_hint` as additional help.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)

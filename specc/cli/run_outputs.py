@@ -55,8 +55,8 @@ def array_to_json(array: Array) -> dict[str, object]:
 
 
 def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
-    """Convert a generated sequence to JSON; `text` is null without a detokenizer. With several
-    codebooks, `tokens` is a list per codebook.
+    """Convert a generated sequence to a JSON object. `text` is null if the model has no
+    detokenizer. With several codebooks, `tokens` is a list per codebook.
     """
     codebooks = [[*codebook] for codebook in result.codebooks]
     return {
@@ -70,7 +70,7 @@ def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
 @dataclass(frozen=True, kw_only=True)
 class RunOutputFiles:
     """The output files of a run: an attention plot and an .npz file of the results. They never
-    overwrite the input files `inputs`. `selection` selects the plotted layers and heads.
+    overwrite the files in `inputs`. `selection` determines the plotted layers and heads.
     """
 
     attention_plot_path: str
@@ -145,8 +145,8 @@ def parse_output_options(args: Namespace, input_paths: Sequence[Path]) -> RunOut
 
 
 def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None:
-    """Print one generated sequence per line, with its score if a prompt has several sequences. With
-    several codebooks, print one line per codebook.
+    """Print one generated sequence per line, with its score if there are several sequences per
+    prompt. With several codebooks, print one line per codebook.
     """
     for row in results:
         for result in row:
@@ -165,7 +165,7 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
 Prediction: TypeAlias = Any
 """A prediction as a JSON value."""
 Cells: TypeAlias = tuple[str, ...]
-"""The columns of an output line."""
+"""The cells of an output line, one per column."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",

@@ -27,7 +27,7 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 
 
 def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
-    """Raise E0910 for an unexpected extra argument."""
+    """Raise E0910 for a positional argument that no input takes."""
     helps = [f"the inputs of the model are {', '.join(input_names)}"]
     if is_batch:
         helps.append(
@@ -86,7 +86,7 @@ def read_lines(word: str) -> list[str]:
 
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
-"""A string, a path, or a JSON value."""
+"""A value of a task parameter: a string, a path, or a JSON value."""
 Words: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
@@ -105,9 +105,9 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
 
 
 def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
-    """Parse the task's inputs: `NAME=VALUE`, or values in the order of the task's parameters; the
-    last parameter takes all remaining values. Return the values by parameter, and the files. Raise
-    E0910 if there are too many arguments.
+    """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task's parameters;
+    the last parameter takes all remaining values. Return the values by parameter, and the files.
+    Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
     found: Words = {}
@@ -128,8 +128,8 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[
 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Return a record in which an absent optional value is None, so that the values of different
-    records are not combined.
+    """Return a copy of a record in which absent optional values are None, so that values of
+    different records are not combined.
     """
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
@@ -170,8 +170,8 @@ def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Va
 
 
 def parse_json_values(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list or a list that contains a single JSON object. Return None for
-    any other argument..
+    """Return the items of a JSON list, or a list that contains a single JSON object. Return None
+    for any other argument.
     """
     if not word.startswith(opening):
         return None

@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
     """Convert a graph with `count` parameters to JSON: inputs, results and scopes.
 
-    Fixed lengths and counts are integers; symbolic values are formulas such as `4*seq^2`.
+    Static dimensions and counts are integers; symbolic values are formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
@@ -101,7 +101,7 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
 
 
 def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
-    """Convert a scope to JSON. Its totals include all `repeats` layers."""
+    """Convert a scope to a JSON object. Its totals include all `repeats` layers."""
     work = scope.sum_over_subtree("multiply_adds")
     return {
         "name": scope.name,
@@ -200,7 +200,7 @@ def _print_text(text: str) -> int:
 
 
 def _load_architecture(args: Namespace) -> ArchitectureView:
-    """Return the architecture of a spec, model or package. Raise E0956 if it has no graph."""
+    """Load a spec, model or package as the content of a page. Raise E0956 if it has no graph."""
     model: Manifest | ModelDefinition
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)
@@ -246,8 +246,8 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Run the passes up to the one named by `--print-after`, and return the resulting graphs. By
-    default, run no passes.
+    """Run the passes up to the one named by `--print-after`, and return the resulting graphs.
+    Without this option, run no passes.
     """
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
@@ -346,7 +346,7 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
-    """Format the settings and inputs of a standalone generator as lines."""
+    """Format the generation settings and the inputs of a standalone generator, one per line."""
     settings = manifest.decoding or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
@@ -372,7 +372,7 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
 
 
 def _collect_dynamic_lengths(graph: Graph) -> set[str]:
-    """Return the symbolic lengths of the inputs of a graph."""
+    """Return the symbolic dimensions of the inputs of a graph."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
 

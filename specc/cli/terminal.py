@@ -66,12 +66,12 @@ class OutputSettings:
 
     @property
     def is_machine_readable(self) -> bool:
-        """Return True if stdout is machine-readable."""
+        """True if stdout contains only machine-readable output."""
         return self.format in MACHINE_FORMATS
 
     @property
     def is_progress_enabled(self) -> bool:
-        """Return True if notes, results and progress are printed."""
+        """True if notes, results and progress are printed."""
         return not (self.is_quiet or self.is_machine_readable)
 
 
@@ -84,7 +84,8 @@ def get_output_settings() -> OutputSettings:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str) -> None:
-    """Print diagnostics to stderr as text, or to stdout as JSON or SARIF (even if there are none).
+    """Print diagnostics to stderr in human-readable form, or to stdout as JSON or SARIF (even if
+    there are none).
 
     Identical diagnostics are merged, and code in help texts is translated to the syntax of the
     file.
@@ -109,7 +110,7 @@ def print_note(text: str) -> None:
 
 
 def print_outcome(text: str, *, to_stderr: bool = False) -> None:
-    """Print the result of a command as text, unless output is quiet or machine-readable."""
+    """Print the result of a command, unless output is quiet or machine-readable."""
     if get_output_settings().is_progress_enabled:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
 
@@ -128,7 +129,7 @@ def write_output(
 
 
 def print_json_result(values: Mapping[str, object]) -> bool:
-    """Print a result as one JSON line if the format is `json`. Return True if the result was
+    """Print a result as one line of JSON if `--format json` is given. Return True if it was
     printed.
     """
     style = get_output_settings()
@@ -142,8 +143,8 @@ def print_json_result(values: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return True if messages are colored, as determined by (in order of precedence) `--color`,
-    NO_COLOR or FORCE_COLOR, and whether stderr is a terminal.
+    """Return True if messages are colored. This is determined by (in order of precedence)
+    `--color`, NO_COLOR or FORCE_COLOR, and whether stderr is a terminal.
     """
     if choice != "auto":
         return choice == "always"
@@ -184,7 +185,7 @@ class ProgressLine:
             self._show_line(now)
 
     def end_line(self) -> None:
-        """Print the final count if the line was shown."""
+        """End the progress line with the final count, if it was shown."""
         if self.last_redraw_time:
             self._show_line(time.monotonic())
             sys.stderr.write("\n")
@@ -196,7 +197,9 @@ class ProgressLine:
         sys.stderr.flush()
 
     def format_text(self, seconds: float) -> str:
-        """Format `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
+        """Format the progress line, e.g. `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09
+        left`.
+        """
         rate = self.count / seconds if seconds > 0 else 0.0
         done = f"{self.count / 1e9:.2f} GB"
         parts = [done, f"{rate / 1e6:.0f} MB/s"]
@@ -216,7 +219,7 @@ def is_progress_shown() -> bool:
 
 @contextmanager
 def show_write_progress(title: str) -> Iterator[None]:
-    """A context in which the progress of writing files is shown on a terminal."""
+    """A context manager that shows the progress of writing files on a terminal."""
     if not is_progress_shown():
         yield
         return

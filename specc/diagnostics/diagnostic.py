@@ -21,12 +21,12 @@ class Label:
 
     @classmethod
     def from_span(cls, span: Span | None, text: str) -> "Label | None":
-        """Return a label at a span, or None if there is no span."""
+        """Return the label of a span, or None if there is no span."""
         return cls(span, text) if span else None
 
     @classmethod
     def list_from_span(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
-        """Return a label at a span as a tuple, which is empty if there is no span."""
+        """Return a tuple with the label of a span, or an empty tuple if there is no span."""
         return (cls(span, text),) if span else ()
 
 
@@ -89,7 +89,7 @@ class ErrorCollector:
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
     def add(self, *errors: Diagnostic) -> None:
-        """Record errors and continue."""
+        """Record errors; checking continues."""
         self.errors.extend(errors)
 
     def report_error(
@@ -101,12 +101,12 @@ class ErrorCollector:
         *helps: str,
         related_labels: Iterable[Label] = (),
     ) -> None:
-        """Record one error and continue."""
+        """Record one error; checking continues."""
         self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
 
 
 class Failed(Exception):
-    """The exception for all errors in specs, weights, models, inputs and arguments."""
+    """Raised for all errors in specs, weights, models, inputs and arguments."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
@@ -142,7 +142,7 @@ def raise_error(
 
 
 class ErrorCategory(Enum):
-    """Error category. The value of each member is the process exit code."""
+    """The category of an error. The value of a member is the process exit code."""
 
     WARNING = 0
     GIVEN = 1

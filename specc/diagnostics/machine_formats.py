@@ -9,8 +9,8 @@ from specc.diagnostics.source import Span
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """Convert a span to JSON data: 1-based lines and columns, 0-based offsets in characters and in
-    UTF-8 bytes.
+    """Convert a span to a JSON object: 1-based lines and columns, 0-based offsets in characters and
+    in UTF-8 bytes.
     """
     source = span.source
     line, column = source.get_line_and_column(span.start)
@@ -30,7 +30,7 @@ def span_to_json(span: Span) -> dict[str, object]:
 
 
 def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
-    """Convert a diagnostic to JSON data."""
+    """Convert a diagnostic to a JSON object."""
     labels = [
         label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
     ]
@@ -132,7 +132,7 @@ def build_sarif_location(label: Label) -> dict[str, object]:
 
 
 def build_sarif_region(span: Span) -> dict[str, int]:
-    """Build the SARIF region of a span."""
+    """Build the SARIF region of a span: its lines and columns."""
     line, column = span.source.get_line_and_column(span.start)
     end_line, end_column = span.source.get_line_and_column(span.end)
     return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}

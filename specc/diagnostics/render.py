@@ -25,7 +25,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def measure_display_width(text: str) -> int:
-    """Return the number of terminal columns of an escaped string."""
+    """Return the number of terminal columns of a string without control characters."""
     if text.isascii():
         return len(text)
     return sum(
@@ -35,7 +35,9 @@ def measure_display_width(text: str) -> int:
 
 
 def expand_source_line(line: str) -> tuple[str, list[int]]:
-    """Return the displayed source line and the column of each of its characters and of its end."""
+    """Return a source line as displayed, and the display column of each of its characters and of
+    its end.
+    """
     shown: list[str] = []
     places = [0]
     for character in line:
@@ -54,7 +56,7 @@ MAX_EXCERPT_WIDTH = 160
 label."""
 
 LONG_LINE_LENGTH = 1000
-"""Length above which only the part of a source line near the labels is processed."""
+"""Number of characters above which only the part of a source line near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
@@ -74,7 +76,7 @@ class Colorizer:
     is_enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
-        """Return a text in the color of its role."""
+        """Return a string in the color of its role."""
         return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.is_enabled and text else text
 
 
@@ -129,8 +131,8 @@ def render_excerpt(
 
 
 def locate_underline(span: Span) -> tuple[int, int, int]:
-    """Return the line number of the first line of a span, and the underlined columns `start` to
-    `end` in that line.
+    """Return the number of the first line of a span, and the underlined columns `start` to `end`
+    (exclusive) in that line.
     """
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
@@ -172,7 +174,7 @@ class SourceLineExcerpt:
 
     @property
     def is_truncated_left(self) -> bool:
-        """Return True if the beginning of the line is omitted."""
+        """True if the beginning of the line is omitted."""
         return self.start > 0 or self.first_character > 0
 
     def render(self) -> str:
@@ -280,7 +282,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield notes on how often and where a message is repeated."""
+    """Yield lines that state how often and where a message is repeated."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.related_locations):
@@ -327,13 +329,13 @@ MAX_CELL_LENGTH = 500
 
 
 def format_repr(text: str) -> str:
-    """Format `<specc text>`, truncated if long."""
+    """Format a `repr` such as `<specc text>`, truncated to MAX_REPR_LENGTH characters."""
     length = MAX_REPR_LENGTH - len("<specc >")
     return f"<specc {_truncate(escape_control_characters(text), length)}>"
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Render an HTML table of names and values; rows with an empty value are omitted."""
+    """Render an HTML table of names and values. Rows with an empty value are omitted."""
     shown = [(name, text) for name, text in rows if text]
     if (more := len(shown) - MAX_TABLE_ROWS) > 0:
         shown = [*shown[:MAX_TABLE_ROWS], ("…", f"{more} more")]
@@ -345,7 +347,9 @@ def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def format_io_types(types: Mapping[str, object]) -> str:
-    """Format inputs or outputs, e.g. `pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
+    """Format the types of inputs or outputs, e.g. `pixels f32[batch, 3, 224, 224], keep bool[batch,
+    seq]`.
+    """
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
@@ -355,7 +359,7 @@ def format_thousands(count: int) -> str:
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format rows as lines with aligned columns."""
+    """Format rows of cells as lines with aligned columns."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -7,23 +7,25 @@ from functools import cached_property
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A named text. Messages contain `name`: the path as given by the user, or `<input>`."""
+    """A named source text. `name` is shown in messages: the path as given by the user, or a
+    placeholder such as `<input>`.
+    """
 
     name: str
     text: str = field(repr=False)
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        """Return the offset of the first character of each line."""
+        """The offset of the first character of each line."""
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
 
     def get_line_and_column(self, offset: int) -> tuple[int, int]:
-        """Return the 1-based line and column of a character."""
+        """Return the 1-based line and column of the character at an offset."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
     def get_line_text(self, number: int) -> str:
-        """Return the text of the 1-based line `number`, without its line end."""
+        """Return the text of line `number` (1-based), without its line end."""
         start = self._line_starts[number - 1]
         end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r")
@@ -45,17 +47,17 @@ class Span:
 
     @property
     def text(self) -> str:
-        """Return the text of the span."""
+        """The text of the span."""
         return self.source.text[self.start : self.end]
 
     @property
     def line(self) -> int:
-        """Return the 1-based line of the first character."""
+        """The 1-based line of the first character."""
         return self.source.get_line_and_column(self.start)[0]
 
     @property
     def column(self) -> int:
-        """Return the 1-based column of the first character."""
+        """The 1-based column of the first character."""
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":

@@ -29,7 +29,9 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
 
 
 def find_similar_name(word: str, names: Iterable[str]) -> str | None:
-    """Return the most similar name: at most `max(1, len / 3)` edits away, or an anagram."""
+    """Return the most similar name, which is an anagram or at most `max(1, len / 3)` edits away, or
+    None.
+    """
     normalized = normalize_identifier(word)
     best: tuple[int, str] | None = None
     for name in names:
@@ -60,7 +62,7 @@ def suggest_similar_name(word: str, names: Iterable[str], default_help: str = ""
 
 
 def normalize_identifier(word: str) -> str:
-    """Lowercase a word and remove separators, to compare names."""
+    """Lowercase a name and remove separators, for comparison with other names."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

@@ -80,7 +80,9 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of the plot: the first attention maps and their sizes."""
+    """Return the alternative text of the plot, which names the first attention maps and their
+    sizes.
+    """
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -88,7 +90,7 @@ def _describe_plot(plot: AttentionMaps) -> str:
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
-    """Return the unmasked weights, which determine the color scale."""
+    """Return the attention weights at unmasked positions, which determine the color scale."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return [weights for _, weights in iterate_attention_panels(attention)]
     return [attention.get_masked_weights()]
@@ -97,7 +99,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 def _draw_block(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGroup:
-    """Draw all heads of one attention, with its scope as heading."""
+    """Draw all heads of one attention layer, with its scope as heading."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
@@ -123,7 +125,7 @@ class _AxisLayout:
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
     def list_labels(self) -> list[tuple[int, str]]:
-        """Return the labels to draw with their cells."""
+        """Return the labels to draw, each with its cell index."""
         of_cells = self.axis.labels[:: self.step]
         return [
             (n, make_printable_label(of_cells[n]))
@@ -189,7 +191,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
 
 
 def _draw_head_title(head: int) -> list[Mark]:
-    """Draw the index of a head above its map."""
+    """Draw the index of an attention head above its map."""
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
@@ -216,7 +218,7 @@ def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) 
 
 
 def _draw_query_labels(side: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
-    """Draw the labels of queries."""
+    """Draw the labels of the query axis."""
     for n, label in side.list_labels():
         # a label of several cells is centered
         cells = n + side.label_interval / 2
@@ -240,7 +242,9 @@ def _draw_key_labels(side: _AxisLayout, x: float, y: float, *, is_rotated: bool)
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the cell size in points, chosen so that panels fit and labels are readable."""
+    """Return the cell size in points. It is chosen so that panels fit on the page and labels are
+    readable.
+    """
     # panel width in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
@@ -319,7 +323,9 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
 
 
 def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Yield every panel with its title and its weights [grid height, grid width]."""
+    """Yield each panel of an overlay: its title and its attention weights [grid height, grid
+    width].
+    """
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()
@@ -338,7 +344,7 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
 
 
 def reshape_to_patch_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
-    """Reshape the weights of patches [prefix_tokens + grid height · grid width] to
-    [grid height, grid width].
+    """Reshape the attention weights of a token sequence [prefix_tokens + grid height · grid width]
+    to the patch grid [grid height, grid width].
     """
     return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

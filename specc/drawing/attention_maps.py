@@ -1,4 +1,6 @@
-"""Attention maps: weights with labeled axes, and an interactive HTML page of them."""
+"""Attention maps: attention weights with labeled axes, and an interactive HTML page that shows
+them.
+"""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -44,8 +46,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMapAxis:
-    """The query or key axis of an attention map: a label per position, the duration of audio in
-    seconds, and the patch grid of an image.
+    """The query or key axis of an attention map: a label per position, the duration of an audio
+    input in seconds, and the patch grid of an image.
     """
 
     role: Role
@@ -68,8 +70,8 @@ class AttentionMapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights [heads, query, key] of one attention layer for one batch element. `is_masked` is
-    a bool array of the same shape, and `heads` are the indices of the heads.
+    """The attention weights [heads, query, key] of one attention layer for one batch element.
+    `is_masked` is a bool array of the same shape, and `heads` are the indices of the heads.
     """
 
     scope: str
@@ -88,7 +90,7 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the weights, with -inf in place of zeros at masked positions."""
+        """Return the attention weights, with -inf in place of zeros at masked positions."""
         # nonzero weights are shown, even at masked positions
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
@@ -125,7 +127,7 @@ def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:
 
 
 MAX_CELLS = 1 << 20
-"""Maximum number of cells of a page (4 MiB of weights); larger maps are max-pooled."""
+"""Maximum number of cells of a page (4 MiB of attention weights). Larger maps are max-pooled."""
 
 MAX_LABEL_LENGTH = 120
 """Maximum number of characters of a label on a page."""
@@ -158,7 +160,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the block size of max-pooling with which all maps together have at most MAX_CELLS
+    """Return the block size for max-pooling with which all maps together have at most MAX_CELLS
     cells.
     """
     step = 1
@@ -173,7 +175,9 @@ def _count_cells(attention: AttentionMap, step: int) -> int:
 
 
 def _map_to_json(attention: AttentionMap, axes: list[AttentionMapAxis], step: int) -> Json:
-    """Convert a map to JSON. Append its axes to `axes` unless the list already contains them."""
+    """Convert a map to a JSON object. Append its axes to `axes` unless `axes` already contains
+    them.
+    """
     axis_indices = []
     for axis in (attention.query_axis, attention.key_axis):
         if axis not in axes:

@@ -36,7 +36,7 @@ def apply_colormap(values: NDArray[Any]) -> Bytes:
 
 
 def make_class_colors(count: int) -> Bytes:
-    """Return a color per class, uint8 [count, 3]; class 0, the background, is black."""
+    """Return one color per class, uint8 [count, 3]. Class 0, the background, is black."""
     palette = np.zeros((count, 3), np.uint8)
     for i in range(1, count):
         hue = (i * GOLDEN_RATIO_STEP) % 1.0
@@ -47,7 +47,9 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray. The colormap does not contain it, so masked pairs differ from zeros."""
+"""Light gray, the color of masked cells. It is not in the colormap, so masked cells differ from
+zeros.
+"""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight on a logarithmic scale."""
@@ -64,7 +66,7 @@ class ColorScale:
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
         """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
-        scale covers four decades.
+        scale covers LOG_DECADES decades.
         """
         finite = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
@@ -90,7 +92,7 @@ class ColorScale:
         return result
 
     def get_middle_value(self) -> float:
-        """Return the value at the middle of the scale."""
+        """Return the value in the middle of the color bar."""
         if self.is_logarithmic:
             return float(np.sqrt(self.low * self.high))
         return (self.low + self.high) / 2
@@ -102,8 +104,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of weights [grid height, grid width] over the grayscale image. Larger
-    weights are more opaque.
+    """Blend the colors of attention weights [grid height, grid width] over the grayscale image.
+    Larger weights are more opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -117,7 +119,9 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
-    """Scale an image by integer factors to sides from `min_side` to `max_length` pixels."""
+    """Scale an image by integer factors so that its sides have `min_side` to `max_length`
+    pixels.
+    """
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
     zoom = max(1, -(-min_side // max(1, min(image.shape[:2]))))
@@ -191,7 +195,7 @@ Mark: TypeAlias = TextMark | BoxMark | LineMark | HeatmapMark
 
 @dataclass(kw_only=True)
 class Drawing:
-    """Marks on white paper, in drawing order; `title` is the text for screen readers."""
+    """Marks on a white background, in drawing order. `title` is the text for screen readers."""
 
     width: float
     height: float
@@ -223,8 +227,8 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a label of at most `max_length` characters in which control characters and leading or
-    trailing spaces are visible.
+    """Truncate a label to `max_length` characters, and replace control characters and leading or
+    trailing spaces by printable characters.
     """
     shown = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
@@ -242,8 +246,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelGroup:
-    """Panels and their labels as marks relative to the top left corner. `first_column` are the
-    corners of the panels in the first column, and `first_row` of those in the first row.
+    """Panels and their labels as marks relative to the top left corner. `first_column` and
+    `first_row` are the corners of the panels in the first column and in the first row.
     """
 
     width: float

@@ -29,7 +29,7 @@ GENERATOR_MARK = "<!-- specc -->"
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MAX_PATHS = 40_000
-"""Maximum number of cells drawn as paths. Larger tables are embedded as PNG images."""
+"""Maximum number of cells that are drawn as paths. Larger heatmaps are embedded as PNG images."""
 
 
 def render_svg(drawing: Drawing) -> str:
@@ -119,7 +119,7 @@ def _format_attributes(**values: float | str) -> str:
 
 
 def _render_path(mark: LineMark) -> str:
-    """Render points as an SVG path with rounded corners of the given radius."""
+    """Render a line as an SVG path with rounded corners."""
     points = mark.points
     commands = [f"M{_format_point(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
@@ -196,7 +196,7 @@ def _format_point(point: tuple[float, float]) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Format a length with at most two decimals."""
+    """Format an SVG coordinate or size with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -211,7 +211,9 @@ def read_page_resource(name: str) -> str:
 def render_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
-    """Return an HTML file. `body` is escaped markup; the element `data` contains `data` as JSON."""
+    """Render an HTML page. `body` is escaped markup; the element with the id `data` contains `data`
+    as JSON.
+    """
     style, program = "\n".join(styles), "\n".join(programs)
     return "\n".join(
         [

@@ -30,10 +30,10 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
-    """A progress callback, which receives the numbers of expected and of written bytes."""
+    """Receives the numbers of expected and written bytes while files are written."""
 
     def add_expected_bytes(self, size: int) -> None:
-        """Add `size` to the expected number of bytes."""
+        """Add `size` to the number of bytes that will be written."""
 
     def add_written_bytes(self, size: int) -> None:
         """Add `size` to the number of written bytes."""
@@ -67,7 +67,7 @@ def sanitize_file_stem(name: str) -> str:
 
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
-    """Raise E0813 if the disk has fewer than `size` bytes left."""
+    """Raise E0813 if the disk has fewer than `size` bytes of free space."""
     if (watch := WRITE_PROGRESS.get()) is not None:
         watch.add_expected_bytes(size)
     free = platform.get_free_disk_space(directory)
@@ -92,7 +92,7 @@ class FileDigest:
 
 
 class OutputDirectory:
-    """A set of files that are published in a directory together.
+    """Publishes a set of files in a directory together.
 
     This is a context manager: `write_hash_named_file` and `write_entry` write temporary files, and
     leaving the context without an exception renames them, with the entries last and in call order.
@@ -121,8 +121,8 @@ class OutputDirectory:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Remove the files of this run after an error. Raise E0810 to E0815 for an error of the
-        operating system.
+        """A context manager that removes the files of this run after an error. It raises E0810 to
+        E0815 for an error of the operating system.
         """
         try:
             yield
@@ -139,7 +139,7 @@ class OutputDirectory:
             missing.append(at)
             at = at.parent
         for directory in reversed(missing):
-            # created by another thread, or another name of a parent directory
+            # created by another thread, or an alias of a parent directory
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._new_folders.append(directory)
@@ -264,7 +264,7 @@ class OutputDirectory:
         self._made = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
-        """Publish a set of files with a single entry."""
+        """Publish the only entry of a set of files, which needs no backup of the previous entry."""
         name, temporary = entry
         made, self._made = self._made, []
         try:
@@ -292,7 +292,9 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after the only entry has been published, so a failure cannot be undone."""
+    """Sync the directory after the only entry has been published; a failure of the sync is reported
+    but cannot be undone.
+    """
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -341,7 +343,7 @@ def get_process_namespace() -> str:
 
 
 def _read_system_fact(fact: str) -> str:
-    """Read a system file, or the target of a symbolic link."""
+    """Return the content of a system file, or the target of a symbolic link."""
     if os.path.islink(fact):
         return os.readlink(fact)
     with open(fact, encoding="ascii", errors="replace") as file:
@@ -349,7 +351,7 @@ def _read_system_fact(fact: str) -> str:
 
 
 def get_temporary_prefix() -> str:
-    """Return the prefix of this process's temporary names, after the leading dot."""
+    """Return the prefix of the names of this process's temporary files, after the leading dot."""
     return f"specc-{get_process_namespace()}-{os.getpid()}-"
 
 
@@ -365,7 +367,9 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """Create a temporary directory and remove stale ones. Raise E0810 to E0815 on failure."""
+    """A context manager that creates a temporary directory and removes stale ones. Raise E0810 to
+    E0815 on failure.
+    """
     try:
         room = Path(tempfile.gettempdir())
         _remove_stale_directories(room)

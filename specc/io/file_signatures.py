@@ -60,8 +60,8 @@ def is_gguf_path(path: str | Path) -> bool:
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
-    """Identify a file of another format by its first bytes. Return a description and a fix, or None
-    if the format is unknown.
+    """Identify a file of another format by its first bytes. Return a description of the format and
+    a fix, or None if the format is unknown.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for mark, what, help in _FOREIGN_SIGNATURES:
@@ -136,7 +136,7 @@ def is_specc_png(data: mmap.mmap) -> bool:
 
 @_make_content_test
 def _is_specc_page(data: mmap.mmap) -> bool:
-    """Return True if an SVG or HTML page starts with the generator mark of specc."""
+    """Return True if an SVG or HTML page starts with the generator comment of specc."""
     head = data[:_HEAD]
     return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 
@@ -169,9 +169,7 @@ def is_package_index(data: mmap.mmap) -> bool:
 
 
 def find_unused_sidecar_files(path: Path) -> list[str]:
-    """Return the side files of the model `path` that are used by no other model in the
-    directory.
-    """
+    """Return the sidecar files of the model `path` that no other model in the directory uses."""
     shape = re.compile(
         rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDECAR_FILE_SUFFIXES))})", re.DOTALL
     )

@@ -40,11 +40,11 @@ class DuplicateKeyError(InvalidJsonError):
 
 
 class NonFiniteNumberError(InvalidJsonError):
-    """Raised if a JSON text contains NaN or infinity, which JSON does not allow."""
+    """Raised if a JSON document contains NaN or infinity, which JSON does not allow."""
 
 
 class NestingTooDeepError(InvalidJsonError):
-    """Raised if lists or objects of a JSON text are nested too deeply."""
+    """Raised if lists or objects of a JSON document are nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ NO_LIMITS = JsonLimits(depth=None, max_integer=None)  # for callers that check t
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
-    """Parse a JSON text. Raise InvalidJsonError or json.JSONDecodeError; both are ValueErrors."""
-    if text.startswith("\ufeff"):  # a byte order mark is invisible, so the message mentions it
+    """Parse a JSON document. Raise InvalidJsonError or json.JSONDecodeError (both ValueErrors)."""
+    if text.startswith("\ufeff"):  # a byte order mark is non-printable, so the message names it
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
@@ -73,7 +73,7 @@ def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
 
 
 def to_json_value(value: object) -> Json:
-    """Convert a value to JSON: dataclasses to objects, tuples to lists."""
+    """Convert a value to JSON: dataclasses become objects, and tuples become lists."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -87,7 +87,7 @@ def to_json_value(value: object) -> Json:
 
 
 def replace_non_finite(value: object) -> object:
-    """Return a value with `inf`, `-inf` and `nan` as strings."""
+    """Return a copy of a value in which `inf`, `-inf` and `nan` are strings."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -109,7 +109,7 @@ def _record_to_json(record: object) -> dict[str, Json]:
 
 
 def as_exact_integer(value: object) -> int | None:
-    """Return the value if it is an integer, otherwise None, also for `true` and 3.0."""
+    """Return the value if it is an integer (`true` and 3.0 are not), otherwise None."""
     return value if type(value) is int else None
 
 
@@ -129,7 +129,7 @@ def _reject_non_finite(text: str) -> NoReturn:
 STRICT_DECODER = json.JSONDecoder(
     object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
 )
-"""The JSON decoder of all functions, because JSON Lines files contain millions of JSON texts."""
+"""The shared JSON decoder, because JSON Lines files contain millions of JSON documents."""
 
 
 def _iterate_items(value: Json) -> Iterable[Json]:
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonFields:
-    """Fields of a JSON object. `shared` are values to which fields may refer by name."""
+    """The fields of a JSON object. `shared` are values to which fields may refer by name."""
 
     def __init__(
         self,
@@ -197,14 +197,14 @@ class JsonFields:
         return self._values.get(key) is not None
 
     def get_required(self, key: str) -> object:
-        """Return a required field without checking its type."""
+        """Return the value of a required field without checking its type."""
         if key not in self._values:
             self.raise_invalid(key, "is missing")
         self._unread.discard(key)
         return self._values[key]
 
     def get_optional(self, key: str) -> object:
-        """Return a field without checking its type; return None if the field is absent."""
+        """Return the value of a field without checking its type, or None if the field is absent."""
         return self.get_required(key) if key in self._values else None
 
     def names(self) -> tuple[str, ...]:
@@ -212,11 +212,11 @@ class JsonFields:
         return tuple(self._values)
 
     def read_int(self, key: str, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`."""
+        """Return the value of a field that must be an integer from `low` to `high`."""
         return _check_integer(self, key, self.get_required(key), low, high)
 
     def read_integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
-        """Return a list of exactly `count` integers."""
+        """Return the value of a field that must be a list of exactly `count` integers."""
         values = self.read_list(key, count)
         if len(values) != count:
             self.raise_invalid(key, f"has {len(values)} values, expected {count}")
@@ -225,23 +225,23 @@ class JsonFields:
         )
 
     def read_number(self, key: str, maximum: float = MAX_NUMBER) -> float:
-        """Return a finite number of magnitude at most `maximum`."""
+        """Return the value of a field that must be a finite number from `-maximum` to `maximum`."""
         return _check_number(self, key, self.get_required(key), maximum)
 
     def read_numbers(self, key: str, max_count: int) -> tuple[float, ...]:
-        """Return a list of at most `max_count` finite numbers."""
+        """Return the value of a field that must be a list of at most `max_count` finite numbers."""
         values = enumerate(self.read_list(key, max_count))
         return tuple(_check_number(self, f"{key}[{i}]", value) for i, value in values)
 
     def read_bool(self, key: str) -> bool:
-        """Return a field that must be a boolean."""
+        """Return the value of a field that must be a boolean."""
         value = self.get_required(key)
         if not isinstance(value, bool):
             self.raise_invalid(key, "is not true or false")
         return value
 
     def read_choice(self, key: str, options: Sequence[Option]) -> Option:
-        """Return one of the strings `options`."""
+        """Return the value of a field that must be one of the strings `options`."""
         value = self.get_required(key)
         for option in options:
             if option == value:
@@ -259,7 +259,7 @@ class JsonFields:
         return tuple(str(value) for value in values)
 
     def read_list(self, key: str, max_count: int | None = None) -> list[object]:
-        """Return a list of at most `max_count` values (any number if None)."""
+        """Return a field that must be a list of at most `max_count` values (None: any number)."""
         value = self.get_required(key)
         if not isinstance(value, list | tuple):
             self.raise_invalid(key, "is not a list")
@@ -268,21 +268,21 @@ class JsonFields:
         return list(value)
 
     def read_string(self, key: str) -> str:
-        """Return a required field that must be a string."""
+        """Return the value of a required field that must be a string."""
         value = self.get_optional(key)
         if not isinstance(value, str):
             self.raise_invalid(key, "is missing")
         return value
 
     def read_table(self, key: str) -> dict[str, object]:
-        """Return a required field that must be an object; its values are not checked."""
+        """Return the value of a required field that must be an object, with unchecked values."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
             self.raise_invalid(key, "is missing")
         return value
 
     def read_string_map(self, key: str) -> dict[str, str]:
-        """Return a required field that must be an object whose values are strings."""
+        """Return the value of a required field that must be an object whose values are strings."""
         table = self.read_table(key)
         texts = {name: value for name, value in table.items() if isinstance(value, str)}
         if len(texts) < len(table):
@@ -302,7 +302,7 @@ class JsonFields:
 def parse_versioned_record(
     text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse a JSON record of this `format` version; `artifact` names its kind in messages."""
+    """Parse a JSON record of this `format` version; `artifact` is its kind in messages."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
@@ -347,8 +347,8 @@ def int_range(low: int, high: int) -> Reader:
 
 
 class Record:
-    """A dataclass stored as a JSON object with its `tag` as `kind`. Fields with a default may be
-    absent. `json_keys` maps field names to keys that differ from them.
+    """A dataclass that is stored as a JSON object, with its `tag` under the key `kind`. Fields with
+    a default may be absent. `json_keys` maps a field name to its JSON key if they differ.
     """
 
     __slots__ = ()
@@ -368,7 +368,7 @@ class Record:
         return record
 
     def check_fields(self, fields: JsonFields) -> None:
-        """Raise an error if values contradict each other."""
+        """Raise an error if field values contradict each other."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -31,7 +31,7 @@ def get_free_memory() -> int | None:
 
 
 def _get_machine_memory() -> int | None:
-    """Return the free memory of the machine."""
+    """Return the number of free bytes of the machine, or None if it is unknown."""
     try:
         lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
@@ -46,7 +46,7 @@ def _get_machine_memory() -> int | None:
 
 
 def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
-    """Return the remaining memory of a container, or None if it is unlimited."""
+    """Return the number of free bytes of a cgroup, or None if it has no limit."""
     try:
         most = int((directory / limit).read_text(encoding="ascii"))
         used = int((directory / usage).read_text(encoding="ascii"))

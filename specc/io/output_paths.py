@@ -18,7 +18,7 @@ _ACCESS_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 FORCE_HELP = "overwrite existing files that specc did not write; input files are never overwritten"
-"""The help of `--force`."""
+"""The help text of `--force`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class OutputKind:
     suffixes: tuple[str, ...]
     is_written_by_specc: Callable[[Path], bool] | None = None
     directory_help: str = ""
-    """The help if the output path is a directory."""
+    """The help text if the output path is a directory."""
 
 
 MODEL_OUTPUT = OutputKind(
@@ -68,9 +68,9 @@ def resolve_output_path(
     force: bool = False,
     content: bytes = b"",
 ) -> Path:
-    """Return the file to write for `path`, with symbolic links resolved. An existing file with this
-    `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix) or E0833 (a
-    file of another program).
+    """Return the path of the file to write for `path`, with symbolic links resolved. An existing
+    file with this `content` is allowed. Raise E0811 (not a file), E0814 (an input), E0816 (suffix)
+    or E0833 (a file of another program).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # the path has a trailing slash, which `Path` drops
@@ -103,7 +103,7 @@ def resolve_output_path(
 
 
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
-    """Describe the advantage of the suggested suffix."""
+    """Explain why the suggested suffix is preferable."""
     if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
     return ""
@@ -156,7 +156,7 @@ def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise E0814 if the output is one of the input files, even under another name."""
+    """Raise E0814 if the output is one of the input files, even if it has another path."""
     for given in inputs:
         try:
             same = os.path.samefile(path, given)

@@ -39,7 +39,7 @@ def get_create_flags() -> int:
 
 
 _SEEK_LOCK = threading.Lock()
-"""A lock for seek and read on systems without `pread`."""
+"""A lock around seek and read, for systems without `pread`."""
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
@@ -61,7 +61,7 @@ def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
 
 
 def copy_file_mode(fd: int, mode: int) -> None:
-    """Set the mode to that of another file, on platforms that have file modes."""
+    """Set the mode of an open file, on platforms that have file modes."""
     if "fchmod" in vars(os):
         with suppress(OSError):  # the file system has no modes
             os.fchmod(fd, mode)
@@ -81,7 +81,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 def link_or_copy_file(path: Path, name: Path) -> None:
-    """Create a hard link, or a copy if the file system has no links."""
+    """Create a hard link, or a copy if the file system does not support hard links."""
     try:
         if os.link in os.supports_follow_symlinks:
             os.link(path, name, follow_symlinks=False)
@@ -110,8 +110,9 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def discard_native_stderr() -> Iterator[None]:
-    """Discard what native code writes to stderr, e.g. the message of a Rust panic, which is also
-    raised as an exception. With several threads nothing is discarded, because stderr is shared.
+    """A context manager that discards the stderr output of native code, e.g. the message of a Rust
+    panic, which is also raised as an exception. With several threads nothing is discarded, because
+    stderr is shared.
     """
     try:
         saved = os.dup(2) if threading.active_count() == 1 else None
@@ -146,12 +147,12 @@ def is_process_alive(pid: int) -> bool:
 
 
 def get_host_name() -> str:
-    """Return the host name, or "" if it is unknown."""
+    """Return the host name, or "" if it cannot be determined."""
     return os.uname().nodename if "uname" in vars(os) else ""
 
 
 def get_free_disk_space(directory: str | Path) -> int | None:
-    """Return the free bytes of a disk, or None if unknown."""
+    """Return the number of free bytes of the disk of a directory, or None if it is unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except (OSError, ValueError):
@@ -177,13 +178,13 @@ class ProcessTerminated(KeyboardInterrupt):
 
     @property
     def exit_status(self) -> int:
-        """Return the exit status for a signal: 128 plus its number."""
+        """The exit status of a process that a signal terminates: 128 plus the signal number."""
         return 128 + self.number
 
 
 def install_termination_handlers() -> None:
-    """Raise `ProcessTerminated` on termination signals, except for signals that are already ignored
-    (`nohup`).
+    """Install handlers that raise `ProcessTerminated` on termination signals, except for signals
+    that are already ignored (`nohup`).
     """
     for name in SIGNAL_NAMES:
         # some systems lack some of these signals
@@ -195,7 +196,7 @@ def install_termination_handlers() -> None:
 
 
 def get_pending_termination() -> KeyboardInterrupt | None:
-    """Return the exception of the last signal, even if a library has replaced it."""
+    """Return an exception for the last received signal, or None if there was none."""
     if not RECEIVED_SIGNALS:
         return None
     number = RECEIVED_SIGNALS[-1]

@@ -40,7 +40,7 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFileError(Exception):
-    """Raised if a file cannot be read; the message contains the reason."""
+    """Raised if a file cannot be read. The message is the reason."""
 
     reason: str
 
@@ -48,14 +48,16 @@ class UnreadableFileError(Exception):
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
     """Raised if the `size` of a file in bytes exceeds the limit, or if the file grew while it was
-    read.
+    being read.
     """
 
     size: int
 
 
 def escape_text(text: object, keep: str = "") -> str:
-    """Escape control characters, except those in `keep`, and lone surrogates for printing."""
+    """Escape control characters, except those in `keep`, and lone surrogates, so that the text can
+    be printed.
+    """
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
@@ -119,7 +121,7 @@ def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = No
 
 
 def resolve_links(path: Path) -> Path:
-    """Resolve the links of a path. Raise UnreadableFileError if they form a cycle."""
+    """Resolve the symbolic links of a path. Raise UnreadableFileError if they form a cycle."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -189,11 +191,13 @@ def raise_unreadable(path: object, reason: str, fix: str) -> NoReturn:
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _MAX_BYTES = 200
-"""Maximum size of a file that contains a revision."""
+"""Maximum number of bytes of a file that contains a revision."""
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Suggest a snapshot if a directory is in the hub cache; otherwise return ""."""
+    """Return a help text that suggests a snapshot if a directory is in the hub cache, otherwise
+    "".
+    """
     found = next(_iterate_cached_models(directory), None)
     if found is None:
         return ""
@@ -202,7 +206,9 @@ def suggest_cached_snapshot(directory: Path) -> str:
 
 
 def suggest_local_model_path(name: str) -> str:
-    """Suggest a path if `name` is the name of a hub model; otherwise return ""."""
+    """Return a help text that suggests a local path if `name` is the name of a hub model, otherwise
+    "".
+    """
     if not _MODEL_ID.fullmatch(name):
         return ""
     home = os.environ.get("HF_HOME", "")

@@ -28,8 +28,8 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Read the config in a file, or in the config.json of a directory. Raise E0802 with `help` if
-    it cannot be read, and E0410 to E0415 if it is invalid.
+    """Read a config file, or the config.json of a directory. Raise E0802 with `help` if it cannot
+    be read, and E0410 to E0415 if it is invalid.
     """
     path = Path(path)
     try:
@@ -47,7 +47,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(directory: str) -> bool:
-    """Return True if a checkpoint is a directory with a config.json."""
+    """Return True if a checkpoint path is a directory that contains a config.json."""
     try:
         return (
             bool(directory)
@@ -90,8 +90,8 @@ def make_explicit_path(name: str) -> str:
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return the explicit path of a file or directory that has the name of a built-in spec,
-    or "".
+    """Return the explicit path of a file or directory that has the same name as a built-in spec, or
+    "".
     """
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return make_explicit_path(spec)
@@ -99,7 +99,7 @@ def find_shadowed_path(spec: str) -> str:
 
 
 def format_shadowing_note(spec: str) -> str:
-    """Return a note on a file or directory that has the name of the built-in spec, or ""."""
+    """Return a note about a file or directory that has the same name as a built-in spec, or ""."""
     path = find_shadowed_path(spec)
     return path and (
         f"`{spec}` is the built-in spec; write `{path}` for the file or directory with that name"
@@ -129,7 +129,7 @@ WEIGHT_FILES = {
         "convert them to safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
-"""The help, by suffix, if a weights file is passed as the spec."""
+"""The help text, by file suffix, if a weight file is passed as the spec."""
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
@@ -164,7 +164,9 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse a spec. The result is cached, which is safe because syntax trees are immutable."""
+    """Parse the text of a spec. The result is cached, which is safe because syntax trees are
+    immutable.
+    """
     return parse_spec(Source(name, text))
 
 
@@ -176,7 +178,7 @@ def _load_std() -> StdLibrary:
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the spec files of one command. Each file is read once.
+    """The standard library and the spec files that one command uses. Each file is read once.
     `unsaved_texts` are the unsaved documents of an editor by path, which take precedence over
     files.
     """
@@ -220,7 +222,7 @@ class SpecLibrary:
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """Return the module of a file, which is cached."""
+        """Return the module of a spec file. Modules are cached."""
         key = _resolve_spec_path(path, spec, span)
         # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
         if key not in self.modules:

@@ -88,7 +88,9 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """Return the serialized trees of the files that have not changed."""
+        """The serialized syntax trees of the files that have not changed since they were
+        serialized.
+        """
         # without the generated table (in a checkout), files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
@@ -101,7 +103,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Return the name of the file that defines each std name."""
+        """The name of the file that defines each std name."""
         known = {
             name: self._trees[name]["names"] if name in self._trees else None
             for name in self._sources
@@ -126,7 +128,7 @@ CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 
 def tree_to_json(file: ast.File) -> dict[str, Any]:
-    """Convert a tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a string,
+    """Convert a syntax tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a string,
     number, bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
     """
     nodes: list[list[Any]] = []
@@ -157,13 +159,13 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
 
 
 def _list_child_nodes(values: Iterable[object]) -> list[object]:
-    """Return the nodes among the values of a node's fields."""
+    """Return the syntax nodes among the field values of a node."""
     parts = (p for v in values for p in (v if isinstance(v, tuple) else (v,)))
     return [part for part in parts if isinstance(part, NODE_CLASSES)]
 
 
 def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
-    """Encode the value of a field as JSON data."""
+    """Encode the value of a node's field as JSON data."""
     if isinstance(value, NODE_CLASSES):
         return {"n": node_numbers[id(value)]}
     if isinstance(value, Span):
@@ -175,7 +177,9 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a tree from the data of `tree_to_json`; `source` is its text."""
+    """Rebuild a syntax tree from the data of `tree_to_json`; `source` is the text from which it was
+    parsed.
+    """
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, known in data["fields"].items():
         assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -192,7 +196,7 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
 
 
 def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
-    """Decode the value of a field from JSON data."""
+    """Decode the value of a node's field from JSON data."""
     if not isinstance(value, dict):
         return value
     if "n" in value:

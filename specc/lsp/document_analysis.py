@@ -24,7 +24,7 @@ from specc.syntax.parse import detect_syntax as detect_syntax
 from specc.syntax.parse import parse_spec, translate_advice
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
-"""Inferred types by source offsets (start, end)."""
+"""Inferred types by the offsets (start, end) of the source code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class DocumentAnalysis:
 
     @property
     def extended_module(self) -> SpecModule | None:
-        """The module of the base spec."""
+        """The module of the base spec, or None if the document does not extend a spec."""
         return self.module.extended if self.module else None
 
     @cached_property
@@ -59,7 +59,9 @@ class DocumentAnalysis:
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the block or definition with this name from the spec or std, and its module."""
+        """Return the block or definition with this name in the spec or in std, and the module that
+        defines it.
+        """
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_std_item(name)
@@ -71,7 +73,7 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of source spans with symbolic lengths. Elaborations without errors take
+        """The types of source spans, with symbolic dimensions. Elaborations without errors take
         precedence.
         """
         symbolic = [r for r in self.elaborations if r.is_symbolic]
@@ -79,7 +81,7 @@ class DocumentAnalysis:
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
-        """Return the types of source spans with the config values."""
+        """The types of source spans, with the dimensions of the config values."""
         return self._collect_types(
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
@@ -93,13 +95,13 @@ class DocumentAnalysis:
         return found
 
     def is_in_document(self, span: Span) -> bool:
-        """Return True if a span is in this document rather than in a file that it uses."""
+        """Return True if a span is in this document rather than in another file."""
         source = span.source
         # a cached syntax tree has another source object with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
-        """Return the path of the file that a span is in, or None if the source has no file."""
+        """Return the path of the file that contains a span, or None if the source is not a file."""
         if self.is_in_document(span):
             return self.path
         name = span.source.name
@@ -111,7 +113,7 @@ class DocumentAnalysis:
         return next((p for p in find_builtin_specs().values() if p.name == name), None)
 
     def _find_loaded_path(self, name: str) -> Path | None:
-        """Return the path of the loaded file with a source name."""
+        """Return the path of the loaded file whose source has this name, or None."""
         for path, module in self.library.modules.items():
             if module.file.span is not None and module.file.span.source.name == name:
                 return path
@@ -121,9 +123,9 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """Analyze a text at `path`; yield the analysis after each of its graphs, the default graph
-    first. `unsaved` are other open texts by resolved path. Errors in the text are diagnostics, not
-    exceptions.
+    """Analyze a document at `path`, one graph at a time; yield the analysis after each graph, the
+    default graph first. `unsaved` are the texts of other open documents by resolved path. Errors in
+    the text are diagnostics, not exceptions.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
@@ -150,7 +152,7 @@ def _iterate_graph_names(spec: LoadedSpec) -> Iterator[str]:
 
 
 def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> DocumentAnalysis:
-    """Check one more graph; return the extended analysis."""
+    """Check one more graph of the spec, and return the analysis with its results."""
     recorded = ElaborationRecords()
     before = RECORDED_VALUES.set(recorded)
     diagnostics: list[Diagnostic] = []
@@ -248,8 +250,8 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
 def iterate_visible_bindings(
     item: ast.Node, end_offset: int | None = None
 ) -> Iterator[NameBinding]:
-    """Yield the names in scope in a block or definition; with `end_offset`, only names bound before
-    it.
+    """Yield the names in scope in a block or definition; with `end_offset`, only those bound before
+    this offset.
     """
     for node in walk_tree(item):
         for found in _iterate_bindings(node):
@@ -290,8 +292,8 @@ def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
 def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """Return the block or definition that contains a character. If the text is newer than the items
-    (`is_incomplete`), return the last item before the character.
+    """Return the block or definition that contains the character at an offset. If the text is newer
+    than the items (`is_incomplete`), return the last item before the character.
     """
     before = _list_blocks_before(items, offset)
     if not before or before[-1].span is None:
@@ -300,7 +302,7 @@ def find_enclosing_item(
 
 
 def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
-    """Return the blocks and definitions that begin at or before a character."""
+    """Return the blocks and definitions that begin at or before an offset."""
     blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
     return [item for item in blocks if item.span and item.span.start <= offset]
 
@@ -330,7 +332,7 @@ class FixTrial:
     unsaved: Mapping[Path, str]
 
     def removes_diagnostic(self, edit: FixEdit) -> bool:
-        """Return True if an edit removes the diagnostic and causes no new error."""
+        """Return True if an edit removes the diagnostic and introduces no new error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
@@ -346,8 +348,8 @@ class FixTrial:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a document up to the graph with the diagnostic, or up to the first graph if the
-        document now has fewer graphs.
+        """Analyze a changed document up to the graph with the diagnostic, or up to the first graph
+        if it now has fewer graphs.
         """
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(

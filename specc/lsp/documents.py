@@ -10,14 +10,16 @@ from specc.lsp.document_analysis import DocumentAnalysis, FixEdit, analyze_incre
 from specc.lsp.quick_fixes import find_quick_fixes
 
 MAX_FIXED_MESSAGES = 20
-"""Maximum number of diagnostics of a document for which quick fixes are tried."""
+"""Maximum number of diagnostics per document for which quick fixes are tried."""
 
 DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """An open document, with the analyses of this version and of the last version that parsed."""
+    """An open document, with the analyses of its current version and of the last version that could
+    be parsed.
+    """
 
     uri: str
     path: Path
@@ -27,11 +29,13 @@ class OpenDocument:
     last_parsed: DocumentAnalysis | None = None
     quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
-    """True if the analysis of this version is complete."""
+    """True if all graphs of this version are analyzed."""
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
-        """Return the analysis of this version if it parsed, otherwise the last valid one."""
+        """Return the analysis of this version if it could be parsed, otherwise that of the last
+        such version.
+        """
         readable = self.analysis is not None and self.analysis.module is not None
         return self.analysis if readable else self.last_parsed or self.analysis
 
@@ -39,7 +43,7 @@ class OpenDocument:
 ResultsCallback = Callable[[str, int], None]
 """A callback of the analysis thread for new results; it receives URI and version."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""A callback of the analysis thread for an exception during analysis, which is a bug in specc."""
+"""A callback of the analysis thread for an exception during analysis (a bug in specc)."""
 
 
 class OpenDocuments:
@@ -128,7 +132,7 @@ class OpenDocuments:
                 self._condition.notify_all()
 
     def _analyze_document(self, document: OpenDocument, unsaved_texts: dict[Path, str]) -> None:
-        """Analyze a document graph by graph; stop if a newer version arrives."""
+        """Analyze a document one graph at a time; stop if a newer version arrives."""
         for found in analyze_incrementally(document.path, document.text, unsaved_texts):
             if not self._store_analysis(document, found):
                 return
@@ -141,7 +145,7 @@ class OpenDocuments:
                 document.quick_fixes.append((diagnostic, edits))
 
     def _store_analysis(self, document: OpenDocument, analysis: DocumentAnalysis) -> bool:
-        """Store an analysis. Return False if a newer version is queued."""
+        """Store the analysis of a document. Return False if a newer version is queued."""
         with self._condition:
             newest = self._is_latest(document)
             if newest:
@@ -159,7 +163,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
-        """Cancel queued work; a running analysis ends with the process."""
+        """Cancel queued analyses. A running analysis ends with the process."""
         with self._condition:
             self._closed = True
             self._documents.clear()
@@ -168,7 +172,7 @@ class OpenDocuments:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve a path, or return it unchanged if it cannot be resolved."""
+    """Resolve the symbolic links of a path, or return it unchanged if this fails."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

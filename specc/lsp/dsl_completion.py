@@ -48,7 +48,7 @@ class CompletionItem:
 
 
 def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Return the completions at a character. The text may be newer than its analysis."""
+    """Return the completions at an offset. The text may be newer than the analysis."""
     start = _find_word_start(text, offset)
     if start and text[start - 1] == ".":
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
@@ -60,7 +60,7 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
 
 
 def _find_word_start(text: str, offset: int) -> int:
-    """Return the start of the word that ends at an offset."""
+    """Return the start offset of the word that ends at `offset`."""
     start = offset
     while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
         start -= 1
@@ -70,8 +70,8 @@ def _find_word_start(text: str, offset: int) -> int:
 def complete_terminals(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
-    """Return completions for terminals of the grammar. If `is_incomplete` is set, the text is newer
-    than the syntax tree, so the block may have more lines.
+    """Return completions for the expected terminals of the grammar. If `is_incomplete` is set, the
+    text is newer than the syntax tree, so the block may have more lines.
     """
     found: list[CompletionItem] = []
     last = expected.preceding[-1].kind if expected.preceding else ""
@@ -92,7 +92,7 @@ def complete_terminals(
 
 
 def _list_type_words() -> list[CompletionItem]:
-    """Return the words that begin a type."""
+    """Return the words that can begin a type."""
     return [
         CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
     ]
@@ -109,7 +109,7 @@ def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]
 
 
 def _get_dotted_name(text: str, end: int) -> str:
-    """Return the dotted name that ends at a character."""
+    """Return the dotted name that ends at offset `end`."""
     # the text before the cursor is usually incomplete, so the syntax tree does not contain the name
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
@@ -140,7 +140,7 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
 def _complete_options(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Complete the remaining options of the call around a character."""
+    """Complete the options that the call around an offset does not set yet."""
     bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
@@ -159,7 +159,7 @@ def _find_set_options(tokens: Sequence[Token]) -> set[str]:
 
 
 def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Complete the words of the option after `name =` in a call."""
+    """Complete the words that are allowed as the value of an option, after `name =` in a call."""
     bracket = _find_open_bracket(tokens)
     if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
@@ -185,7 +185,9 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
 
 
 def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the parameters of a definition, which are between its name and the equals sign."""
+    """Yield the parameters of a definition, which are listed between its name and the equals
+    sign.
+    """
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":
@@ -235,7 +237,7 @@ def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionIt
 
 
 def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Yield the inputs and outputs of the graphs of a spec."""
+    """Yield the names of the inputs and outputs of the graphs of a spec."""
     blocks = analysis.spec.program.iterate_items(ast.Block) if analysis.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
@@ -266,7 +268,7 @@ def _complete_builtin_options(name: str) -> Iterator[CompletionItem]:
 def _complete_scope(
     analysis: DocumentAnalysis, offset: int, *, is_incomplete: bool
 ) -> Iterator[CompletionItem]:
-    """Yield every value and callable in scope, innermost scope first."""
+    """Yield all values and callables in scope, innermost scope first."""
     item = find_enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
     for bound in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
         types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))

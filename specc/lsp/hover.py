@@ -53,7 +53,7 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 @dataclass(frozen=True, kw_only=True)
 class HoverInfo:
     """The hover of the name at offsets `start_offset` to `end_offset`: its declaration as code,
-    documentation, types with symbolic lengths and with config values, and the span of its
+    documentation, its types with symbolic dimensions and with config values, and the span of its
     definition.
     """
 
@@ -67,7 +67,7 @@ class HoverInfo:
 
 
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
-    """Return the hover of the name at a character, or None if it is unknown."""
+    """Return the hover of the name at an offset, or None if nothing is known about it."""
     nodes = find_nodes_at_offset(analysis.file, offset) if analysis.file else []
     # the innermost node that has documentation
     for depth in range(len(nodes), 0, -1):
@@ -212,7 +212,7 @@ def _truncate_path(path: str, offset: int) -> str:
 def find_dotted_name_hover(
     analysis: DocumentAnalysis, path: str, offset: int, *, is_called: bool = False
 ) -> HoverInfo | None:
-    """Return the hover of a dotted name at a character. Inner scopes take precedence."""
+    """Return the hover of a dotted name at an offset. Inner scopes take precedence."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_hover(analysis, head, rest)
@@ -274,7 +274,9 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
-    """Return the hover of a length that `dims` declares, in this file or in a base spec."""
+    """Return the hover of a symbolic dimension that `dims` declares, in this file or in a base
+    spec.
+    """
     module: SpecModule | None = analysis.module
     while module is not None:
         for one in _iterate_dims(module, name):
@@ -285,7 +287,7 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
 
 
 def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
-    """Yield the declarations of a length in one file."""
+    """Yield the declarations of a symbolic dimension in one file."""
     dims = (item for item in module.file.items if isinstance(item, ast.Dims))
     return (one for item in dims for one in item.names if one.name == name)
 
@@ -324,7 +326,7 @@ MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 
 
 def format_hover(hover: HoverInfo) -> str:
-    """Format the hover of a name for an editor: code, text, and shapes."""
+    """Format the hover of a name as Markdown: code, documentation, and types."""
     parts: list[str] = []
     if hover.code:
         parts.append(fence_code(hover.code))
@@ -339,12 +341,12 @@ def format_hover(hover: HoverInfo) -> str:
 
 
 def _join_alternatives(codes: Sequence[str]) -> str:
-    """Join code fragments into a text such as "`f32[n]` or `f32[m]`"."""
+    """Join code fragments to a string such as "`f32[n]` or `f32[m]`"."""
     return " or ".join(f"`{escape_code(code)}`" for code in codes)
 
 
 def fence_code(code: str) -> str:
-    """Return code in a Markdown fence that is longer than any fence in the code."""
+    """Enclose code in a Markdown fence that is longer than any fence in the code."""
     longest = max((len(t) for t in BACKTICKS.findall(code)), default=0)
     fence = "`" * max(3, longest + 1)
     lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))
@@ -352,11 +354,11 @@ def fence_code(code: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape the Markdown of a spec's text: no links, images or HTML."""
+    """Escape Markdown in text from a spec, which may not contain links, images or HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 
 
 def escape_code(text: str) -> str:
-    """Format a text as inline Markdown code."""
+    """Format a string as inline Markdown code."""
     return escape_control_characters(text).replace("`", "'")

@@ -45,7 +45,9 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset, clipped to the end of the text."""
+        """Return the line and column of an offset. An offset after the end of the text is
+        clipped.
+        """
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
@@ -53,7 +55,7 @@ class DocumentLines:
         )
 
     def get_offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column, clipped to the line."""
+        """Return the offset of a line and column. A column after the end of the line is clipped."""
         if line < 0:
             return 0
         if line >= len(self._line_starts):
@@ -115,8 +117,8 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. A diagnostic in another file is located where this document refers to
-    that file.
+    """Convert a diagnostic to the protocol type. A diagnostic of another file is located where this
+    document refers to that file.
     """
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
@@ -224,7 +226,7 @@ def to_document_symbols(
 
 
 def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
-    """Return the name, the kind and the description of an item, or None if it has no name."""
+    """Return the name, kind and detail text of an item, or None if it has no name."""
     match item:
         case ast.Block() | ast.Definition():
             return item.name, item.kind, item.doc
@@ -268,7 +270,7 @@ def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
     types = analysis.shapes.get((span.start, span.end), ())
-    # numbers and words need no hint; a shape has brackets
+    # a hint is needed only for tensors, whose types contain brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     mark, offset = ": ", span.end
     if analysis.syntax == "yaml":

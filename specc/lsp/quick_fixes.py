@@ -63,9 +63,7 @@ def propose_insertions(
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Yield edits that remove the text of a span: the text alone, the text and a comma, or the
-    whole line.
-    """
+    """Yield edits that remove the text of a span, with a comma or the whole line if necessary."""
     for span in spans:
         source, title = span.source.text, f"remove `{span.text}`"
         start, end = span.start, span.end
@@ -103,7 +101,7 @@ def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
 
 
 def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
-    """Return the calls around and inside the given spans, without duplicates, nearest first."""
+    """Yield the calls around and inside the given spans, without duplicates, nearest first."""
     seen: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None
@@ -114,7 +112,9 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset, innermost first, then the nodes inside them."""
+    """Return the syntax nodes that contain an offset, innermost first, then the nodes inside
+    them.
+    """
     nodes = find_nodes_at_offset(file, offset)
     # the offset may be the start of a statement or of the call in it
     inside = [n for node in nodes[-2:] for n in walk_tree(node)]
@@ -158,7 +158,9 @@ def _insert_into_configs(analysis: DocumentAnalysis, code: str, title: str) -> I
 def _propose_redeclaration_edits(
     node: ast.BlockParameter | ast.Field, code: str, title: str
 ) -> Iterator[FixEdit]:
-    """Yield the edit that replaces the name and type of a declaration and keeps its default."""
+    """Yield the edit that replaces the name and type of a declaration but keeps its default
+    value.
+    """
     if node.span and node.type.span:
         yield FixEdit(title, node.span.start, node.type.span.end, code)
 
@@ -289,18 +291,18 @@ QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """Characters that occur in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
-"""The pattern of a help text that ends with code to write."""
+"""The pattern of a help text that ends with code to insert."""
 REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
-"""The pattern of the beginning of a help text about removing code."""
+"""The pattern of the beginning of a help text that suggests removing code."""
 ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
     r"(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""The pattern of the help of a syntax error that consists only of code to write."""
+"""The pattern of the help of a syntax error that consists only of code to insert."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
-"""The pattern of the beginning of a help text about code to write."""
+"""The pattern of the beginning of a help text that contains code to insert."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MAX_TRIED = 16  # maximum number of edits of one message that are tried
@@ -367,8 +369,8 @@ def _follow_advice(
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each piece of code in a line of help; `is_addition` is False if
-    the code replaces text.
+    """Yield (code, is_addition) for each code fragment in a line of help. `is_addition` is False if
+    the code replaces existing text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:

@@ -43,8 +43,8 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis, or, if `is_complete` is set, after its
-        complete analysis.
+        """Return an open document after its first analysis or, if `is_complete` is set, after the
+        analysis of all graphs.
         """
         document = self.documents.get_document(uri)
         if document is None:
@@ -73,7 +73,7 @@ class RequestHandlers:
         return (found, analysis, lines) if found else None
 
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
-        """Return signature, documentation and type of the name at a position."""
+        """Return the signature, documentation and type of the name at a position."""
         hover = await self._on_hover(params)
         text = format_hover(hover[0]) if hover else ""
         if hover is None or not text:
@@ -135,17 +135,17 @@ class RequestHandlers:
         return [lsp.TextEdit(protocol_conversion.to_range(lines, 0, len(document.text)), text)]
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        """Return inlay hints: the shapes of the names that a range of a text binds."""
+        """Return inlay hints: the shapes of the names that a range of a document binds."""
         read = await self._wait_for_document(params.text_document.uri)
         return list(protocol_conversion.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        """Return the document symbols: the items of a text."""
+        """Return the document symbols: the items of a spec."""
         read = await self._wait_for_document(params.text_document.uri)
         return list(protocol_conversion.to_document_symbols(*read[1:])) if read else []
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """Return the verified quick fixes of diagnostics in a range of a text."""
+        """Return the tested quick fixes of the diagnostics in a range of a document."""
         read = await self._wait_for_document(params.text_document.uri, is_complete=True)
         if read is None:
             return []
@@ -164,12 +164,12 @@ class RequestHandlers:
 
 
 MAX_BYTES = 64 << 20
-"""Maximum size of one message."""
+"""Maximum size of one message in bytes."""
 LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """An input stream that ends at a message of more than MAX_BYTES bytes."""
+    """An input stream that ends before a message of more than MAX_BYTES bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class SpeccLanguageServer:
     def _on_text(
         self, params: lsp.DidOpenTextDocumentParams | lsp.DidChangeTextDocumentParams
     ) -> None:
-        """Queue a changed text for analysis if it is a spec."""
+        """Queue the new text of a document for analysis if it is a spec."""
         self.loop = asyncio.get_running_loop()
         uri = params.text_document.uri
         document = self.editor.workspace.get_text_document(uri)
@@ -376,7 +376,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Return True if a document is a spec; because editors also open other YAML files."""
+    """Return True if a document is a spec. Editors also open other YAML files."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

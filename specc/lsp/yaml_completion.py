@@ -26,7 +26,7 @@ def load_schema() -> Schema:
 
 
 def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Return the completions at a character. The text may be newer than its analysis."""
+    """Return the completions at an offset. The text may be newer than the analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
     above = text[:start].splitlines()
@@ -59,7 +59,7 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
 
 
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
-    """Return True if the key of a line, after blanks and dashes, encloses a column."""
+    """Return True if the key of a line, after blanks and dashes, encloses `column`."""
     at = len(dashes)
     # the entries of a list may start in the column of its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
@@ -112,7 +112,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Return schemas with their alternatives, references and items, without duplicates."""
+    """Return the schemas with their alternatives, references and list items, without duplicates."""
     found: dict[int, Schema] = {}
     waiting = list(reversed(schemas))
     while waiting:

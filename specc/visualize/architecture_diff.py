@@ -36,7 +36,7 @@ class ComparedArchitecture:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureChange:
-    """One change: its kind, the path of the block, and the details."""
+    """One difference: its kind, the path of the block, and the details."""
 
     kind: str
     path: str
@@ -45,7 +45,9 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B. If they are not compared, `reason` explains why."""
+    """All differences between two architectures A and B. If A and B are too different to be
+    compared, `reason` contains an explanation.
+    """
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -57,7 +59,7 @@ class ArchitectureDifference:
 
 
 def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDifference:
-    """Return the changes from A to B."""
+    """Compare two architectures A and B."""
     a, b = (replace(s, graph=restore_transposed_weights(s.graph)) for s in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
@@ -81,7 +83,7 @@ def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> Arch
 
 
 def _format_graph(graph: Graph) -> str:
-    """Format a graph as text, without its name."""
+    """Format the IR of a graph without its name."""
     return format_ir(graph).split("\n", 1)[1]
 
 
@@ -137,8 +139,8 @@ def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation with its attributes. For attention, also yield the number of heads and the
-    keys that a query attends to.
+    """Yield the name and attributes of an operation. For attention, also yield the number of heads
+    and the keys that a query attends to.
     """
     attributes = {
         name: value
@@ -170,7 +172,7 @@ def _format_value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Describe the keys that a query may attend to."""
+    """Describe the keys that a query can attend to."""
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
     if mask is None:
@@ -207,14 +209,14 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
 
 
 def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
-    """Yield the path and the change of scopes that both graphs have."""
+    """Yield the path and the differences of each scope that both graphs contain."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
 
 
 def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
-    """Pair the differing entries of two scopes by name, in order."""
+    """Pair the differing facts of two scopes by name, in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         before, after = ([d for n, d in facts if n == name] for facts in (left, right))
@@ -224,7 +226,7 @@ def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Pair the differing details of entries with the same name, in order."""
+    """Pair the differing details of facts that have the same name, in order."""
     shared = min(len(old_details), len(new_details))
     for old, new in zip(old_details[:shared], new_details[:shared], strict=True):
         if old != new:
@@ -234,7 +236,7 @@ def _pair_details(
 
 
 def _diff_details(old: str, new: str) -> str:
-    """Return the attributes that differ between two lists."""
+    """Format the attributes in which two comma-separated lists differ."""
     left, right = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (old, new))
     if "=" not in old or left.keys() != right.keys():
         return f"{old} → {new}"
@@ -243,7 +245,7 @@ def _diff_details(old: str, new: str) -> str:
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
-    """Merge equal changes of paths that differ only in one number."""
+    """Merge equal differences of scopes whose paths differ only in one number."""
     paths_by_change: dict[tuple[str, str], list[str]] = {}
     for path, change in pairs:
         paths = paths_by_change.setdefault((INTEGER_PATTERN.sub("#", path), change), [])
@@ -277,7 +279,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Yield the changes of the parameter count and of the cost."""
+    """Yield the differences in parameter count and cost."""
     totals = {
         "weights": [count_untied_parameters(g) for g in (a, b)],
         "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
@@ -303,7 +305,7 @@ def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange
 def format_difference(
     a: ComparedArchitecture, b: ComparedArchitecture, difference: ArchitectureDifference
 ) -> list[str]:
-    """Format a difference as text in columns."""
+    """Format a comparison as lines of aligned columns."""
     if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]

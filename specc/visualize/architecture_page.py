@@ -31,7 +31,7 @@ MAX_ITEMS = 60
 """Maximum number of boxes in one drawing; more nested blocks are collapsed."""
 
 PANEL_ITEMS = 14
-"""Maximum number of boxes in the drawing of a panel."""
+"""Maximum number of boxes in the drawing of a block's panel."""
 
 MAX_BLOCKS = 2000
 """Maximum number of blocks with a separate panel; other blocks are shown within other panels."""
@@ -45,8 +45,8 @@ MAX_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The content of a page: graphs by name, the full-forward graph first. `sizes` are the fixed
-    lengths, `parameter_count_text` is the formatted parameter count.
+    """The content of a page: graphs by name, the full-forward graph first. `sizes` are the sizes of
+    static dimensions, and `parameter_count_text` is the formatted parameter count.
     """
 
     name: str
@@ -64,7 +64,7 @@ def render_architecture_svg(architecture: ArchitectureView) -> str:
 
 
 def render_architecture_page(architecture: ArchitectureView) -> str:
-    """Return a self-contained page without network access."""
+    """Render a self-contained page, which loads nothing from the network."""
     trees = {
         name: build_block_tree(g, architecture.sizes) for name, g in architecture.graphs.items()
     }
@@ -105,7 +105,7 @@ class _Anchors:
                     self.files.setdefault(line.file, len(self.files))
 
     def get_graph_anchors(self, graph: int) -> Json:
-        """Return the anchors of one graph's blocks by path."""
+        """Return the anchors of the blocks of one graph by path."""
         return {path: sizes for (n, path), sizes in self.blocks.items() if n == graph}
 
     def format_line_link(self, line: SpecLine) -> str:
@@ -217,7 +217,7 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
 
 
 def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
-    """Format the multiply-adds as a formula."""
+    """Format the number of multiply-adds of a block as a formula."""
     work = block.multiply_adds - block.saved_multiply_adds
     return _use_no_break_spaces(format_dim_formula(work, sizes)) if work.terms else ""
 
@@ -230,7 +230,7 @@ def _use_no_break_spaces(text: str) -> str:
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the details of a block."""
+    """Render the panel that shows the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [
         ("gives", block.output_type),
@@ -261,7 +261,9 @@ def _render_panel(
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the data flow of a block as an inline SVG, or "" if it is a single operation."""
+    """Render the data flow of a block as an inline SVG. Return "" if the block is a single
+    operation.
+    """
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)

@@ -94,14 +94,14 @@ VIEW_OPERATIONS = (
 """Operations that are not drawn: views of a tensor, constants and position ids."""
 
 LENGTH_OPERATIONS = (ops.Extent, ops.Size)
-"""Operations that read only the length of a tensor."""
+"""Operations that read only the size of a tensor."""
 
 ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataflowItem:
-    """An item of a drawing: a block by name, an operation, an input or an output."""
+    """An item of a drawing: a nested block, an operation, an input or an output."""
 
     role: Role
     name: str
@@ -119,7 +119,7 @@ class BlockDataflow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""The order of items in a cycle, by role."""
+"""The order of items in a cycle by role."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()
@@ -151,7 +151,7 @@ class _DataflowBuilder:
         return self.item_indices[item]
 
     def add_edges(self, sources: Values, number: int) -> None:
-        """Add the edges of an item that reads `sources`."""
+        """Add edges to item `number` from the items that compute `sources`."""
         for value in sorted(sources, key=self.value_order.__getitem__):
             source = self.item_indices_by_value.get(value)
             if source is None:
@@ -234,7 +234,7 @@ def is_float_value(value: Value) -> bool:
 
 
 def get_operation_label(node: Node) -> str:
-    """Return the name of an operation as one word or one symbol."""
+    """Return the label of an operation: one word or one symbol."""
     match node.op:
         case ops.Arith(fn):
             return ARITHMETIC_SIGNS.get(fn, fn)
@@ -273,7 +273,7 @@ def _iterate_results(
         return
     inside = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
     read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
-    # in reading order, without duplicates
+    # in topological order, without duplicates
     leaving = dict.fromkeys([*read, *graph.outputs.values()])
     yield from (("", value) for value in leaving if value.node in inside)
 

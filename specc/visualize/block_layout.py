@@ -68,8 +68,8 @@ def draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _PiecePlacement:
-    """A piece at its position: its corner, the top and bottom of its row, and whether it is the
-    first piece of its row (`is_leftmost`).
+    """The position of a piece: its top left corner, the top and bottom of its row, and whether it
+    is the first piece of its row (`is_leftmost`).
     """
 
     piece: DrawingPiece
@@ -79,12 +79,12 @@ class _PiecePlacement:
 
     @property
     def entry_point(self) -> tuple[float, float]:
-        """Return the point where edges enter."""
+        """The point where incoming edges end."""
         return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def exit_point(self) -> tuple[float, float]:
-        """Return the point where edges leave."""
+        """The point where outgoing edges begin."""
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
@@ -119,7 +119,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
-    """Place the pieces of each row side by side, vertically centered; return the placed pieces, and
+    """Place the pieces of each row side by side, vertically centered. Return the placed pieces, and
     the total width and height.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
@@ -139,7 +139,7 @@ def _place_rows(
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the indices of the external inputs and outputs."""
+    """Return the indices of the items that are inputs or outputs of the block."""
     found = set()
     for role in ("port", "result"):
         placed = [n for n, item in enumerate(flow.items) if item.role == role]
@@ -177,7 +177,7 @@ def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
 
 
 def _compute_depths(flow: BlockDataflow) -> list[int]:
-    """Return the length of the longest path of forward edges that ends at each item."""
+    """Return the number of edges on the longest path of forward edges that ends at each item."""
     depth = [0] * len(flow.items)
     # topological order, so that the depth of every input is known
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):

@@ -71,8 +71,8 @@ class Block:
 
     @property
     def label(self) -> str:
-        """The label in a drawing. For a numbered block, it includes the parent and the main
-        component, e.g. `layer.0 SelfAttention`.
+        """The label of the block in a drawing. For a numbered block, it includes the parent and the
+        main component, e.g. `layer.0 SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -98,8 +98,8 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Build the block of a part of the summary; `outer` is the outermost scope that belongs to
-        the block.
+        """Build the block of a summary node; `outer` is the outermost scope that is merged into the
+        block.
         """
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}
@@ -131,7 +131,9 @@ class _BlockBuilder:
         )
 
     def _make_child(self, part: SummaryNode, path: str) -> Block:
-        """Create the block of a scope; a scope with a single child is merged with it."""
+        """Create the block of a nested scope. A scope with a single child is merged with this
+        child.
+        """
         merged_names, repeats, members_of_part = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
         while (
@@ -151,7 +153,7 @@ class _BlockBuilder:
         return find_build_scope(self.graph, node)
 
     def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
-        """Return the source lines of the nodes of a scope and of its direct children."""
+        """Yield the source lines of the nodes of a scope and of its direct children."""
         listed: set[tuple[str, int]] = set()
         for node in nodes:
             merged_names = self._make_scope(node).removeprefix(path).strip(".")
@@ -168,7 +170,7 @@ class _BlockBuilder:
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the first paragraph of an operation's documentation."""
+    """Return the first paragraph of the documentation of an operation."""
     heavy = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
 
@@ -181,12 +183,12 @@ def _find_user_span(span: Span) -> Span:
 
 
 def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
-    """Format a shape, e.g. `[batch, 8]`."""
+    """Format the dimensions of a shape, e.g. `[batch, 8]`."""
     return f"[{', '.join(format_dim_formula(d, sizes) for d in dims)}]"
 
 
 def _merge_equal_blocks(block: Block, repeats: int) -> Block:
-    """Return a block that represents several equal blocks."""
+    """Return a block that represents `repeats` equal blocks."""
     return replace(
         block,
         repeats=block.repeats * repeats,
@@ -209,8 +211,8 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the direct child of a path that contains a scope, or "" if the scope is not below the
-    path.
+    """Return the name of the direct child of a path that contains a scope, or "" if the scope is
+    not below the path.
     """
     if scope == path or not is_scope_inside(scope, path):
         return ""
@@ -243,14 +245,14 @@ BlockPredicate = Callable[[Block], bool]
 
 
 def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
-    """Expand blocks from the outside in while at most `max_items` items are shown."""
+    """Select the blocks to expand, outermost first, while at most `max_items` items are drawn."""
     expanded: set[str] = set()
     for depth in range(1, 8):
         trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}
         if _count_shown_items(block, trial) > max_items:
             break
         expanded = trial
-    # residual connections should be visible
+    # show residual connections
     for outer in block.walk_blocks():
         if outer is block or outer.path in expanded:
             expanded |= {

@@ -29,7 +29,7 @@ SOLID_CURVES = ("total", "attention", "without attention")
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurve:
-    """A curve of multiply-adds by sequence length."""
+    """A named curve of multiply-adds by sequence length."""
 
     name: str
     values: tuple[float, ...]
@@ -38,7 +38,7 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Cost curves for one batch element as functions of the length of the axes `symbols`.
+    """Cost curves for one batch element as functions of the size of the dimensions `symbols`.
     `limit_reason` explains the maximum length.
     """
 
@@ -49,8 +49,8 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Compute the cost of a graph as a function of sequence length, or return None if it does not
-    depend on a length.
+    """Compute the cost of a graph as a function of sequence length. Return None if it does not
+    depend on a sequence length.
     """
     root = summarize_graph(graph)
     work = root.sum_over_subtree("multiply_adds")
@@ -111,7 +111,7 @@ def _compute_saved_multiply_adds(
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
-    """Return True if the number of keys per query is bounded for all lengths."""
+    """Return True if the number of keys per query is bounded at all sequence lengths."""
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found = [plan_local_attention(node, padded) for node in attends]
     return any(local is not None and local.window is not None for local in found)
@@ -120,8 +120,8 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     examples: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function that maps a length to the sizes of one batch element; other axes have fixed
-    lengths.
+    """Return a function that maps a length to the sizes of one batch element; other dimensions have
+    fixed sizes.
     """
     fixed = {name: 1 for name in examples if name}
     return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
@@ -138,7 +138,7 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
-    """Return the maximum length and the reason for this limit."""
+    """Return the maximum sequence length and the reason for this limit."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
     limit = min(found, key=lambda limit: limit.max_length, default=None)
     if limit is None or limit.max_length >= MAX_LENGTH:
@@ -147,7 +147,7 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a formula, or return None if the model does not support the sizes."""
+    """Evaluate a symbolic dimension. Return None if the model does not support the sizes."""
     try:
         return dim.substitute(sizes).number
     except DimError:
@@ -172,7 +172,7 @@ WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
 CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
 GRID_COLOR = "#e4e4ea"
-LABEL_SPACING = 15.0  # distance between the names of two curves in points
+LABEL_SPACING = 15.0  # minimum distance in points between two curve names
 
 
 def plot_cost(cost: CostCurves) -> Drawing:
