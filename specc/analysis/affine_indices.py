@@ -81,8 +81,8 @@ class AffineIndex:
     @property
     def constant(self) -> Fraction | None:
         """The constant value, or None if the value varies between positions."""
-        alike = self.query_slope == self.key_slope == 0 and self.length_sum == 0
-        return self.min_offset if alike and self.min_offset == self.max_offset else None
+        is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
+        return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 
 
 MaybeAffineIndex: TypeAlias = AffineIndex | None

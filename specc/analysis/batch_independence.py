@@ -100,8 +100,8 @@ class _BatchAxis:
         match node.op:
             case ops.Merge(axis, count):
                 # Blocks remain contiguous if the batch axis is the first of the merged axes.
-                behind = node.get_operand().shape[axis + 1 : axis + count]
-                return any(map(self.is_batch_dependent, behind))
+                trailing_shape = node.get_operand().shape[axis + 1 : axis + count]
+                return any(map(self.is_batch_dependent, trailing_shape))
             case ops.Split(sizes=sizes):
                 return any(map(self.is_batch_dependent, sizes[1:]))
             case ops.Expand():

@@ -131,15 +131,15 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
     """Return the source span of a node, or of the nearest operand that has one."""
-    todo, seen = [node], set()
-    while todo:
-        here = todo.pop(0)
+    worklist, seen = [node], set()
+    while worklist:
+        here = worklist.pop(0)
         if here is None or here in seen:
             continue
         seen.add(here)
         if spans := graph.get_origin(here).spans:
             return spans[0]
-        todo += [a.node for a in here.operands]
+        worklist += [a.node for a in here.operands]
     return None
 
 

@@ -235,8 +235,8 @@ def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
     if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
         return None
     head = qk.get_prefix_length(qk.query_axis)
-    behind = find_side_band(replace(qk, side="queries"))
-    return head if head not in (None, 0) and behind.low >= 0 else None
+    query_band = find_side_band(replace(qk, side="queries"))
+    return head if head not in (None, 0) and query_band.low >= 0 else None
 
 
 def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:

@@ -204,9 +204,9 @@ class _BandSearch:
         """Return the interval in which a query-key tensor, or its negation, can be true or
         nonzero.
         """
-        asked = _NonZeroBandKey(qk, negated)
+        question = _NonZeroBandKey(qk, negated)
         return solve_memoized(
-            asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
+            question, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
     def find_affine_function(self, qk: QueryKeyTensor) -> MaybeAffineIndex:
@@ -348,8 +348,8 @@ def _solve_logical(
         case ops.Where() if qk.value.dtype == "bool" or not negated:
             return (yield from _solve_where(operands, negated))
         case ops.Compare(fn):
-            asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
-            return (yield from _solve_comparison(asked, *operands))
+            comparison = NEGATED_COMPARISONS.get(fn, "") if negated else fn
+            return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
             # "any" can be true where one operand can be true, "not all" where one operand can be
             # false. "all" and "not any" imply nothing.

@@ -58,8 +58,8 @@ def iterate_unaffected_reductions(
                 node, dependence, find_masked_constants(x, query, key, time_axis), time_axis
             )
             if reach != FULL_INTERVAL:
-                gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
-                yield query - gone, reach
+                is_key_axis_reduced = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
+                yield query - is_key_axis_reduced, reach
     if isinstance(node.op, ops.Gather) and dependence.operand == ops.Gather.table.index:
         yield from _iterate_argmax_reads(node, node.op.axis, key, time_axis)
 

@@ -316,14 +316,14 @@ def _merge_equal_children(part: SummaryNode) -> None:
     """Merge equal numbered scopes, also non-adjacent ones: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_children(inner)
-    alike: dict[object, list[SummaryNode]] = {}
+    equal_children: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
         # Scopes with different names are not merged, even if they are equal: `query` and `key` are
         # not layers.
         kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
-        alike.setdefault(kind, []).append(inner)
+        equal_children.setdefault(kind, []).append(inner)
     part.parts = {}
-    for run in alike.values():
+    for run in equal_children.values():
         # sorted by number, because a layer may be read before layers with lower numbers
         run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
         first = run[0]

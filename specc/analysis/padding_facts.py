@@ -139,7 +139,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
         name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     }
     # The axis of rotated features is tracked neither into nor out of a loop body.
-    turned = replace(facts.rotation, feature_axis=None) if facts.rotation else None
+    rotation = replace(facts.rotation, feature_axis=None) if facts.rotation else None
     return replace(
         facts,
         constants=shift_keys(facts.constants),
@@ -147,7 +147,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
         zero_sides=shift_keys(facts.zero_sides),
         **shifted,
         infinity_mask=None,
-        rotation=turned,
+        rotation=rotation,
     )
 
 

@@ -157,11 +157,11 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     _, reach = resolve_dependence(read.node, read.dependence)
     # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
     # where the mask is false.
-    sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
+    is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
     gates = read.dependence.gates
     if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
-        return sound
+        return is_sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True
     if isinstance(read.op, ops.WeightedSum | ops.MatMul | ops.Einsum):

@@ -98,8 +98,8 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
     yet.
     """
     x, cosines, sines = rotations
-    alike = x is None and cosines is not None and cosines == sines
-    if not alike or cosines is None or cosines.feature_axis is not None:
+    are_equal = x is None and cosines is not None and cosines == sines
+    if not are_equal or cosines is None or cosines.feature_axis is not None:
         return EXPOSED_ROTATION
     return RotationFact((cosines, pairs), 3)
 
@@ -178,8 +178,8 @@ def _infer_scaled_rotation(
     of two values with the same rotation.
     """
     # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
-    alike = first is not None and first == second and first.feature_axis is not None
-    if first and alike and function_name in ("add", "sub"):
+    are_equal = first is not None and first == second and first.feature_axis is not None
+    if first and are_equal and function_name in ("add", "sub"):
         return first
     if (first and second) or function_name not in ("mul", "div"):
         return EXPOSED_ROTATION

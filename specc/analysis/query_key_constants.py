@@ -112,9 +112,9 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 def _has_infinity_constant(value: Value | None) -> bool:
     """Return True if a value that the analysis inspects is an infinite constant."""
-    todo, seen = [value], set()
-    while todo:
-        here = todo.pop()
+    worklist, seen = [value], set()
+    while worklist:
+        here = worklist.pop()
         if here is None or here.node is None or here in seen:
             continue
         if not here.dtype.startswith(("f", "bf")):
@@ -127,7 +127,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
                 continue
         if len(seen) > MAX_QUERY_KEY_TENSORS:
             return True
-        todo += here.node.args
+        worklist += here.node.args
     return False
 
 

@@ -130,8 +130,12 @@ def is_mirrored_pair(left: QueryKeyTensor, right: QueryKeyTensor) -> bool:
     position, as in `segment[:, i] == segment[:, j]`. They are equal where `i == j`.
     """
     a, b = _skip_query_key_views(left), _skip_query_key_views(right)
-    apart = (a.query_axis is None) != (a.key_axis is None)
-    return a.value is b.value and (a.query_axis, a.key_axis) == (b.key_axis, b.query_axis) and apart
+    are_on_different_axes = (a.query_axis is None) != (a.key_axis is None)
+    return (
+        a.value is b.value
+        and (a.query_axis, a.key_axis) == (b.key_axis, b.query_axis)
+        and are_on_different_axes
+    )
 
 
 def _skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:

@@ -172,8 +172,8 @@ def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
         case _ if prefix_length is None:
             return None
         case ops.Concat(axis) if axis == dependence.operand_axis:
-            behind = node.args[dependence.operand + 1 :]
-            empty = all(a and a.shape[axis] == 0 for a in behind)
+            later_operands = node.args[dependence.operand + 1 :]
+            empty = all(a and a.shape[axis] == 0 for a in later_operands)
             return (axis, SAME_POSITION) if empty else None
         case ops.Pad(axis=axis, padding_after=after, mode="constant") if (
             axis == dependence.operand_axis

@@ -78,17 +78,17 @@ def find_value_range(value: Value | None) -> ValueRange:
     # Each value is visited once, on an explicit stack: residual connections double the number of
     # paths in each layer.
     known_ranges: dict[Value, ValueRange] = {}
-    todo = [value]
-    while todo:
-        at = todo[-1]
+    worklist = [value]
+    while worklist:
+        at = worklist[-1]
         missing = [a for a in _list_range_operands(at) if a not in known_ranges]
         if at in known_ranges or not missing or len(known_ranges) > MAX_RANGE_VALUES:
             known_ranges.setdefault(
                 at, UNBOUNDED_RANGE if missing else _compute_range(at, known_ranges)
             )
-            todo.pop()
+            worklist.pop()
         else:
-            todo += missing
+            worklist += missing
     return known_ranges[value]
 
 

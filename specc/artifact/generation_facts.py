@@ -112,8 +112,8 @@ class GenerationMetadata:
 
 def is_streaming_package(metadata: Mapping[str, object]) -> bool:
     """Return True if the package contains a streaming model."""
-    told = metadata.get(METADATA_KEY)
-    return isinstance(told, dict) and told.get("chunks") is not None
+    facts = metadata.get(METADATA_KEY)
+    return isinstance(facts, dict) and facts.get("chunks") is not None
 
 
 def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
@@ -124,8 +124,8 @@ def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
 def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     """Parse bounds of symbolic dimensions from JSON data; ignore invalid bounds."""
     found = {}
-    for name, said in data.items() if isinstance(data, dict) else ():
-        match said:
+    for name, bound_data in data.items() if isinstance(data, dict) else ():
+        match bound_data:
             # Without a bound, the graph reports an invalid size later.
             case [int() as low, None | int() as high, str() as reason]:
                 found[str(name)] = LengthBound(low, high, reason[:300])
@@ -194,10 +194,10 @@ def parse_generation_metadata(
 
 def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
     """Parse the chunk size of a streaming model, or return None for a generative model."""
-    told = fields.get_optional("chunks")
-    if told is None:
+    chunk_data = fields.get_optional("chunks")
+    if chunk_data is None:
         return None
-    both = told if isinstance(told, dict) else {}
+    both = chunk_data if isinstance(chunk_data, dict) else {}
     rows, output_lengths = as_exact_integer(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(output_lengths, dict):
         _raise_invalid_package(path, "`chunks` is invalid")
@@ -283,10 +283,10 @@ def _read_states(
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _raise_invalid_package(path, "duplicate state")
-    told = {d.name for value in signature.inputs.values() for d in value.type.shape}
+    known_lengths = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
         # the shape of a state that `encode` returns is known only at run time
-        if not state.initial_output and not _collect_fixed_symbols(state) <= told:
+        if not state.initial_output and not _collect_fixed_symbols(state) <= known_lengths:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
@@ -357,7 +357,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     minimum sizes that ops require, and from the sizes of position embeddings. A position embedding
     may also limit a sum of dimensions.
     """
-    most, taken = find_length_limits(graph), find_min_lengths(graph)
+    max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
     # The key of a sum of dimensions is its formatted expression.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
@@ -365,8 +365,8 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     }
     for text, quotient in find_divisibility_constraints(graph).items():
         bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
-    for symbol in {*graph.min_lengths, *most, *taken}:
-        limit, rows = most.get(symbol), taken.get(symbol, 0)
+    for symbol in {*graph.min_lengths, *max_lengths, *min_lengths}:
+        limit, rows = max_lengths.get(symbol), min_lengths.get(symbol, 0)
         reasons = []
         if symbol in graph.min_lengths:
             reasons.append(f"`dims` promises {symbol} >= {graph.min_lengths[symbol]}")
@@ -394,7 +394,7 @@ def compute_max_context_length(
             length = parse_dim(text)
         except DimError:  # the package may come from an untrusted source
             continue
-        told = length.symbols() - {symbol} <= known.keys()
-        if symbol in length.symbols() and bound.high is not None and told:
+        is_known = length.symbols() - {symbol} <= known.keys()
+        if symbol in length.symbols() and bound.high is not None and is_known:
             found.append(compute_max_length(length, symbol, known, bound.high))
     return min(found, default=None)

@@ -142,10 +142,10 @@ class BatchInferenceModel:
                 )
         # sequences with a start token need no prompt column
         begins = self.is_generative and self._needs_no_prompt()
-        beside = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
+        mask_inputs = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
             first = begins and name == input_signature.sequence_input
-            if name not in self.input_columns and name not in beside and not first:
+            if name not in self.input_columns and name not in mask_inputs and not first:
                 raise_error(
                     "E0880",
                     f"no column is mapped to the input `{name}`",

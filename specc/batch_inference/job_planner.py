@@ -151,11 +151,11 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
             known, found, earlier_may_lack_columns=lacked, file_may_lack_columns=lacks
         )
         lacked = lacked and lacks
-        if odd := sorted(n for n, kind in both.items() if kind is None):
+        if unsupported := sorted(n for n, kind in both.items() if kind is None):
             raise_error(
                 "E0884",
                 f"`{escape_text(path)}` and `{escape_text(files[0])}` have different columns",
-                notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
+                notes=[f"they differ in {', '.join(map(escape_text, unsupported))}"],
                 helps=["process files with different columns in separate jobs"],
             )
         known = {n: kind for n, kind in both.items() if kind is not None}
@@ -226,8 +226,10 @@ def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> d
     if named:
         return named
     # padding masks need no column: they are computed from the padded inputs
-    beside = {find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs}
-    required = [n for n in input_signature.required_inputs if n not in beside]
+    mask_inputs = {
+        find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs
+    }
+    required = [n for n in input_signature.required_inputs if n not in mask_inputs]
     default = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or required
     if default and len(open_inputs) == 1:

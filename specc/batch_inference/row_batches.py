@@ -330,8 +330,8 @@ class CostFormulas:
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     """Count the elements that a node reads and writes, including attention weights."""
-    held = [a for a in node.args if a is not None and a.node is not None]
-    numbers = [multiply_dims(v.type.shape) for v in (*held, *results)]
+    computed_args = [a for a in node.args if a is not None and a.node is not None]
+    numbers = [multiply_dims(v.type.shape) for v in (*computed_args, *results)]
     if isinstance(node.op, ops.Attend):
         b, h, q, _ = node.op.query(node).type.shape
         numbers.append(b * h * q * node.op.key(node).type.shape[2])

@@ -67,9 +67,9 @@ class _GraphCopier:
             else:
                 new = self.builder.add_node(node.op, *args)
             if isinstance(node.op, ops.MixtureOfExperts):
-                there = [a for a in args if a]
+                present_args = [a for a in args if a]
                 for name, expert, value in collect_expert_activations(
-                    self.builder, node, there, names
+                    self.builder, node, present_args, names
                 ):
                     self._record_activation(WeightMatrix(name, expert), value)
             self.copies.update(zip(results, new, strict=True))
@@ -90,15 +90,15 @@ class _GraphCopier:
         new = self.builder.add_node(inner.make_collecting_scan(op, more), *args)
         # New outputs are inserted after the loop-carried values and before the existing scan
         # outputs.
-        first, behind = op.carry_count, op.carry_count + len(more)
-        seen = dict(zip(more, new[first:behind], strict=True))
+        first, end = op.carry_count, op.carry_count + len(more)
+        seen = dict(zip(more, new[first:end], strict=True))
         for matrix, values in inner.activations_of.items():
             for value in values:
                 if value in seen:
                     self._record_activation(
                         matrix, self._transpose_activation(seen[value], op.axis)
                     )
-        return *new[:first], *new[behind:]
+        return *new[:first], *new[end:]
 
     def _transpose_activation(self, value: Value, axis: int) -> Value:
         """Move the iteration axis of a scan output before the last axis, because an enclosing loop

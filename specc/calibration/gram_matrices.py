@@ -134,21 +134,21 @@ class _StagedGraph:
             for activations in self.readers.tap_points
         }
         group: list[NodeResults] = []
-        held: set[str] = set()
+        weight_names: set[str] = set()
         sums = 0
         for node, results in self.graph.nodes:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
             read, begun = self._collect_weights(node), sum(begins.get(v, 0) for v in results)
             # a single operation that exceeds the limit is a separate stage
-            full = self._count_bytes(held | read) > STAGE_WEIGHT_BYTES or (
+            full = self._count_bytes(weight_names | read) > STAGE_WEIGHT_BYTES or (
                 sums and sums + begun > STAGE_GRAM_BYTES
             )
             if group and full:
                 yield group
-                group, held, sums = [], set(), 0
+                group, weight_names, sums = [], set(), 0
             group.append((node, results))
-            held |= read
+            weight_names |= read
             sums += begun
         if group:
             yield group

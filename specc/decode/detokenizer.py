@@ -60,9 +60,9 @@ class Detokenizer:
         if self.stopped:
             return ""
         rest = self._emit_pending(self._decode(self._tokens)[self._emitted :])
-        held, self._pending = "" if self.stopped else self._pending, ""
+        pending, self._pending = "" if self.stopped else self._pending, ""
         self._tokens, self._emitted = [], 0
-        return rest + held
+        return rest + pending
 
     def _emit_pending(self, new: str) -> str:
         waiting = self._pending + new

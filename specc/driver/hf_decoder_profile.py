@@ -81,12 +81,12 @@ class GraphCopy:
 
     def _find_uncopied_nodes(self, requested: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
-        todo = [v for v in requested if v not in self.copied_values]
-        while todo:
-            node = todo.pop().node
+        worklist = [v for v in requested if v not in self.copied_values]
+        while worklist:
+            node = worklist.pop().node
             if node and node not in live:
                 live.add(node)
-                todo += [a for a in node.args if a and a not in self.copied_values]
+                worklist += [a for a in node.args if a and a not in self.copied_values]
         return live
 
     def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:

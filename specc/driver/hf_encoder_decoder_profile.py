@@ -183,14 +183,14 @@ def _check_layers(parts: EncoderDecoderLayout) -> None:
 def depends_on_encoder_input(parts: EncoderDecoderLayout, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
     source = parts.encoder_graph.inputs[parts.encoder_input]
-    todo, seen = [parts.encoder_graph.outputs[name]], set[Value]()
-    while todo:
-        value = todo.pop()
+    worklist, seen = [parts.encoder_graph.outputs[name]], set[Value]()
+    while worklist:
+        value = worklist.pop()
         if value is source:
             return True
         if value not in seen and value.node:
             seen.add(value)
-            todo += [*filter(None, value.node.args)]
+            worklist += [*filter(None, value.node.args)]
     return False
 
 

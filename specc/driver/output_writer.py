@@ -206,10 +206,10 @@ def _add_streaming_graphs(
     """
     other = job.options.io_names if job.options.io_names != "specc" else ""
     if other or "generate" in job.options.graphs:
-        asked = f"--io-names {other}" if other else "--graphs generate"
+        option = f"--io-names {other}" if other else "--graphs generate"
         raise_error(
             "E0977",
-            f"`{asked}` is for generative models, and `{job.model.name}` is a streaming model",
+            f"`{option}` is for generative models, and `{job.model.name}` is a streaming model",
             notes=[f"`{streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
@@ -290,8 +290,8 @@ def write_package(job: LoweringJob) -> CompileReport:
     contents = build_package_graphs(job)
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files]
     # programs that read other profiles load tokenizer files by their usual names
-    taken = [extra.name for extra in (*texts, *contents.extra_files)]
-    companions = tuple(read_companions(options.io_names, job.directories, taken))
+    used_names = [extra.name for extra in (*texts, *contents.extra_files)]
+    companions = tuple(read_companions(options.io_names, job.directories, used_names))
     written = job.compiler.write_package(
         {
             role: replace(part, graph=job.quantize_source(part.graph))

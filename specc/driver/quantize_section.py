@@ -382,8 +382,8 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
     if options.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none and options.kv_cache else none
-    alike = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
-    return next((get_option_flag(each) for each in alike if options.is_given(each)), "")
+    related_settings = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
+    return next((get_option_flag(each) for each in related_settings if options.is_given(each)), "")
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:

@@ -162,8 +162,8 @@ def apply_generation_config(
     if (wrong := find_unknown_token(model, settings))[0]:
         file.raise_unsupported(*wrong)
     generation = replace(model.generation, settings=settings)
-    told = replace(model, generation=generation)
-    return GenerationConfigResult(told, (*_iterate_remarks(file), *dropped))
+    new_model = replace(model, generation=generation)
+    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *dropped))
 
 
 def _check_types(file: _GenerationConfigFile) -> None:
@@ -286,8 +286,8 @@ def _list_tokens(value: object) -> list[object]:
 def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> None:
     """Read `min_length`, which includes the start tokens."""
     least = file.get_value("min_length")
-    told = file.get_value("min_new_tokens") is not None
-    if told or not isinstance(least, int) or least <= 0:
+    is_set = file.get_value("min_new_tokens") is not None
+    if is_set or not isinstance(least, int) or least <= 0:
         return
     if start_token_count:
         file.settings.setdefault("min_tokens", max(least - start_token_count, 0))

@@ -146,10 +146,12 @@ def _find_nearest_type(kind: str, data: JsonObject) -> str:
     types = map_supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
-    alike = find_similar_name(kind, types) or ""
+    similar_type = find_similar_name(kind, types) or ""
     # keys such as `vocab_size` are in every config.json, so two common keys are not significant
-    if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
-        return alike
+    if similar_type and (
+        read[best] <= 2 or read[types[similar_type]] >= MIN_KEY_SHARE * read[best]
+    ):
+        return similar_type
     if not read[best]:
         return ""
     return best if best in types else next(t for t, s in types.items() if s == best)
@@ -238,10 +240,10 @@ def _read_classes(member: JsonMember) -> list[str]:
     """
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)
-    said = [item.value for item in items if isinstance(item, JsonScalar)]
-    if said == [None]:
+    class_names = [item.value for item in items if isinstance(item, JsonScalar)]
+    if class_names == [None]:
         return []
-    names = [name for name in said if isinstance(name, str)]
+    names = [name for name in class_names if isinstance(name, str)]
     if len(names) < len(items):
         raise_error(
             "E0420",

@@ -152,11 +152,11 @@ def _convert_options(
             _raise_unsupported_settings(
                 path, f"has `{key}` {file[key]}, which is not supported", span
             )
-    told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
-    _check_numbers(told, path, span)
-    if extractor is _LOG_MEL and "frames" in told:
-        told["frames"] = _count_frames(told, path, span)
-    return told
+    options = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
+    _check_numbers(options, path, span)
+    if extractor is _LOG_MEL and "frames" in options:
+        options["frames"] = _count_frames(options, path, span)
+    return options
 
 
 def _check_numbers(options: Mapping[str, object], path: Path, span: Span | None) -> None:
@@ -233,14 +233,14 @@ def read_ctc_transcript_options(
         _raise_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
     blank = get_token_content(config.get("pad_token"), "<pad>")
-    told: dict[str, object] = {
+    options: dict[str, object] = {
         "vocab": vocab,
         "unknown": unknown,
         "delimiter": get_token_content(config.get("word_delimiter_token"), "|"),
         "space": get_token_content(config.get("replace_word_delimiter_char"), " "),
         "lower": config.get("do_lower_case") is True,
     }
-    return {**told, "blank": vocab.index(blank)} if blank in vocab else told
+    return {**options, "blank": vocab.index(blank)} if blank in vocab else options
 
 
 def _select_language(

@@ -82,11 +82,11 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
     """
     path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
     config = _read_object(path, span) if os.path.lexists(path) else {}
-    said: object = config.get(CHAT_TEMPLATE_KEY)
+    template: object = config.get(CHAT_TEMPLATE_KEY)
     # a separate file takes precedence, as in transformers
     if os.path.lexists(own):
-        said, path = _read_text(own, span), own
-    return choose_chat_template(said, config, path, span)
+        template, path = _read_text(own, span), own
+    return choose_chat_template(template, config, path, span)
 
 
 def choose_chat_template(
@@ -226,13 +226,13 @@ def read_companions(
 
 def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return notes on missing files that programs of this profile need to load a package."""
-    there = {path.name for path in find_companion_paths(directories)}
-    if profile == "hf" and CONFIG_FILE not in there:
+    present_names = {path.name for path in find_companion_paths(directories)}
+    if profile == "hf" and CONFIG_FILE not in present_names:
         return (
             "Optimum and transformers.js need a config.json next to the graphs; there is none "
             "next to the weights",
         )
-    if profile == "genai" and TOKENIZER not in there:
+    if profile == "genai" and TOKENIZER not in present_names:
         return (
             "onnxruntime-genai needs a tokenizer.json next to the graph to tokenize; "
             "there is none next to the weights",

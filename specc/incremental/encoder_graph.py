@@ -114,9 +114,9 @@ class LastPositionBuilder:
     def __post_init__(self) -> None:
         """Collect the positions to recompute, without duplicates and in topological order."""
         seen: set[LastPosition] = set()
-        todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
-        while todo:
-            position, done = todo.pop()
+        worklist: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
+        while worklist:
+            position, done = worklist.pop()
             if done:
                 self.positions.append(position)
             elif position not in seen:
@@ -124,7 +124,10 @@ class LastPositionBuilder:
                 operand_positions, others = self._find_operand_positions(position)
                 self.full_values += others if operand_positions else [position[0]]
                 if operand_positions:
-                    todo += [(position, True), *((r, False) for r in operand_positions.values())]
+                    worklist += [
+                        (position, True),
+                        *((r, False) for r in operand_positions.values()),
+                    ]
 
     def _find_operand_positions(
         self, position: LastPosition

@@ -148,8 +148,10 @@ class FoldedBatchAxis:
 
     def split_batch_of_type(self, type: Type) -> Type:
         """Split the folded axis of a type into a batch axis and an element axis."""
-        before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
-        return Type(type.dtype, (*before, self.batch, self.elements_per_sequence, *behind))
+        leading_shape, trailing_shape = type.shape[: self.axis], type.shape[self.axis + 1 :]
+        return Type(
+            type.dtype, (*leading_shape, self.batch, self.elements_per_sequence, *trailing_shape)
+        )
 
     def shift_axis(self, axis: int) -> int:
         """Return the index of another axis after the folded axis has been split."""

@@ -109,10 +109,10 @@ def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
         return demand
     if layout.prefix_length.number is None:
         return inf  # complete chunks may include positions before the first token
-    lacking = demand - layout.prefix_length.number
-    if lacking <= layout.rate:
+    missing_positions = demand - layout.prefix_length.number
+    if missing_positions <= layout.rate:
         return demand
-    return layout.prefix_length.number + ceil(lacking / layout.rate) * layout.rate
+    return layout.prefix_length.number + ceil(missing_positions / layout.rate) * layout.rate
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:

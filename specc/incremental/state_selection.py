@@ -106,33 +106,33 @@ class _FlowNetwork(Generic[N]):
         """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
         while (path := self._find_augmenting_path(source, sink)) is not None:
             self._saturate_path(path)
-        reached, todo = {sink}, [sink]
-        while todo:
-            at = todo.pop()
+        reached, worklist = {sink}, [sink]
+        while worklist:
+            at = worklist.pop()
             before = [
                 n
                 for n in self.residual_capacities.get(at, {})
                 if n not in reached and self.residual_capacities[n][at] > 0
             ]
             reached.update(before)
-            todo += before
+            worklist += before
         return reached
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
         """Augment the flow along `path` by its smallest residual capacity."""
-        room = min(self.residual_capacities[a][b] for a, b in path)
-        assert room < inf, "a sink can be neither cached nor recomputed"
+        capacity = min(self.residual_capacities[a][b] for a, b in path)
+        assert capacity < inf, "a sink can be neither cached nor recomputed"
         for a, b in path:
-            self.residual_capacities[a][b] -= room
-            self.residual_capacities[b][a] += room
+            self.residual_capacities[a][b] -= capacity
+            self.residual_capacities[b][a] += capacity
 
     def _find_augmenting_path(self, source: N, sink: N) -> list[tuple[N, N]] | None:
         came: dict[N, N] = {}
-        todo = deque([source])
-        while todo:
-            at = todo.popleft()
-            for to, room in self.residual_capacities.get(at, {}).items():
-                if room <= 0 or to in came or to == source:
+        worklist = deque([source])
+        while worklist:
+            at = worklist.popleft()
+            for to, capacity in self.residual_capacities.get(at, {}).items():
+                if capacity <= 0 or to in came or to == source:
                     continue
                 came[to] = at
                 if to == sink:
@@ -141,7 +141,7 @@ class _FlowNetwork(Generic[N]):
                         path.append((came[to], to))
                         to = came[to]
                     return path[::-1]
-                todo.append(to)
+                worklist.append(to)
         return None
 
 
@@ -214,10 +214,10 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
     for value in candidates:
         # Graph inputs and loop-carried values cannot be recomputed; slices of scanned operands are
         # free, because the whole operand is available.
-        again = estimate_recompute_cost(value.node, value) if value.node else inf
-        again = 0.0 if value in sources.rows else again
+        recompute_cost = estimate_recompute_cost(value.node, value) if value.node else inf
+        recompute_cost = 0.0 if value in sources.rows else recompute_cost
         choices[value] = CacheCandidate(
-            estimate_value_bytes(value), again, sources.find_sources(value)
+            estimate_value_bytes(value), recompute_cost, sources.find_sources(value)
         )
     return find_minimum_cut(choices, sinks)
 
@@ -269,15 +269,15 @@ class _RecomputeSources:
     def find_sources(self, value: Value) -> list[Value]:
         """Return the sources of a value, without the value itself."""
         found: dict[Value, None] = {}
-        todo = self._list_read_values(value)
-        while todo:
-            value = todo.pop()
+        worklist = self._list_read_values(value)
+        while worklist:
+            value = worklist.pop()
             if value in self.known:
                 found[value] = None
             elif value not in self.setting.recomputable_values and self.setting.find_time_axes(
                 value
             ):
-                todo += self._list_read_values(value)
+                worklist += self._list_read_values(value)
         return list(found)
 
     def _list_read_values(self, value: Value) -> list[Value]:

@@ -155,8 +155,8 @@ class StepPlan(DemandContext):
         prefix_length, rate = layout.prefix_length, layout.rate
         if demand == inf:
             return available_chunks * rate + prefix_length
-        lacking = _count_missing_positions(self, demand, prefix_length)
-        if lacking <= 0:
+        missing_positions = _count_missing_positions(self, demand, prefix_length)
+        if missing_positions <= 0:
             return Dim.from_value(max(int(demand), 0))
         if rate == 1:
             return (
@@ -169,9 +169,9 @@ class StepPlan(DemandContext):
         chunks = (
             available_chunks
             if takes_all_cached
-            else min_dims(available_chunks, ceil(lacking / rate))
+            else min_dims(available_chunks, ceil(missing_positions / rate))
         )
-        return chunks * int(min(lacking, rate)) + prefix_length
+        return chunks * int(min(missing_positions, rate)) + prefix_length
 
     def depends_on_time(self, value: Value) -> bool:
         """Return True if a value depends on the time axis."""
@@ -223,8 +223,12 @@ def _count_missing_positions(context: DemandContext, demand: float, prefix_lengt
 
 def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout) -> float:
     """Return the number of chunks that contain the needed earlier positions, without the prefix."""
-    lacking = _count_missing_positions(context, demand, layout.prefix_length)
-    return lacking if lacking == inf else float(ceil(lacking / layout.rate))
+    missing_positions = _count_missing_positions(context, demand, layout.prefix_length)
+    return (
+        missing_positions
+        if missing_positions == inf
+        else float(ceil(missing_positions / layout.rate))
+    )
 
 
 def _find_max_chunks(
@@ -273,9 +277,11 @@ def _is_length_known(
 def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, Dim]:
     """Return unused symbolic dimensions for the numbers of earlier and new chunks."""
     inputs = graph.inputs.values()
-    taken = {s for v in inputs for d in v.shape for s in d.symbols()}
+    used_symbols = {s for v in inputs for d in v.shape for s in d.symbols()}
     before = "past" if max_cached_chunks == inf else "kept"
-    base, new = (make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
+    base, new = (
+        make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (before, "new")
+    )
     return Dim.symbol(base), Dim.symbol(new)
 
 

@@ -165,10 +165,10 @@ class StepStates:
         rate = layout.rate
         last = plan.new_chunks * rate - 1
         own = last if demand < 0 else -plan.count_past_positions(demand, layout)
-        behind = layout.prefix_length + own
+        offset = layout.prefix_length + own
         if plan.max_cached_chunks == inf:
-            return b.add_op(ops.Size(plan.past_chunks * rate + behind))
-        return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), behind)
+            return b.add_op(ops.Size(plan.past_chunks * rate + offset))
+        return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), offset)
 
     def _get_past_chunk_count(self) -> Value:
         """Return the number of earlier chunks; it is a decode state."""

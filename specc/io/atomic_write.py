@@ -371,8 +371,8 @@ def create_temporary_directory() -> Iterator[Path]:
     E0815 on failure.
     """
     try:
-        room = Path(tempfile.gettempdir())
-        _remove_stale_directories(room)
+        parent_directory = Path(tempfile.gettempdir())
+        _remove_stale_directories(parent_directory)
         made = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
     except OSError as error:
         raise_os_error(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
@@ -394,6 +394,6 @@ def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
         facts = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a separate temporary directory
         mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
-        gone = is_stale_file_name(entry.name, facts.st_mtime)
-        return mine and gone and entry.is_dir(follow_symlinks=False)
+        is_stale = is_stale_file_name(entry.name, facts.st_mtime)
+        return mine and is_stale and entry.is_dir(follow_symlinks=False)
     return False

@@ -199,10 +199,10 @@ def filter_unreferenced_files(
     left = list(names)
     try:
         # The directory, which may be large, is listed only if necessary.
-        there = os.listdir(directory) if left else []
+        file_names = os.listdir(directory) if left else []
     except OSError:
         return []
-    for other in [directory / n for n in there if n not in {*excluded_models, *names}]:
+    for other in [directory / n for n in file_names if n not in {*excluded_models, *names}]:
         if other.suffix.lower() == ".onnx" or is_specc_model(other):
             left = [name for name in left if not _is_referenced(other, name)]
     return left

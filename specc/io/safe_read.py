@@ -76,8 +76,10 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
     except FileNotFoundError as error:
         if os.path.islink(path):
             # broken symbolic links occur in a hub cache whose blobs were deleted
-            gone = escape_text(os.readlink(path))
-            raise UnreadableFileError(f"it is a link to `{gone}`, which does not exist") from None
+            link_target = escape_text(os.readlink(path))
+            raise UnreadableFileError(
+                f"it is a link to `{link_target}`, which does not exist"
+            ) from None
         raise UnreadableFileError(describe_os_error(error)) from None
     except (OSError, ValueError) as error:
         raise UnreadableFileError(describe_os_error(error)) from None

@@ -343,12 +343,12 @@ def collect_required_nodes(
     """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
     live: set[Node] = set()
     # an explicit stack, because graphs are thousands of nodes deep
-    todo = [v.node for v in values]
-    while todo:
-        node = todo.pop()
+    worklist = [v.node for v in values]
+    while worklist:
+        node = worklist.pop()
         if node and node not in live:
             live.add(node)
-            todo += [a.node for a in get_operands(node) if a]
+            worklist += [a.node for a in get_operands(node) if a]
     return live
 
 

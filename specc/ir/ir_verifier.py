@@ -94,8 +94,8 @@ def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
         return
     recorded = tuple(r.type for r in results)
     if types != recorded:
-        said, known = ", ".join(map(str, types)), ", ".join(map(str, recorded))
-        yield f"the shape rule infers {said}, recorded is {known}"
+        inferred_text, recorded_text = ", ".join(map(str, types)), ", ".join(map(str, recorded))
+        yield f"the shape rule infers {inferred_text}, recorded is {recorded_text}"
 
 
 def _iterate_body_errors(body: Graph) -> Iterator[str]:

@@ -146,9 +146,9 @@ def _compute_lstm_cell(
         from_i, from_f, from_o = f.split_last_axis(w["peep"], 3)
         i = f.add_op("add", i, f.add_op("mul", from_i, c))
         forget = f.add_op("add", forget, f.add_op("mul", from_f, c))
-    taken = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
+    gated_input = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
     kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
-    c = f.add_op("add", kept, taken)
+    c = f.add_op("add", kept, gated_input)
     # the peephole of the output gate reads the new cell state, the others the old one (Gers and
     # Schmidhuber, 2000)
     if "peep" in w:

@@ -113,8 +113,8 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
             # read one byte more than declared, to detect an incorrect size
             content = file.read(member.file_size + 1)
         if not content.startswith(NPY_SIGNATURE):
-            odd = f"`{escape_text(member.filename)}` in it is not an array"
-            raise_bad_array(path, odd, "save it with numpy.savez")
+            problem = f"`{escape_text(member.filename)}` in it is not an array"
+            raise_bad_array(path, problem, "save it with numpy.savez")
         found[name] = parse_npy(content, f"{path}: {name}")
     return found
 
@@ -312,9 +312,9 @@ def _narrow_array(array: Array, dtype: str, name: str) -> Array:
     """Cast floats to another width. Raise E0907 if a finite value becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         result = array.astype(NUMPY_DTYPES[dtype])
-    lost = np.isinf(result) & np.isfinite(array)
-    if lost.any():
-        reason = f"the value at {format_index(lost)} is too large for {dtype}"
+    has_overflowed = np.isinf(result) & np.isfinite(array)
+    if has_overflowed.any():
+        reason = f"the value at {format_index(has_overflowed)} is too large for {dtype}"
         _raise_inexact(array, dtype, name, reason)
     return to_native_order(result)
 

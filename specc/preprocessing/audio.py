@@ -96,11 +96,11 @@ def _read_format(part: bytes, name: str) -> _WavFormat:
 
 def _read_samples(data: bytes, offset: int, size: int, wav_format: _WavFormat, name: str) -> Floats:
     """Decode the bytes from `offset` on to mono samples, float32 [length], from -1 to 1."""
-    there = len(data) - offset
+    available = len(data) - offset
     if size == STREAMED_SIZE:
-        size = there - there % wav_format.frame_bytes
-    if size > there:
-        _raise_invalid_wav(name, f"it is truncated: {there} of {size} bytes of samples")
+        size = available - available % wav_format.frame_bytes
+    if size > available:
+        _raise_invalid_wav(name, f"it is truncated: {available} of {size} bytes of samples")
     if not size or size % wav_format.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
         _raise_invalid_wav(name, f"the file contains {what}")

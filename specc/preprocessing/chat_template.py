@@ -151,10 +151,10 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
     except subprocess.TimeoutExpired:
         _raise_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
     try:
-        told = json.loads(done.stdout)
+        response = json.loads(done.stdout)
     except ValueError:
-        told = None
-    match told:
+        response = None
+    match response:
         case {"text": str(text)} if done.returncode == 0:
             return text
         case {"fault": str(fault)}:

@@ -7,20 +7,20 @@ from typing import Any
 
 def render_from_stdin() -> None:
     """Read a request from stdin, render the template, and print the result."""
-    given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     # the package directory of the parent: this process runs without site packages
-    sys.path[:] = given["path"]
+    sys.path[:] = request["path"]
     try:
-        told = {"text": _render_template(given)}
-        if len(told["text"]) > given["most"]:
-            told = {"fault": f"it returns more than {given['most']} characters"}
+        response = {"text": _render_template(request)}
+        if len(response["text"]) > request["most"]:
+            response = {"fault": f"it returns more than {request['most']} characters"}
     except MemoryError:
-        told = {"fault": "it takes too much memory"}
+        response = {"fault": "it takes too much memory"}
     except RecursionError:
-        told = {"fault": "its nesting is too deep"}
+        response = {"fault": "its nesting is too deep"}
     except Exception as error:  # a template may raise any exception
-        told = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
-    sys.stdout.write(json.dumps(told))
+        response = {"fault": f"{_find_line(error)}{type(error).__name__}: {error}"[:500]}
+    sys.stdout.write(json.dumps(response))
 
 
 def _find_line(error: BaseException) -> str:

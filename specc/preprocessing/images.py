@@ -266,15 +266,15 @@ def _decode_pixels(image: "Pillow.Image") -> Array:
     from PIL import ImageOps
 
     image.load()
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
-        return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
-    gray = turned.mode in ("L", "LA", "La", "1")
-    if turned.has_transparency_data:
-        paper = pillow.new("RGBA", turned.size, "white")
-        paper.alpha_composite(turned.convert("RGBA"))
-        turned = paper
-    pixels = np.asarray(turned.convert("L" if gray else "RGB"))
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode == "I" or upright.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
+        return (np.asarray(upright, np.float32) / np.float32(257))[:, :, None]
+    gray = upright.mode in ("L", "LA", "La", "1")
+    if upright.has_transparency_data:
+        paper = pillow.new("RGBA", upright.size, "white")
+        paper.alpha_composite(upright.convert("RGBA"))
+        upright = paper
+    pixels = np.asarray(upright.convert("L" if gray else "RGB"))
     return pixels[:, :, None] if gray else pixels
 
 

@@ -131,8 +131,8 @@ def _format_recorded_output(
     """Format an output together with the other outputs that its postprocessing needs."""
     if isinstance(record, DetectionOutput):
         return _format_boxes(name, record, outputs, sizes)
-    there = outputs.get(record.mask_output) if isinstance(record, CtcDecoding) else None
-    return format_output(name, record, outputs[name], there)
+    frame_mask = outputs.get(record.mask_output) if isinstance(record, CtcDecoding) else None
+    return format_output(name, record, outputs[name], frame_mask)
 
 
 def format_output(

@@ -122,11 +122,11 @@ class QuantizedParameters:
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     """Return `graph` with the weights of `plan` quantized."""
-    held = {name: form for name, form in plan.items() if name in graph.parameters}
-    if not held:
+    parameter_formats = {name: form for name, form in plan.items() if name in graph.parameters}
+    if not parameter_formats:
         return graph
     graph = expand_recurrent_layers(
-        graph, {n for n, form in held.items() if form.rounding != "layer"}
+        graph, {n for n, form in parameter_formats.items() if form.rounding != "layer"}
     )
     builder = GraphBuilder()
     for name, given in graph.input_facts.items():
@@ -135,8 +135,8 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     now = {value: builder.inputs[name] for name, value in graph.inputs.items()}
     for name, value in graph.parameters.items():
         facts = graph.parameter_facts[name]
-        if name in held:
-            pairs[value] = _make_quantized_weight(builder, facts, held[name])
+        if name in parameter_formats:
+            pairs[value] = _make_quantized_weight(builder, facts, parameter_formats[name])
         else:
             now[value] = builder.add_parameter(facts)
     _WeightQuantizer(builder, now, pairs).convert_nodes(graph)

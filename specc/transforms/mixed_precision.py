@@ -90,9 +90,13 @@ def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> De
     encode = derived.encode
     if encode is not None:
         # an initial state has the dtype of the state; other outputs keep their dtype
-        told = {s.initial_output: s.type.dtype for s in states if s.initial_output}
-        open_ = set(derived.loop_invariant_inputs) - told.keys() - {derived.initial_logits_output}
-        results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
+        state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
+        open_ = (
+            set(derived.loop_invariant_inputs)
+            - state_dtypes.keys()
+            - {derived.initial_logits_output}
+        )
+        results = {n: state_dtypes.get(n, "f32") for n in encode.outputs if n not in open_}
         encode, loop_invariant_inputs = _convert_graph(encode, half_dtype, {}, results)
     given = {**dict.fromkeys(thin, half_dtype), **loop_invariant_inputs}
     next_states = {s.next_output: s.type.dtype for s in states}

@@ -247,13 +247,13 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
     """Run the passes named `names` on `state`, in the order of `ALL_PASSES`."""
-    sound: tuple[Graph, ...] = ()
+    verified_graphs: tuple[Graph, ...] = ()
     for each in ALL_PASSES:
         if each.name in names:
             state = each.run(state)
             now = state.graphs()
-            _verify_graphs((g for g in now if g not in sound), f"the pass `{each.name}`")
-            sound = now
+            _verify_graphs((g for g in now if g not in verified_graphs), f"the pass `{each.name}`")
+            verified_graphs = now
     return state
 
 

@@ -44,8 +44,8 @@ SINGLE_AXIS_OPS = (
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
     """Return True if `vectorize_op` can insert an axis at `axis`."""
-    there = [(a, m) for a, m in zip(args, is_moving, strict=True) if a is not None]
-    if any(a.rank < axis for a, m in there if m):
+    present_args = [(a, m) for a, m in zip(args, is_moving, strict=True) if a is not None]
+    if any(a.rank < axis for a, m in present_args if m):
         return False
     match op:
         case ops.Insert(at) | ops.Concat(at):
@@ -60,7 +60,7 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_moving, axis)
     if isinstance(op, ELEMENTWISE_OPS):
-        return _have_moving_operands_full_rank(there)
+        return _have_moving_operands_full_rank(present_args)
     return False
 
 

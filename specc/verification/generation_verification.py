@@ -168,22 +168,22 @@ class _ReferenceDecode:
         """Decode with the reference and return the results. If `perturbation` is given, all values
         are perturbed, and the resulting errors of the logits are multiplied by `error_ratio`.
         """
-        asked, settings = self.request, self.request.limited_settings
+        request, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
-        source = asked.model.generation.logits_output
+        source = request.model.generation.logits_output
         session = _ReferenceSession(graph=self.graph, weights=weights, perturbation=perturbation)
         if error_ratio != 1:
             exact = _ReferenceSession(graph=self.graph, weights=self.weights)
             session = replace(session, exact=exact, logits=source, error_ratio=error_ratio)
         decoder_session = FullForwardSession(
-            session, asked.model.input_signature, source, asked.prepared_inputs
+            session, request.model.input_signature, source, request.prepared_inputs
         )
         if settings.strategy == "beam":
             return self._search_beams(decoder_session)
         width = settings.max_tokens
         steps = list(
             iterate_decode_steps(
-                decoder_session, asked.prompt, settings, padding_mask=asked.padding_mask
+                decoder_session, request.prompt, settings, padding_mask=request.padding_mask
             )
         )
         return {
@@ -193,8 +193,8 @@ class _ReferenceDecode:
 
     def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
-        asked, settings = self.request, self.request.limited_settings
-        found = search_beams(session, asked.prompt, settings, padding_mask=asked.padding_mask)
+        request, settings = self.request, self.request.limited_settings
+        found = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
         tokens = [[list(h.tokens) for h in row] for row in found]
         scores = [[h.score for h in row] for row in found]
         return {"tokens": _pad_sequences(tokens, settings), "scores": np.array(scores)}

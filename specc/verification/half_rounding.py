@@ -50,9 +50,9 @@ class HalfRounding:
             return array
         nudge = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
         made = form.round_array(array, nudge)
-        lost = np.isinf(made) & np.isfinite(array)
-        if self.overflow is None and lost.any():
-            self.overflow = value, float(array[lost].flat[0])
+        has_overflowed = np.isinf(made) & np.isfinite(array)
+        if self.overflow is None and has_overflowed.any():
+            self.overflow = value, float(array[has_overflowed].flat[0])
         return made
 
     def _select_indices(self, result: Value, scores: Array, exact: Array) -> Array:

@@ -194,11 +194,11 @@ class _DataflowBuilder:
         """Add an item for a node, or propagate its sources to its results if it is not drawn."""
         sources = self._collect_sources(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
-        home = self.node_scopes[node]
-        if drawn and is_scope_inside(home, self.scope):
+        scope = self.node_scopes[node]
+        if drawn and is_scope_inside(scope, self.scope):
             # arithmetic with constants, and operations that involve only weights, are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
-            drawn = is_shown or bool(self.get_block(home))
+            drawn = is_shown or bool(self.get_block(scope))
             if drawn:
                 number = self.get_item_index(self._make_item(node))
                 self.add_edges(sources, number)

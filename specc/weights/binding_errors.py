@@ -137,9 +137,9 @@ def _make_missing_tensor_error(
 ) -> tuple[Diagnostic, set[str]]:
     """Return the error for parameters without a tensor, with unused tensors that may match."""
     wanted, tensor = similar_parameters[0]
-    meant = _suggest_name(checkpoint, similar_parameters, unused)
+    suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     # One such rule is sufficient, because its pattern matches the whole group.
-    name, close = next(iter(meant.items()), (wanted.name, None))
+    name, close = next(iter(suggestion.items()), (wanted.name, None))
     rule = f'load "{generalize_name(name)}" = '
     help_ = (
         f'{format_suggestion(escape_text(close))} Write  {rule}"{generalize_name(close)}"'
@@ -164,7 +164,7 @@ def _make_missing_tensor_error(
             notes=tuple(notes),
             helps=(help_,),
         ),
-        set(meant.values()),
+        set(suggestion.values()),
     )
 
 
@@ -174,12 +174,12 @@ def _suggest_name(
     """Map each parameter to the unused tensor with the most similar name, preferring equal
     shapes.
     """
-    meant: dict[str, str] = {}
+    suggestions: dict[str, str] = {}
     for wanted, name in similar_parameters:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
         if close := find_nearest_name(name, same) or find_nearest_name(name, unused):
-            meant[wanted.name] = close
-    return meant
+            suggestions[wanted.name] = close
+    return suggestions
 
 
 def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
@@ -230,12 +230,12 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
     file = checkpoint.get_file(mismatch.tensors[0])
     if file in checkpoint.files or len(shape) != len(wanted.config_names):
         return ""
-    odd = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
-    if len(odd) != 1 or not (name := wanted.config_names[odd[0]]):
+    axes = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
+    if len(axes) != 1 or not (name := wanted.config_names[axes[0]]):
         return ""
     return (
-        f"axis {odd[0]} is {shape[odd[0]]} in the adapter and {wanted.shape[odd[0]]} in "
-        f"the spec; use  --set {name}={shape[odd[0]]}"
+        f"axis {axes[0]} is {shape[axes[0]]} in the adapter and {wanted.shape[axes[0]]} in "
+        f"the spec; use  --set {name}={shape[axes[0]]}"
     )
 
 
@@ -260,9 +260,9 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
 def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     """Suggest a fix for the size of a single axis, or suggest other files."""
     if len(shape) == len(expected):
-        odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
-        if len(odd) == 1:
-            axis = odd[0]
+        different_axes = [a for a in range(len(shape)) if shape[a] != expected[a]]
+        if len(different_axes) == 1:
+            axis = different_axes[0]
             return (
                 f"axis {axis} is {shape[axis]} in the checkpoint and {expected[axis]} in the spec; "
                 "compare the config values of its shape with config.json"

@@ -198,12 +198,12 @@ def _raise_ambiguous_directory(
     listed = "found: " + ", ".join(map(escape_text, weight_files[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in weight_files if _SHARD_SUFFIX.search(name)}
     if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, weight_files)):
-        lacking = escape_text(stems.pop()) + INDEX_SUFFIX
+        missing_index = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
             f"the directory `{where}` contains shards but no index",
             notes=[listed],
-            helps=[f"download `{lacking}`"],
+            helps=[f"download `{missing_index}`"],
         )
     if weight_files:
         raise_error(
@@ -293,8 +293,8 @@ def _check_shard(index: Path, shard: str) -> None:
 def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:
     """Check that index and shards list the same tensors in the same files."""
     for name, shard in shard_by_tensor.items():
-        there = name in checkpoint.tensors
-        if not there or checkpoint.get_file(name).path.name != shard:
+        is_present = name in checkpoint.tensors
+        if not is_present or checkpoint.get_file(name).path.name != shard:
             _raise_bad_index(
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` is missing in {escape_text(shard)}",

@@ -74,14 +74,14 @@ def bind_parameters(
     head_weights, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_weights.parameters if head_weights is not None else {}
     bound |= _bind_initialized(initialized)
-    lacking = [(w, tensor) for w, tensor in missing if w.name not in initialized]
+    uninitialized = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # All errors are reported before data is read: `_choose_dtypes` reads some tensors.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
     found = binding_errors.make_binding_errors(
-        checkpoint, naming, len(by_name), lacking, mismatches, unused, reasons=reasons
+        checkpoint, naming, len(by_name), uninitialized, mismatches, unused, reasons=reasons
     )
     if found:
         raise Failed(*found)
@@ -294,9 +294,9 @@ def _choose_dtypes(
         both = CheckpointBinding(checkpoint=checkpoint, bound_parameters={**decided, name: alone})
         if not _have_equal_values(both, name, b.tied_to):
             decided[name] = alone
-            said = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
+            rule_spans = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
-                binding_errors.warn_untied_copies(b.parameter, b.tied_to, said[0], checkpoint)
+                binding_errors.warn_untied_copies(b.parameter, b.tied_to, rule_spans[0], checkpoint)
             )
     return decided, warnings
 

@@ -128,16 +128,16 @@ def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
     """Yield every quantized weight. Raise E0532 if one cannot be dequantized."""
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
             continue
         for mark in [
-            n for n in base.tensors if n.endswith(format.marker_suffix) and n not in taken
+            n for n in base.tensors if n.endswith(format.marker_suffix) and n not in used_names
         ]:
             stem = mark.removesuffix(format.marker_suffix)
             weight = _match_weight(base, stem, format, settings)
-            taken.update(weight.tensors.values())
+            used_names.update(weight.tensors.values())
             yield weight
 
 
@@ -148,9 +148,9 @@ def _match_weight(
     invalid.
     """
     name = stem + format.weight_suffix
-    lacking = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
-    if lacking:
-        _raise_undecodable(base, name, f"`{escape_text(lacking[0])}` is missing")
+    missing_names = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
+    if missing_names:
+        _raise_undecodable(base, name, f"`{escape_text(missing_names[0])}` is missing")
     patterns = {**format.parts, **format.optional_parts}
     tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
     lengths: Lengths = {}

@@ -95,12 +95,12 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
             if tensor in computed:
                 _check_tied(binding, name, tensor)
-    if lost := sorted(computed - used):
+    if unused_names := sorted(computed - used):
         warning = Diagnostic(
             "W0534",
-            f"the adapter changes {len(lost)} weight{'s' if len(lost) > 1 else ''} that "
-            "this graph does not have",
-            notes=(escape_text(format_names(lost, 8)),),
+            f"the adapter changes {len(unused_names)} weight{'s' if len(unused_names) > 1 else ''} "
+            "that this graph does not have",
+            notes=(escape_text(format_names(unused_names, 8)),),
             helps=("if it is for another head, select it with `--graph`",),
             severity="warning",
         )

@@ -135,8 +135,10 @@ def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     similar enough.
     """
     pool = list(candidates)
-    alike = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool
-    return next(iter(difflib.get_close_matches(name, alike[:_MAX_CANDIDATES], 1, cutoff=0.7)), None)
+    same_numbers = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool
+    return next(
+        iter(difflib.get_close_matches(name, same_numbers[:_MAX_CANDIDATES], 1, cutoff=0.7)), None
+    )
 
 
 def find_name_numbers(name: str) -> tuple[str, ...]:

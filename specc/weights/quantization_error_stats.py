@@ -24,10 +24,10 @@ class QuantizationErrorStats:
         """Add the quantization error of some rows, given `before` and after quantization; `after`
         is overwritten.
         """
-        gone = np.subtract(before, after, out=after)
+        errors = np.subtract(before, after, out=after)
         self.squared_norm += _sum_squares(before.reshape(-1))
-        self.squared_error += _sum_squares(gone.reshape(-1))
-        ends = gone.max(initial=0.0), -gone.min(initial=0.0)
+        self.squared_error += _sum_squares(errors.reshape(-1))
+        ends = errors.max(initial=0.0), -errors.min(initial=0.0)
         self.max_error = max(self.max_error, *map(float, ends))
 
     def add_stats(self, other: "QuantizationErrorStats") -> None:

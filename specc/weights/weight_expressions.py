@@ -337,8 +337,8 @@ def plan_rearrange(
         raise PatternMismatchError(str(error)) from None
     for side in (pattern.left_names, pattern.right_names):
         _check_distinct(side)
-    if odd := pattern.find_unbalanced_names():
-        raise PatternMismatchError(f"`{odd[0]}` is on only one side of the pattern")
+    if unbalanced_names := pattern.find_unbalanced_names():
+        raise PatternMismatchError(f"`{unbalanced_names[0]}` is on only one side of the pattern")
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
         raise PatternMismatchError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
@@ -365,9 +365,9 @@ def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
     """Infer the sizes of the names of one axis, of which at most one may be unknown."""
-    told = {n: sizes[n] for n in group if n in sizes}
-    left = [n for n in group if n not in told]
-    given, text = math.prod(told.values()), " ".join(group)
+    known_sizes = {n: sizes[n] for n in group if n in sizes}
+    left = [n for n in group if n not in known_sizes]
+    given, text = math.prod(known_sizes.values()), " ".join(group)
     # one unknown size can be computed; of two, only the product is known
     if len(left) > 1:
         raise PatternMismatchError(
@@ -381,4 +381,4 @@ def _infer_group_lengths(
         raise PatternMismatchError(
             f"an axis of {length} cannot be split as `({text})`, which needs {given}"
         )
-    known |= told | dict.fromkeys(left, length // max(given, 1))
+    known |= known_sizes | dict.fromkeys(left, length // max(given, 1))

@@ -86,15 +86,17 @@ def convert_dtype(
         result = block.astype(kind)
         # floats may be rounded but must not overflow; integers must be exact
         if dtype in FLOAT_DTYPES:
-            lost = ~np.isfinite(result)
+            is_changed = ~np.isfinite(result)
         else:
-            lost = result.astype(block.dtype) != block
-    if lost.any():
-        worst = float(np.abs(block[lost].astype(np.float64)).max())
+            is_changed = result.astype(block.dtype) != block
+    if is_changed.any():
+        worst = float(np.abs(block[is_changed].astype(np.float64)).max())
         raise_error(
             "E0517",
             f"the weights have values out of range for {dtype}",
-            notes=[f"in {location}, {int(lost.sum())} of {block.size} {description} {worst:g}"],
+            notes=[
+                f"in {location}, {int(is_changed.sum())} of {block.size} {description} {worst:g}"
+            ],
             helps=[*fixes, "compile with another --dtype"],
         )
     return result

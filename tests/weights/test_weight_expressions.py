@@ -162,7 +162,7 @@ def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
 
 
 @pytest.mark.parametrize(
-    ("expr", "view"),
+    ("expr", "tensor_view"),
     [
         (a, TensorView("a", 0, 96)),
         (ReshapeExpr(a, (2, 12)), TensorView("a", 0, 96)),

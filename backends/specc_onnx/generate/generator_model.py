@@ -95,8 +95,8 @@ def build_generation_model(
     )
     scalars = map_scalar_inputs(context.decoding).items()
     inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
-    taken = set(inputs)
-    output_tensors = {make_unique_name(n, taken): t for n, t in outputs.items()}
+    used_names = set(inputs)
+    output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
     return finish_model(g, context.parts.graph, inputs, output_tensors, weights)
 
 
@@ -106,9 +106,9 @@ def _make_generation_context(
     """Create the context of a standalone generator, without any emitted nodes."""
     graph, derived, decoding = parts.graph, parts.derived, parts.decoding
     types = dict(parts.inputs)
-    taken = set(types)
+    used_names = set(types)
     # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
-    scalars = {name: make_unique_name(name, taken) for name in map_scalar_inputs(decoding)}
+    scalars = {name: make_unique_name(name, used_names) for name in map_scalar_inputs(decoding)}
     # An absent optional input is empty, so no dimension can be computed from it.
     input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)

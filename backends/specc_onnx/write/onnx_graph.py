@@ -211,8 +211,8 @@ def finish_model(
 ) -> BuiltModel:
     """Remove unused nodes, assign final names and build the model of a lowered graph."""
     output_names = _name_outputs(g, inputs, outputs)
-    taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
-    names = _rename_values(g, output_names, taken)
+    used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
+    names = _rename_values(g, output_names, used_names)
     model = _make_model_proto(_make_graph_proto(g, graph.name, inputs, outputs, weights), g.opset)
     # protobuf copies initializers, so the weights are looked up in the model
     stored_weights = dict(zip(weights, model.graph.initializer, strict=False))

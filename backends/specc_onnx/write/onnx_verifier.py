@@ -160,17 +160,17 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
     unknown, those common to both branches.
     """
     condition = inferred_types.constants.get(node.input[0])
-    taken = None if condition is None else bool(condition.all())
+    is_then_branch = None if condition is None else bool(condition.all())
     outer_reached, branch_types = inferred_types.is_reached, []
     for name, branch in (("then", True), ("else", False)):
-        inferred_types.is_reached = outer_reached and taken is branch
+        inferred_types.is_reached = outer_reached and is_then_branch is branch
         branch_types.append(
             _infer_body(inferred_types, get_node_attribute(node, f"{name}_branch"), [])
         )
     inferred_types.is_reached = outer_reached
     then, other = branch_types
-    if taken is not None:
-        return then if taken else other
+    if is_then_branch is not None:
+        return then if is_then_branch else other
     return [join_types(a, b) for a, b in zip(then, other, strict=True)]
 
 

@@ -229,8 +229,8 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
     """Return an unused name for the symbolic number of routed tokens."""
     name, lengths = ROUTED_LENGTH, site.context.symbols.dynamic_names
-    taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
-    while name in taken or any(name in d.symbols() for d in x.shape):
+    used_names: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
+    while name in used_names or any(name in d.symbols() for d in x.shape):
         name += "_again"
     return name
 

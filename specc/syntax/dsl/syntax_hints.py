@@ -17,8 +17,8 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
     token, before = error.token, error.previous or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in error.expected_terminals:
         words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
-        if meant := find_similar_name(token.text, words):
-            yield format_suggestion(meant)
+        if similar_word := find_similar_name(token.text, words):
+            yield format_suggestion(similar_word)
     for holds, hint in SYNTAX_HINTS:
         if holds(error, token, before):
             yield hint.format(token=token.text, whole=_join_hyphenated_name(error))

@@ -195,14 +195,14 @@ def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     entry = next(
         (e for e in entries if find_similar_name(e.name, STATEMENT_CONSTRUCTS)), entries[1]
     )
-    meant = find_similar_name(entry.name, STATEMENT_CONSTRUCTS)
+    similar_name = find_similar_name(entry.name, STATEMENT_CONSTRUCTS)
     reader.report_error(
         "E0125",
         "a statement must bind a single value",
         entry.key.span,
         "a second key",
         FOREIGN_STATEMENT_HINTS.get(entries[0].name)
-        or (format_suggestion(meant) if meant else "start a new statement with `- `"),
+        or (format_suggestion(similar_name) if similar_name else "start a new statement with `- `"),
     )
 
 

@@ -124,9 +124,9 @@ class YamlReader(ErrorCollector):
         for entry in entries:
             if entry.name not in allowed:
                 # a misspelled key is not also reported as missing
-                meant = self.report_unknown_key(entry, allowed, subject)
-                if meant in missing:
-                    missing.remove(meant)
+                similar_name = self.report_unknown_key(entry, allowed, subject)
+                if similar_name in missing:
+                    missing.remove(similar_name)
         for name in missing:
             self._report_missing_key(node, name, subject)
         return found
@@ -145,8 +145,12 @@ class YamlReader(ErrorCollector):
         """Report an unknown key; return the most similar allowed key, or ""."""
         names = list(allowed)
         synonym = KEY_SYNONYMS.get(entry.name)
-        meant = synonym if synonym in names else find_similar_name(entry.name, names)
-        hint = format_suggestion(meant) if meant else f"{subject} takes: {format_name_list(names)}"
+        similar_name = synonym if synonym in names else find_similar_name(entry.name, names)
+        hint = (
+            format_suggestion(similar_name)
+            if similar_name
+            else f"{subject} takes: {format_name_list(names)}"
+        )
         if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
         elif "items" in names and synonym in ("in", "out"):
@@ -155,7 +159,7 @@ class YamlReader(ErrorCollector):
         self.report_error(
             "E0201", f"unknown key `{entry.name}` in {subject}", entry.key.span, "unknown key", hint
         )
-        return meant or ""
+        return similar_name or ""
 
     def report_duplicate(self, subject: str, span: Span, first_span: Span | None = None) -> None:
         """Report a duplicate."""

@@ -143,10 +143,10 @@ class TensorFile(Closeable):
         if get_file_identity(os.fstat(self._fd)) != self._identity:
             self._raise_changed("it was modified")
         try:
-            there = get_file_identity(os.stat(self.path))
+            identity = get_file_identity(os.stat(self.path))
         except OSError:
             self._raise_changed("it no longer exists")
-        if there != self._identity:
+        if identity != self._identity:
             self._raise_changed("it was replaced")
 
     def close(self) -> None:
