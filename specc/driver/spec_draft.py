@@ -23,7 +23,7 @@ from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
     find_graph_for_architecture,
-    map_supported_model_types,
+    find_spec_for_type,
     read_architectures,
     read_model_type,
 )
@@ -68,7 +68,7 @@ def draft_spec(
     data = load_config_json(directory)
     names = _collect_tensor_names(directory)
     model_type = read_model_type(data)
-    base = map_supported_model_types().get(model_type, "")
+    base = find_spec_for_type(data, model_type)
     spec, model = (
         _elaborate_with_config(base, data)[:2]
         if base

@@ -321,7 +321,7 @@ def _combine_masks(
 def apply_comparison(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """Apply one comparison, or membership in a list."""
+    """Apply one comparison, or membership in a list or string."""
     if op == "in":
         return _evaluate_membership(context, left, right, expr)
     is_equality = op in ("==", "!=")
@@ -342,9 +342,13 @@ def apply_comparison(
 def _evaluate_membership(
     context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """Return True if a value equals any item of a list. The items may be of different kinds."""
+    """Return True if a value equals any item of a list, whose items may be of different kinds, or
+    if a string contains a string.
+    """
+    if isinstance(left, str) and isinstance(right, str):
+        return left in right
     if not isinstance(right, tuple):
-        title = f"`in`: expected a list, got {describe_value(right)}"
+        title = f"`in`: expected a list, or two strings, got {describe_value(right)}"
         raise_error("E0206", title, expr.span)
     return any(apply_comparison(context, "==", left, item, expr) for item in right)
 

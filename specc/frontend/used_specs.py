@@ -145,6 +145,7 @@ def list_model_types(program: Program) -> tuple[str, ...]:
         for entry in list_config_entries(program)
         if isinstance(entry, ast.Expect) and entry.key == MODEL_TYPE_KEY
         for value in entry.values
+        if value != "none"  # the key may be absent
     )
 
 

@@ -30,8 +30,6 @@ config keys that the best spec reads."""
 
 UNSUPPORTED_TYPES = {
     "grounding-dino": "no spec has its fusion encoder of text and image; see owlvit",
-    "timm_wrapper": "its network is one of timm, with the weight names of timm; convert it to the "
-    "transformers class of the same architecture",
     "informer": "its attention samples keys at random at inference, so its outputs are not a "
     "function of its inputs",
     "nystromformer": "it scales its pseudoinverse by a maximum over the whole batch, so the "
@@ -55,7 +53,10 @@ UNSUPPORTED_TYPES = {
     "musicgen_melody": "no spec has its prefix of chroma features; see musicgen",
 }
 """Known model types without a built-in spec, with the reason."""
-EXPECTED_TYPES = re.compile(rf'^\s*expect "{MODEL_TYPE_KEY}" in \(([^)]*)\)', re.MULTILINE)
+TIMM_TYPE, TIMM_ARCHITECTURE_KEY, TIMM_CONFIG_KEY = "timm_wrapper", "architecture", "pretrained_cfg"
+"""The `model_type` of a timm network, the config key that names the network, and a key that every
+config.json of timm has; those of timm have no `model_type`."""
+EXPECTED_VALUES = re.compile(r'^\s*expect "(\w+)" in \(([^)]*)\)', re.MULTILINE)
 CONFIG_SECTION = re.compile(
     r"^config(?: \{\n.*?^\}|:\n(?:(?:[ #].*)?\n)*)", re.MULTILINE | re.DOTALL
 )
@@ -102,8 +103,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
             helps=["pass the spec: specc compile --spec my.specc DIR"],
         )
-    specs = find_builtin_specs().items()
-    found = next((name for name, path in specs if value in read_expected_types(path)), "")
+    found = find_spec_for_type(data, value)
     if not found:
         near = _find_nearest_type(value, data)
         raise_error(
@@ -120,9 +120,45 @@ def find_spec_for_checkpoint(directory: str) -> str:
     return found
 
 
+def find_spec_for_type(data: JsonObject, model_type: str) -> str:
+    """Return the built-in spec for a model type, and for the architecture of a timm network, or ""
+    if there is none. Raise E0419 if no spec expects the architecture.
+    """
+    specs = find_builtin_specs()
+    names = [name for name, path in specs.items() if model_type in read_expected_types(path)]
+    if model_type != TIMM_TYPE:
+        return next(iter(names), "")
+    architecture = _read_text(data, TIMM_ARCHITECTURE_KEY)
+    expected = {n: read_expected_values(specs[n], TIMM_ARCHITECTURE_KEY) for n in names}
+    if found := next((n for n in names if architecture in expected[n]), ""):
+        return found
+    known = sorted(set[str]().union(*expected.values()))
+    near = find_similar_name(architecture, known)
+    member = data.find_non_null(TIMM_ARCHITECTURE_KEY)
+    raise_error(
+        "E0419",
+        f"unsupported timm architecture `{escape_text(architecture)[:60]}`",
+        member.value.span if member else None,
+        notes=[f"specs of timm networks: {', '.join(names)}"],
+        helps=[
+            *([f"the most similar supported architecture is `{near}`"] if near else []),
+            "write a spec and pass it: specc compile --spec my.specc DIR (docs/families.md)",
+        ],
+    )
+
+
 def read_model_type(data: JsonObject) -> str:
-    """Return the `model_type` of a config.json, or "" if it is absent or not a string."""
-    match data.find_non_null(MODEL_TYPE_KEY):
+    """Return the `model_type` of a config.json, or "" if it is absent or not a string. The
+    config.json of a timm network needs none.
+    """
+    if data.find_non_null(MODEL_TYPE_KEY) is None and data.find_non_null(TIMM_CONFIG_KEY):
+        return TIMM_TYPE
+    return _read_text(data, MODEL_TYPE_KEY)
+
+
+def _read_text(data: JsonObject, key: str) -> str:
+    """Return the string under a key, or "" if it is absent or not a string."""
+    match data.find_non_null(key):
         case JsonMember(value=JsonScalar(value=str(text))):
             return text
     return ""
@@ -192,8 +228,17 @@ def read_config_keys(path: Path) -> frozenset[str]:
 
 def read_expected_types(path: Path) -> frozenset[str]:
     """Return the model types that a built-in spec expects, without parsing the whole spec."""
-    found = EXPECTED_TYPES.search(path.read_text(encoding="utf-8"))
-    return frozenset(a or b for a, b in TYPE_NAME.findall(found[1])) if found else frozenset()
+    return read_expected_values(path, MODEL_TYPE_KEY)
+
+
+def read_expected_values(path: Path, key: str) -> frozenset[str]:
+    """Return the values of a config key that a built-in spec expects, without parsing the whole
+    spec.
+    """
+    for found in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
+        if found[1] == key:
+            return frozenset(a or b for a, b in TYPE_NAME.findall(found[2])) - {"none"}
+    return frozenset()
 
 
 def read_architectures(data: JsonObject) -> list[str]:

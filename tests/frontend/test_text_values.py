@@ -50,6 +50,15 @@ def test_braces_without_a_name_are_literal(tmp_path: Path) -> None:
     assert graph_of(tmp_path, 'return named(x, name="{}")', items=items).outputs
 
 
+def test_a_string_may_contain_a_string(tmp_path: Path) -> None:
+    for text, size in (("vit_tiny_patch16", 3), ("vit_base_patch16", 5), ("tiny", 5)):
+        body = f'return linear(x, out=3 if "_tiny_" in "{text}" else 5) @ a'
+        graph = graph_of(tmp_path, body, results="float[batch, n, _]")
+        assert next(iter(graph.outputs.values())).shape[-1] == size
+    assert code_of(tmp_path, 'return x if 1 in "text" else -x') == "E0206"
+    assert code_of(tmp_path, 'return x if "a" in 3 else -x') == "E0206"
+
+
 CHOICE = """
 block turned(x: float[b, n, d], way: choice(left | right)) -> float[b, n, d] { return x if way == left else -x }
 """

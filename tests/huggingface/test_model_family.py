@@ -78,6 +78,34 @@ def test_listed_spec_reads_the_model_type(tmp_path: Path) -> None:
         assert find_spec_for_checkpoint(str(tmp_path)) == listed[kind]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "spec"),
+    [
+        ("vit_tiny_patch16_224", "timm_vit"),
+        ("resnet34", "timm_resnet"),
+        ("convnext_base", "timm_convnext"),
+    ],
+)
+@pytest.mark.parametrize("keys", [{"model_type": "timm_wrapper"}, {"pretrained_cfg": {"tag": "a"}}])
+def test_architecture_of_timm_selects_the_spec(
+    architecture: str, spec: str, keys: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**keys, "architecture": architecture}))
+    assert find_spec_for_checkpoint(str(tmp_path)) == spec
+    assert elaborate_spec(open_spec(str(tmp_path))).graph.outputs["logits"].shape[1] == 1000
+
+
+@pytest.mark.parametrize("architecture", ["resnet50d", "vit_base_patch16_clip_224", None, 3])
+def test_unsupported_architectures_of_timm(architecture: object, tmp_path: Path) -> None:
+    config = {"model_type": "timm_wrapper", "architecture": architecture}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    name = architecture if isinstance(architecture, str) else ""
+    with pytest.raises(Failed, match=f"E0419.*unsupported timm architecture `{name}`") as failed:
+        find_spec_for_checkpoint(str(tmp_path))
+    near = {"resnet50d": "resnet50"}.get(name)
+    assert (near is None) or any(f"`{near}`" in text for text in failed.value.diagnostics[0].helps)
+
+
 @pytest.mark.parametrize("kind", UNSUPPORTED_TYPES)
 def test_unsupported_model_types(kind: str, tmp_path: Path) -> None:
     assert kind not in map_supported_model_types()

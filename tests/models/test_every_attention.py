@@ -21,8 +21,13 @@ from specc.runtime.attention_weights import (
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
-NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "mamba",
-        "rnn_encdec", "rwkv", "seq2seq", "linear_attention_lm", "xor"}  # fmt: skip
+NONE = {
+    "autoencoder", "bilstm_tagger", "bit", "conv_lm", "convnext", "dinov3_convnext", "efficientnet", "elman",
+    "encodec", "feedforward", "fnet", "focalnet", "glimpses", "gru_lm", "jordan", "linear_attention_lm",
+    "lstm_lm", "mamba", "mamba2", "mobilenet_v1", "mobilenet_v2", "patchtsmixer", "poolformer",
+    "recurrent_gemma", "regnet", "resnet", "rnn_encdec", "rwkv", "seq2seq", "timm_convnext", "timm_resnet",
+    "xor",
+}  # fmt: skip
 """Specs without an attention that has weights."""
 
 

@@ -41,6 +41,13 @@ OF_OTHER_SPECS = {
         )
     },
     ("encodec", "dilation_growth"): "a second residual layer reads it",
+    **dict.fromkeys(
+        (
+            ("timm_convnext", "architecture"), ("timm_convnext", "first_width"), ("timm_resnet", "architecture"),
+            ("timm_vit", "architecture"), ("timm_vit", "size"),
+        ),
+        "it determines sizes, which the small config sets",
+    ),
     ("t5", "local_radius"): "LongT5 reads it",
     ("t5", "global_block"): "LongT5 reads it",
     ("musicgen", "text.local_radius"): "LongT5 reads it",

@@ -73,6 +73,14 @@ def make_vision_case(
     return RecordedCase(case=case)
 
 
+def make_timm_case(architecture: str, size: int, **model_args: Any) -> RecordedCase:
+    """Return the case of a network of timm; only recording it needs timm."""
+    return make_vision_case(
+        "TimmWrapper", size=size, architecture=architecture, model_args=model_args, num_labels=3,
+        pretrained_cfg={"input_size": [3, size, size]},
+    )  # fmt: skip
+
+
 def add_point_labels(samples: Samples) -> Samples:
     """Set the labels of two points: one on the object and one off it."""
     for row in samples.rows:
@@ -224,6 +232,11 @@ DONUT_SIZES: dict[str, Any] = {
     "decoder_start_token_id": 3, "pad_token_id": 0, "eos_token_id": 2,
 }  # fmt: skip
 VISION = {
+    "timm_vit": make_timm_case(
+        "deit_tiny_distilled_patch16_224", 32, embed_dim=8, depth=1, num_heads=2, img_size=32
+    ),
+    "timm_resnet": make_timm_case("resnet18", 32, layers=[1, 1, 1, 1], channels=[4, 4, 6, 8]),
+    "timm_convnext": make_timm_case("convnext_tiny", 32, depths=[1, 1, 1, 1], dims=[4, 4, 6, 8]),
     "vit": make_vision_case("ViT", **VISION_SIZES),
     "deit": make_vision_case("DeiT", **VISION_SIZES),
     "beit": make_vision_case("Beit", use_relative_position_bias=True, **VISION_SIZES),

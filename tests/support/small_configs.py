@@ -725,6 +725,11 @@ FAMILIES: dict[str, dict[str, object]] = {
         "num_conv_pos_embeddings": 4,
         "pos_conv_groups": 2,
     },
+    "timm_vit": {"d": 8, "heads": 2, "layers": 2, "patch": 8, "image": 16, "classes": 5},
+    "timm_resnet": {"depths": [1, 2, 1, 1], "channels": [4, 4, 8, 8], "classes": 5}
+    | {"input_size": [3, 64, 64]},
+    "timm_convnext": {"depths": [1, 2, 1, 1], "widths": [4, 6, 8, 10], "classes": 5}
+    | {"input_size": [3, 64, 64]},
     "musicgen_decoder": MUSICGEN_SIZES,
     "musicgen": {
         **{f"decoder.{k}": v for k, v in MUSICGEN_SIZES.items()},
