@@ -75,7 +75,7 @@ def compute_half_min_normal() -> float:
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Flush denormals on this thread inside the context."""
+    """A context manager that flushes denormals on the current thread."""
     if (mode := get_float_mode()) is None:
         yield
         return

@@ -245,8 +245,8 @@ def can_report_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """Silence startup messages of a GPU provider, and preload NVIDIA's libraries from Python
-    packages.
+    """A context manager that silences the startup messages of a GPU provider. It also preloads
+    NVIDIA's libraries from Python packages.
     """
     if provider == "cpu":
         yield

@@ -93,7 +93,7 @@ class OrtModel:
 
     @contextmanager
     def guard_run(self) -> Iterator[None]:
-        """Inside the context, flush denormals and convert exceptions of a run to E0924."""
+        """A context manager that flushes denormals and converts exceptions of a run to E0924."""
         try:
             with flush_denormals():
                 yield

@@ -98,10 +98,10 @@ UNSUPPORTED_CODEBOOK_SETTINGS = (
 def find_codebook_error(
     settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
-    """Return the error for settings that do not suit the number of tokens per step: E0732 for a
-    delay pattern of another length, E0733 for a setting that needs one sequence of tokens.
-    `codebooks` is 0 if each step has one token without a codebook axis. `strategy` is a name or
-    plain data.
+    """Return the error for settings that are invalid for this number of codebooks: E0732 if the
+    delay pattern does not have one delay per codebook, E0733 for a setting that requires a single
+    codebook. `codebooks` is 0 if the generated input has no codebook axis. `strategy` is a name or
+    a mapping.
     """
     span_by_name = spans or {}
     delays = settings.get("delay_pattern") or ()

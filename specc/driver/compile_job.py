@@ -125,9 +125,9 @@ class CompileJob:
 
 @contextmanager
 def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
-    """Elaborate the spec, choose the target, open the weights and build the preprocessing config. A
-    context; weight files are closed on exit. Raise Failed with the diagnostics of the first failing
-    stage.
+    """A context manager that elaborates the spec, chooses the target, opens the weights and builds
+    the preprocessing config. Weight files are closed on exit. Raise Failed with the diagnostics of
+    the first failing stage.
     """
     weights = options.weights or spec.checkpoint
     directories = reading_section.find_tokenizer_directories(weights, spec.config_file)

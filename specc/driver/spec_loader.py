@@ -246,8 +246,8 @@ def _choose_default_graph(spec: LoadedSpec) -> str:
 
 @dataclass
 class SpecCheckResult:
-    """The result of `check_spec`: the trials with symbolic sizes, and the model with the config
-    values if all of them are known.
+    """The result of `check_spec`: the symbolic trials, and the model with the config values if all
+    of them are known.
     """
 
     trials: list[SymbolicTrial]
@@ -286,7 +286,7 @@ class SpecCheckResult:
 
 
 def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
-    """Check a spec with symbolic sizes, then with its config values if the config is complete."""
+    """Check a spec with symbolic dimensions, then with the config values if all are known."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
     # checks the values of `quantize` entries; patterns can be checked only with a complete config
@@ -311,7 +311,7 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
-    """Elaborate the spec with symbolic sizes and return the trials."""
+    """Elaborate the spec with symbolic dimensions and return the trials."""
     has_file = spec.reader.config_file is not None
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 

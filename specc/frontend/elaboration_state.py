@@ -252,7 +252,7 @@ RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("notes", def
 
 @contextmanager
 def record_elaboration(*, symbolic: bool) -> Iterator[None]:
-    """Record one elaboration of a spec, if values are being recorded."""
+    """A context manager that records one elaboration of a spec, if values are being recorded."""
     notes = RECORDED_VALUES.get()
     if notes is None:
         yield

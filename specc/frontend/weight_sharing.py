@@ -172,7 +172,7 @@ class WeightSharing:
 
     @contextmanager
     def push_call(self, source: CallPathSource, scope: str = "") -> Iterator[None]:
-        """Add a call or loop iteration to the call path for the duration of a `with` block."""
+        """A context manager that adds a call or loop iteration to the call path."""
         outer_path, rule_count = self.call_path, len(self._rules)
         self.call_path = (*outer_path, CallPathElement(source, scope))
         try:
@@ -192,7 +192,7 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """A context in which the call path is that of the definition."""
+        """A context manager that sets the call path to that of a definition."""
         before = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallPathElement(definition, path[-1].scope))

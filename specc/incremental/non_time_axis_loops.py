@@ -130,7 +130,7 @@ class _ClosedBody:
 
     @classmethod
     def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
-        """Create the closed form of the body of `loop`."""
+        """Map the values of the (open) body of `loop` to those of its closed body."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.body_inputs}
         captures = op.map_captures(loop.node.args).items()
@@ -182,7 +182,8 @@ def build_loop_step(
         inner, loop, loop.get_output_positions(results, outer.plan.needs), len(given.scanned)
     )
     declared = inner.states.states
-    # The states of a body value in all iterations are stacked in one tensor of the outer graph.
+    # The states of a body value in all iterations are stacked along a new axis of a tensor in the
+    # outer graph.
     past = [
         outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, given.scanned[0]))
         for s in declared

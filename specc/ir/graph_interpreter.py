@@ -1,5 +1,5 @@
 """Functions that the graph interpreters share: bind inputs, evaluate nodes, and evaluate symbolic
-sizes, slices and windows at run time.
+dimensions, slices and windows at run time.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -145,7 +145,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """Evaluate a symbolic size. Raise E0912 if it is undefined for these inputs."""
+    """Evaluate a symbolic dimension. Raise E0912 if its size is undefined for these inputs."""
     try:
         return dim.evaluate(lengths)
     except DimError as error:

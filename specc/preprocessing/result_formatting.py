@@ -1,4 +1,4 @@
-"""Format outputs as text lines and images: labels, numbers, decoded text, detected objects."""
+"""Format outputs as lines and images: labels, numbers, decoded text, detected objects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -387,7 +387,7 @@ def _load_tokenizer(text: str) -> Tokenizer:
 
 @contextmanager
 def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Convert errors of the library to diagnostics; a Rust panic is not an `Exception`."""
+    """A context manager that converts library errors, including Rust panics, to diagnostics."""
     try:
         with discard_native_stderr():
             yield

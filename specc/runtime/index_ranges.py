@@ -60,7 +60,9 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (a constant or a symbolic size) that all elements equal, or None."""
+    """Return the integer (a constant or the size of a dimension) that all elements equal, or
+    None.
+    """
     seen = skip_views(value, ops.Cast)
     if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
         return seen.node.op.length.evaluate(sizes)

@@ -99,10 +99,11 @@ class HalfRoundingErrors:
     def explain_result(self, name: str, result: Array) -> str:
         """Return "" if rounding explains the difference of a result, and a note otherwise.
 
-        The errors of a few positions are much larger than those of the others: a router chooses
-        another expert, or a norm divides by a value close to zero. Rounding decides which positions
-        these are, so differences and changes are compared by rank: rounding explains the k-th
-        largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest change.
+        The errors of a few positions are much larger than those of the others: a router selects a
+        different expert, or a norm divides by a value close to zero. Rounding decides which
+        positions these are, so differences and changes are compared by rank: rounding explains the
+        k-th largest difference if it is at most `MAX_EXPLAINED_RATIO` times the k-th largest
+        change.
         """
         if result.shape != self.expected[name].shape:
             return "rounding does not change shapes"

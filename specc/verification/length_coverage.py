@@ -41,7 +41,7 @@ _POSITION_KEEPING_OPS = (
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
     """The smallest axis size at which a constant in a mask has an effect; `stride` is the number of
-    positions per mask position.
+    positions of the axis per position of the mask.
     """
 
     length: int
@@ -98,7 +98,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, for each symbol of a dimension, its value above which the dimension exceeds
+    """Return, for each symbol in a dimension, its value above which the dimension exceeds
     `number`.
     """
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}

@@ -162,7 +162,7 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
 
 
 def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
-    """Return the names of the batch counts next to the running means."""
+    """Return the names of `num_batches_tracked` tensors, one per `running_mean` that is used."""
     means = {n for n in used_names if n.endswith("running_mean")}
     return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
 

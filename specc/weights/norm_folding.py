@@ -116,8 +116,8 @@ class RangeCheckedWeights(ParameterOverrides):
         return found
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as bytes. Raise E0517 if a value is out of the range of the compute
-        dtype, and the errors of `values`.
+        """Yield the bytes of a weight. Raise E0517 if a value is out of the range of the compute
+        dtype, or an error of the underlying weights.
         """
         narrow = self.compute_dtype_limits.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):

@@ -165,7 +165,7 @@ def _emit_short_operand(
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
-    """Emit nodes inside the context under `BLOCKS_SCOPE` instead of the scope of the layer."""
+    """A context manager that emits nodes under `BLOCKS_SCOPE` instead of the scope of the layer."""
     site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
@@ -212,7 +212,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """Treat the dimensions `lengths` as nonzero inside the context."""
+    """A context manager in which the sizes of the dimensions `lengths` are known to be nonzero."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -223,7 +223,7 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """Bind the dimension `length` to the nonzero size `count`, i64[], inside the context."""
+    """A context manager in which the dimension `length` has the nonzero size `count`, i64[]."""
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -323,7 +323,7 @@ def _emit_key_span(
 
 @contextmanager
 def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
-    """Bind the number of keys of a block, which is nonzero, inside the context."""
+    """A context manager in which the number of keys of a block has a known, nonzero value."""
     if keys.length != BLOCK_KEYS_DIM:
         with set_lengths_nonempty(g, queries.length, keys.length):
             yield

@@ -245,7 +245,8 @@ def find_packed_heads(g: Emitter, parts: AttentionOperands) -> tuple[str, str, s
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit mask and bias as one tensor `[…, q, k]`. Return None if no key is masked and there is no
+    """Emit the mask input `[…, q, k]` of an attention: the bias with -inf at masked keys, or only
+    the mask or the bias if the other is absent. Return None if no key is masked and there is no
     bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask

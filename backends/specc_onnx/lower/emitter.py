@@ -247,7 +247,7 @@ class Emitter:
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes. If `is_isolated`, it reuses no outer nodes."""
+        """Open a subgraph for emitted nodes. If `is_isolated`, it reuses no nodes outside it."""
         site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
         self.bodies.open_bodies.append(body)
         if is_isolated:
@@ -260,7 +260,7 @@ class Emitter:
 
     @contextmanager
     def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
-        """Lower a separate graph, with its own `lengths`, into the innermost body."""
+        """Lower a separate graph, with its own `lengths`, into the innermost subgraph."""
         outer_lengths, outer_root = self.lengths, self.bodies.root_index
         self.lengths, self.bodies.root_index = lengths, len(self.bodies.open_bodies) - 1
         try:
@@ -270,8 +270,8 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit nodes into an enclosing body: the one in which dynamic dimensions are computed, or
-        the main graph if `level` is 0.
+        """Emit nodes into an enclosing subgraph: the one in which dynamic dimension sizes are
+        computed, or the main graph if `level` is 0.
         """
         bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index
         self.bodies.open_bodies, self.site, self.bodies.isolated_index = (

@@ -271,8 +271,8 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
-    padded time steps are zeros, which do not affect the scale.
+    """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes the inputs of all time steps with
+    one scale; padded time steps are zeros, which do not affect the scale.
     """
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")

@@ -221,8 +221,8 @@ def _check_equal_length(name: str, axis: int, text: str, known: int | None, leng
 
 
 def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
-    """Solve a formula for its only unknown symbol and add the symbol's size to `lengths`: if `new`
-    is 5 and `new + past` is 5, `past` is 0.
+    """Solve a formula for its only symbolic dimension of unknown size, and add the size to
+    `lengths`: if `new` is 5 and `new + past` is 5, `past` is 0.
     """
     unknown = _collect_formula_symbols(text) - lengths.keys()
     if len(unknown) != 1:

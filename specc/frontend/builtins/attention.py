@@ -316,8 +316,8 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Replace a shape mismatch by E0607, which states the query and key dimensions, if these
-    differ.
+    """A context manager that replaces a shape mismatch by E0607 if the query and key dimensions
+    differ; the message states both.
     """
     try:
         yield

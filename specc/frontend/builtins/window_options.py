@@ -193,7 +193,7 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
 def _resolve_padding(
     site: CallSite, padding: PaddingOption, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
-    """Return the number of zeros at the start and at the end, per axis."""
+    """Return the padding at the start and at the end, per axis."""
     if isinstance(padding, str):
         return _resolve_padding_mode(site, padding, window)
     axes = len(window.kernel)

@@ -279,7 +279,7 @@ class MixtureOfExperts(
 
     @property
     def token_count_symbol(self) -> str:
-        """The symbol of the number of tokens routed to an expert."""
+        """The symbolic dimension that stands for the number of tokens routed to an expert."""
         name = self.get_body_inputs()[0].shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")

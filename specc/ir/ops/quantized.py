@@ -87,8 +87,8 @@ class QuantizedLstm(
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
     is_heavy=True,
 ):
-    """LSTM with quantized weights, `[in, gates]`: all hidden states, the final one, and the final
-    cell.
+    """LSTM with quantized weights, `[in, gates]`: results are all hidden states, the final hidden
+    state and the final cell state.
 
     The equations are those of `lstm`. Inputs are quantized per tensor, as in `quantized_linear`
     with `tensor`, with one scale for all valid positions of the batch. In each iteration the hidden
