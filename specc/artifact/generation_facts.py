@@ -369,9 +369,9 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
         limit, rows = max_lengths.get(symbol), min_lengths.get(symbol, 0)
         reasons = []
         if symbol in graph.min_lengths:
-            reasons.append(f"`dims` promises {symbol} >= {graph.min_lengths[symbol]}")
+            reasons.append(f"the spec declares `{symbol} >= {graph.min_lengths[symbol]}`")
         if rows:
-            reasons.append(f"positions are read that exist for {symbol} >= {rows}")
+            reasons.append(f"an operation needs `{symbol} >= {rows}`")
         if limit:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(

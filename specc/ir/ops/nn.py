@@ -123,8 +123,9 @@ class Attend(
     softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v` (arXiv:1706.03762, eq. 1).
     Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
     arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes `cap · tanh(s / cap)`
-    before the bias (arXiv:2408.00118). An attention sink is one more score per head without a
-    value. Without a mask, no key is masked. The output of a query without visible keys is zeros.
+    before the bias (arXiv:2408.00118). An attention sink is an additional score per head
+    that has no value. Without a mask, no key is masked. The output of a query without visible
+    keys is zeros.
     """
 
     scale: float
