@@ -57,7 +57,7 @@ class _BatchAxis:
         return bool(length.symbols() & self.dependent_symbols)
 
     def is_multiple_of_batch(self, length: Dim) -> bool:
-        """Return True if a size expression is an integer multiple of the batch size."""
+        """Return True if a dimension is an integer multiple of the batch size."""
         try:
             size = divide_dims_exactly(length, self.length)
         except DimError:

@@ -376,7 +376,7 @@ def build_cache_outputs(
 def copy_other_outputs(
     copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
-    """Return the other outputs, such as taps, which programs ignore if they do not expect them."""
+    """Return the outputs of `step` except `source` and the next states, e.g. taps."""
     inside = {source, *(s.next_output for s in derived.states)}
     return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 

@@ -58,7 +58,7 @@ class StepBudget:
         return self.spent + count <= MAX_STEPS
 
     def check_estimate(self, count: int, span: Span | None) -> None:
-        """Raise E0223 if the estimated steps exceed the limit."""
+        """Raise E0223 if the estimated number of elaboration steps exceeds the limit."""
         if not self.has_steps_left(count):
             self.consume_steps(count, span, "this exceeds the limit")
 

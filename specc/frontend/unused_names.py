@@ -229,7 +229,9 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
-        """Suggest to read a value instead of its first operand, if later statements read that."""
+        """Return a suggestion to read a value instead of its first operand, or "" unless later
+        statements read the operand.
+        """
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))

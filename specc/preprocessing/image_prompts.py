@@ -230,7 +230,7 @@ def find_prompt_inputs(
 
 
 def find_image_input(graph: Graph, preprocessing: PreprocessingConfig) -> str:
-    """Return the input that takes images. Raise E0910 if there is none."""
+    """Return the name of the image input. Raise E0910 if there is none."""
     for name, record in preprocessing.inputs:
         if isinstance(record, ImageConfig) and name in graph.inputs:
             return name

@@ -183,7 +183,9 @@ class _ExecutionCounter:
         return total
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a constant i64[size] of zeros with a 1 at `index`; return its name."""
+        """Add a one-hot constant i64[size] with a 1 at `index` (all zeros for None); return its
+        name.
+        """
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1

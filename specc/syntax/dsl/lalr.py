@@ -184,7 +184,7 @@ class LalrParser:
     is_stopped: bool = False
 
     def parse(self) -> object:
-        """Return the value of the start symbol, or None after errors."""
+        """Parse all tokens. Return the value of the start symbol, or None after errors."""
         self.states = [self.table.start_states[self.start]]
         end = self.table.end_terminals[self.start]
         restart_points = set(self.restart_points)
