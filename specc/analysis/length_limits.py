@@ -225,8 +225,8 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if `length` is negative when its only symbolic dimension is `count`; return False
-    if it has several.
+    """Return True if `symbol` is the only symbolic dimension of `length`, and `length` is negative
+    if its size is `count`.
     """
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 

@@ -135,9 +135,7 @@ class UsedSpec:
 
     @property
     def field(self) -> ast.Field:
-        """The choice between the alternatives as a config field; its default is the first
-        alternative.
-        """
+        """The config field that selects one of the alternative specs; its default is the first."""
         kind = ast.TypeName(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)

@@ -369,7 +369,7 @@ def _follow_advice(
 
 
 def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment in a line of help. `is_addition` is False if
+    """Yield (code, is_addition) for each code fragment in a help text. `is_addition` is False if
     the code replaces existing text.
     """
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)

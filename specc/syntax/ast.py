@@ -580,7 +580,7 @@ class Generate(CommentedBlock):
 
 @node
 class Stream(CommentedNode):
-    """`stream logits of sound`: a result that is computed while the input arrives in chunks."""
+    """A `stream` section, `stream logits of audio`: an output computed from chunks of an input."""
 
     source: str
     input_name: str

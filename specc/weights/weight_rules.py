@@ -55,7 +55,7 @@ class LoadRule:
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRule:
-    """The rule `ignore pattern`."""
+    """`ignore pattern`: matching tensors of the checkpoint may remain unused."""
 
     pattern: str
     span: Span | None = None

@@ -153,7 +153,9 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the inputs of the spec that the graphs or the used input defaults depend on."""
+        """Return the spec inputs that the graphs read, also to compute the default of another
+        input.
+        """
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }

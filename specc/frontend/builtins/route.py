@@ -236,9 +236,9 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """Return the symbolic dimensions of the file, as they apply inside the expert. With them, a
-    block declared for `x: float[batch, seq, d]` also accepts the tokens that are routed to an
-    expert.
+    """Map each symbolic dimension of the spec to its size inside an expert: the sequence dimension
+    of `x` becomes `length`, the number of routed tokens, and its batch dimensions become 1. With
+    them, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
     """
     renamed: dict[str, Dim] = {}
     for name in site.env.module.dims:

@@ -226,7 +226,7 @@ class LalrParser:
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last_token - entry.first_token < dsl_lexer.MAX_EXPRESSION_TOKENS:
-                # two thirds of the reductions use unit rules; a chain of them is one step
+                # two thirds of the reductions are unit productions; a chain of them is one lookup
                 self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
                 return
             self.states.pop()

@@ -178,7 +178,7 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
-    """Convert an entry of `reading` to a YAML pair."""
+    """Convert an entry of the `reading` section to a YAML key-value pair."""
     name = f"show {entry.name}" if isinstance(entry, ast.OutputPostprocessing) else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.comments)
 

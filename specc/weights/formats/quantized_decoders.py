@@ -132,7 +132,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 
 
 def read_scales(stored: Array) -> Array:
-    """Return scales as float32; bytes are exponents (E8M0)."""
+    """Return scales as float32; uint8 scales are decoded as E8M0 exponents."""
     if stored.dtype == np.uint8:
         with np.errstate(over="ignore"):  # overflow is reported by the check for finite values
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
