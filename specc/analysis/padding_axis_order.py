@@ -69,7 +69,7 @@ def find_rolled_axes(
     }
 
 
-def find_exposed_roll(
+def find_order_dependent_roll(
     node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,

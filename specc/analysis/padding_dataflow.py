@@ -10,7 +10,7 @@ from specc.analysis.padding_axis_lengths import (
     find_padding_offsets,
 )
 from specc.analysis.padding_axis_order import (
-    find_exposed_roll,
+    find_order_dependent_roll,
     find_reversed_axes,
     find_rolled_axes,
     find_sort_index_operands,
@@ -303,7 +303,7 @@ class PaddingDataflow:
             if facts.padding_source:
                 return facts.padding_source
         reads = (k for k in find_dependences(node) if self.is_reading_padded_axis(node, k))
-        return find_exposed_roll(node, operand_facts, reads)
+        return find_order_dependent_roll(node, operand_facts, reads)
 
     def _is_counted(
         self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]

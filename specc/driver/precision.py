@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
-from specc.ir.ops.quantized import NormFold, QuantizationPlan, StoredCodes, WeightLayout
+from specc.ir.ops.quantized import NormFold, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
 from specc.transforms.graph_quantization import find_underlying_weight
@@ -131,7 +131,7 @@ def plan_quantization(
 
 
 def plan_stored_codes(
-    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, StoredCodes]
+    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, PackedWeightFormat]
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
     return choose_weight_formats(

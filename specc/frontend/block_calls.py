@@ -24,7 +24,7 @@ from specc.frontend.elaboration_context import (
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch
 from specc.frontend.foreign_names import raise_unknown_option
-from specc.frontend.name_lookup import evaluate_as_type
+from specc.frontend.name_lookup import evaluate_with_expected_type
 from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import (
     POISON,
@@ -289,7 +289,7 @@ def _evaluate_argument(
         expr = select_branch(context, expr, caller)  # `half if old else interleaved`
     if isinstance(expr, ast.Name) and expr.path in words and expr.path not in caller.names:
         return ChoiceValue(expr.path, words)
-    return take_first_result(evaluate_as_type(context, param.type, expr, caller))
+    return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
 
 
 def _bind_parameter(

@@ -14,7 +14,7 @@ from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.elaboration_context import Context, Env, ErrorScope, SpecModule
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
-from specc.frontend.name_lookup import evaluate_as_type, resolve_name
+from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
@@ -301,7 +301,7 @@ def _convert_to_field_type(
             # raises E0203 with the allowed values
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
-        value = take_first_result(evaluate_as_type(context, entry.type, expr, env))
+        value = take_first_result(evaluate_with_expected_type(context, entry.type, expr, env))
     except Failed as failed:
         if isinstance(expr, ast.Name):
             _explain_unknown_name(context, failed, entry, expr, env)

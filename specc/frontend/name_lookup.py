@@ -306,7 +306,9 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
     raise_error("E0204", title, name.span, label, helps=helps)
 
 
-def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: Env) -> EvalResult:
+def evaluate_with_expected_type(
+    context: Context, type: ast.TypeName, expr: ast.Expr, env: Env
+) -> EvalResult:
     """Evaluate an expression where a value of a declared type is expected."""
     if type.name == "normalizer":
         return evaluate_normalizer(context, expr, env)

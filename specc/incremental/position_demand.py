@@ -169,7 +169,7 @@ def compute_node_demand(
         requested_positions = _get_operand_demand(
             node, link, made, given, fold, context.flow.time_axis
         )
-        if _demands_all_positions(context, link, requested_positions):
+        if _needs_all_positions(context, link, requested_positions):
             requested_positions = inf
         rows[name] = max(rows[name], round_up_to_chunks(requested_positions, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
@@ -179,7 +179,7 @@ def compute_node_demand(
     return Demand(rows, operands, made)
 
 
-def _demands_all_positions(
+def _needs_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
     """Return True if a step also caches positions outside the attention window."""

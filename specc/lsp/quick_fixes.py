@@ -364,11 +364,11 @@ def _follow_advice(
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
             yield from propose_insertions(analysis, spans[:1], word, is_addition=False)
-    for piece, added in _iterate_advice_parts(advice, is_parsed=analysis.spec is not None):
+    for piece, added in _iterate_help_fragments(advice, is_parsed=analysis.spec is not None):
         yield from propose_insertions(analysis, spans, piece, is_addition=added)
 
 
-def _iterate_advice_parts(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
+def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
     """Yield (code, is_addition) for each code fragment in a help text. `is_addition` is False if
     the code replaces existing text.
     """

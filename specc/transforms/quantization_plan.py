@@ -15,8 +15,8 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import (
     ActivationRoundingMode,
+    PackedWeightFormat,
     QuantizationFormat,
-    StoredCodes,
     WeightLayout,
 )
 from specc.transforms.graph_quantization import (
@@ -54,7 +54,7 @@ class QuantizationOptions:
     group_size: int = DEFAULT_GROUP_SIZE
     lm_head_kind: QuantizationKind | Literal["none", ""] = ""
     quantizes_all: bool = False
-    stored_codes: Mapping[str, StoredCodes] = field(default_factory=dict)
+    stored_codes: Mapping[str, PackedWeightFormat] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str | None, ...]:

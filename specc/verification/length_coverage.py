@@ -121,7 +121,7 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
     return 1
 
 
-COUNT_SHARE = 4
+POSITIONS_PER_COUNT = 4
 """The assumed minimum number of positions per counted position (true in a mask, or with a special
 token id).
 """
@@ -149,7 +149,7 @@ def _find_position_counts(
             return frozenset((_PositionCount(x.shape[axis]),)) if x else frozenset()
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
             length = node.get_operand().type.shape[axis]
-            return frozenset((_PositionCount(length, COUNT_SHARE),))
+            return frozenset((_PositionCount(length, POSITIONS_PER_COUNT),))
     if node.op.is_view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
     return frozenset()

@@ -11,7 +11,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, StoredCodes
+from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, PackedWeightFormat
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.formats.quantized_decoders import (
     Codes,
@@ -218,7 +218,7 @@ class _ScaleView(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_reusable_codes(values: ParameterSource) -> Mapping[str, StoredCodes]:
+def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
     """Return each parameter whose codes can be stored unchanged: 4-bit integers in groups along the
     last axis.
     """
@@ -245,7 +245,7 @@ def expose_stored_scales(values: ParameterSource) -> ParameterSource:
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
-def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None:
+def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:
     """Return the format of the stored codes of a weight, or None unless the expression only moves
     complete rows.
     """
@@ -260,7 +260,9 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None
             found = [codes for codes in each if codes is not None]
             if len(found) < len(each) or len({codes.group_size for codes in found}) != 1:
                 return None
-            return StoredCodes(found[0].group_size, any(codes.has_zero_points for codes in found))
+            return PackedWeightFormat(
+                found[0].group_size, any(codes.has_zero_points for codes in found)
+            )
         case (
             SliceExpr(x=x, axis=0)
             | SplitPartExpr(x=x, axis=0)
@@ -272,7 +274,7 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> StoredCodes | None
             return None
 
 
-def _describe_kernel_codes(layout: QuantizedLayout) -> StoredCodes | None:
+def _describe_kernel_codes(layout: QuantizedLayout) -> PackedWeightFormat | None:
     """Describe the codes with the largest group size that kernels support and that divides the
     group size of the weight; return None if there is none.
     """
@@ -280,4 +282,4 @@ def _describe_kernel_codes(layout: QuantizedLayout) -> StoredCodes | None:
     size = MAX_GROUP_SIZE if fits else 0
     while size and layout.group_size % size:
         size = size // 2 if size > MIN_GROUP_SIZE else 0
-    return StoredCodes(size, has_zero_points=not layout.is_symmetric) if size else None
+    return PackedWeightFormat(size, has_zero_points=not layout.is_symmetric) if size else None

@@ -273,7 +273,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "_count_axis_padding",
         lambda self, length: padding_dataflow.EVERY_POSITION,
     ),
-    "rolled positions are in place": (padding_dataflow, "find_exposed_roll", lambda *_: None),
+    "rolled positions are in place": (
+        padding_dataflow,
+        "find_order_dependent_roll",
+        lambda *_: None,
+    ),
     "a state stays zero with a bias": (
         padding_invariance,
         "_is_state_zero",

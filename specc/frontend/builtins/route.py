@@ -150,7 +150,7 @@ def route(
     shape = (*ones, Dim.symbol(length), x.shape[-1])
     tokens = Value(Type(x.type.dtype, shape))
     start = len(site.context.builder.nodes)
-    output = _elaborate_expert(site, to, tokens, stack, _rename_lengths_inside(site, x, length))
+    output = _elaborate_expert(site, to, tokens, stack, _map_dims_to_expert(site, x, length))
     weight_inputs = {f"own {name}": value for name, value in stack.expert_values.items()}
     body, captured = extract_body_graph(
         site.context.builder, {"rows": tokens, **weight_inputs}, {"y": output.value}, start, length
@@ -235,7 +235,7 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
     return name
 
 
-def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
+def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
     """Map each symbolic dimension of the spec to its size inside an expert: the sequence dimension
     of `x` becomes `length`, the number of routed tokens, and its batch dimensions become 1. With
     them, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.

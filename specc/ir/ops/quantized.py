@@ -270,7 +270,7 @@ class QuantizationFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCodes:
+class PackedWeightFormat:
     """The format of 4-bit codes in a checkpoint: the group size, and whether groups have zero
     points.
     """

@@ -133,7 +133,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     """Parse a call, e.g. `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
-        _report_call_keys(reader, node)
+        _report_invalid_call_keys(reader, node)
         return ast.Name("_", span=node.span)
     entry = node.entries[0]
     subject = "the name of the function"
@@ -155,7 +155,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     return ast.Call(function, args, tuple(options), weights, span=node.span)
 
 
-def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
+def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
     """Report a call whose map does not have exactly one key."""
     keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
     reader.report_error(

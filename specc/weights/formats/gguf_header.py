@@ -44,7 +44,7 @@ BLOCK_TYPES = {
     14: BlockType("q6_k", 256, 210),
     30: BlockType("bf16", 1, 2),
 }
-OTHER_TYPES = {
+UNSUPPORTED_TYPES = {
     3: "q4_1", 6: "q5_0", 7: "q5_1", 9: "q8_1", 10: "q2_k", 11: "q3_k", 15: "q8_k", 16: "iq2_xxs",
     17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs",
     24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0",
@@ -221,7 +221,7 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
 
 
 def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
-    kind = OTHER_TYPES.get(type_code, f"number {type_code}")
+    kind = UNSUPPORTED_TYPES.get(type_code, f"number {type_code}")
     raise_error(
         "E0508",
         f"specc cannot read GGUF tensors of type {kind.upper()}",
