@@ -135,9 +135,10 @@ def find_spec_for_type(data: JsonObject, model_type: str) -> str:
     known = sorted(set[str]().union(*expected.values()))
     near = find_similar_name(architecture, known)
     member = data.find_non_null(TIMM_ARCHITECTURE_KEY)
+    title = f"unsupported timm architecture `{escape_text(architecture)[:60]}`"
     raise_error(
         "E0419",
-        f"unsupported timm architecture `{escape_text(architecture)[:60]}`",
+        title if architecture else "the timm checkpoint has no `architecture` in its config.json",
         member.value.span if member else None,
         notes=[f"specs of timm networks: {', '.join(names)}"],
         helps=[

@@ -94,6 +94,10 @@ NOT_BUILT = {
 """Classes that no graph is made for, each with its reason (docs/families.md)."""
 
 
+SAVED_AS_DECODER = {("musicgen", "MusicgenForCausalLM"), ("musicgen", "MusicgenModel")}
+"""Types and classes of transformers' tables whose checkpoints have the type of the decoder."""
+
+
 def offered() -> Iterator[tuple[str, str, str]]:
     """Yield each kind of head, checkpoint type and class of transformers."""
     for kind in KINDS:
@@ -101,7 +105,8 @@ def offered() -> Iterator[tuple[str, str, str]]:
         for name in sorted(map_supported_model_types().keys() - SEEING):
             found = table.get(name, ())
             for one in [found] if isinstance(found, str) else found:
-                yield kind, name, one
+                if (name, one) not in SAVED_AS_DECODER:
+                    yield kind, name, one
 
 
 OFFERED = list(offered())
@@ -117,6 +122,8 @@ def program(spec: str) -> Program:
 def results(directory: Path, kind: str, cls: str) -> set[str]:
     """Return the results of the graph that a config.json with this type and class selects."""
     config = {"model_type": kind, "architectures": [cls]}
+    if kind == "timm_wrapper":
+        config["architecture"] = "resnet50"
     (directory / "config.json").write_text(json.dumps(config))
     opened = program(find_spec_for_checkpoint(str(directory)))
     name = find_graph_for_architecture(opened, load_config_json(str(directory)))
