@@ -122,7 +122,7 @@ def format_table(specs: Sequence[str], rows: Sequence[Row], dtypes: Sequence[str
     yield "|---" * (len(columns) + 4) + "|"
     for row in rows:
         cells = [_format_cell(row.get(column)) for column in columns]
-        nodes = Counter(provider for provider, _, _ in row.get("placement", ()))
+        nodes = Counter(provider for provider, _ in list_nodes(row))
         equal = {True: "equal", False: "**differ**", None: ""}[row.get("tokens", {}).get("equal")]
         on_cpu = nodes[CPU_PROVIDER]
         yield f"| `{row['spec']}` | {' | '.join(cells)} | {equal} | {nodes.total() - on_cpu} | {on_cpu} |"
@@ -130,7 +130,7 @@ def format_table(specs: Sequence[str], rows: Sequence[Row], dtypes: Sequence[str
     errors = [
         (row["spec"], column, row[column]["error"])
         for row in rows
-        for column in (*columns, "tokens", "all")
+        for column in (*columns, "tokens", "placement", "all")
         if "error" in row.get(column, ())
     ]
     for spec, column, message in errors:
@@ -152,12 +152,18 @@ def _format_cell(result: Mapping[str, Any] | None) -> str:
     return "**error**" if "error" in result else f"{result['difference']:.1e}"
 
 
+def list_nodes(row: Row) -> list[tuple[str, str]]:
+    """Return provider and operator of each node; none if the model could not be loaded."""
+    placement = row.get("placement", [])
+    return [] if "error" in placement else [(provider, kind) for provider, kind, _ in placement]
+
+
 def format_cpu_operators(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the table of operators that run on the CPU, by number of nodes."""
     counts = Counter(
         operator
         for row in rows
-        for provider, operator, _ in row.get("placement", ())
+        for provider, operator in list_nodes(row)
         if provider == CPU_PROVIDER
     )
     yield "| operator | nodes on the CPU |\n|---|---|"
