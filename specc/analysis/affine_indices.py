@@ -1,5 +1,5 @@
-"""Represent position ids as affine functions of query and key position, and find the offsets
-`q - k` at which comparisons of them can hold.
+"""Represent position ids as affine functions of query and key position, and solve comparisons of
+position ids for the offset `q - k`.
 
 The input is the two sides of a comparison. Each is written as `a t + b u + far + c`, where `t` is
 the query time, `u` is the key time, `far` is a sum of symbolic dimensions, and `c` lies in an
@@ -67,20 +67,20 @@ class AffineIndex:
 
     def add(self, other: "AffineIndex") -> "AffineIndex":
         """Return the sum of two affine functions."""
-        over = lcm(self.length_divisor, other.length_divisor)
+        divisor = lcm(self.length_divisor, other.length_divisor)
         return AffineIndex(
             query_slope=self.query_slope + other.query_slope,
             key_slope=self.key_slope + other.key_slope,
             min_offset=self.min_offset + other.min_offset,
             max_offset=self.max_offset + other.max_offset,
-            length_sum=self.length_sum * (over // self.length_divisor)
-            + other.length_sum * (over // other.length_divisor),
-            length_divisor=over,
+            length_sum=self.length_sum * (divisor // self.length_divisor)
+            + other.length_sum * (divisor // other.length_divisor),
+            length_divisor=divisor,
         )
 
     @property
     def constant(self) -> Fraction | None:
-        """The constant value, or None if the value varies between positions."""
+        """The constant that the function equals at all positions, or None."""
         is_constant = self.query_slope == self.key_slope == 0 and self.length_sum == 0
         return self.min_offset if is_constant and self.min_offset == self.max_offset else None
 
@@ -112,15 +112,15 @@ def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKey
     slope = difference.query_slope if qk.side == "keys" else -difference.key_slope
     if slope == 0:
         return _solve_constant_difference(difference, is_strict)
-    edge = -difference.min_offset / slope
+    bound = -difference.min_offset / slope
     if slope > 0:
-        return Interval(-inf, ceil(edge) - 1 if is_strict else floor(edge))
-    return Interval(floor(edge) + 1 if is_strict else ceil(edge), inf)
+        return Interval(-inf, ceil(bound) - 1 if is_strict else floor(bound))
+    return Interval(floor(bound) + 1 if is_strict else ceil(bound), inf)
 
 
 def _solve_constant_difference(difference: AffineIndex, is_strict: bool) -> Interval:
-    holds = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
-    return FULL_INTERVAL if holds else EMPTY_INTERVAL
+    can_hold = difference.min_offset < 0 or (difference.min_offset == 0 and not is_strict)
+    return FULL_INTERVAL if can_hold else EMPTY_INTERVAL
 
 
 def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
@@ -145,15 +145,15 @@ def find_affine_index(qk: QueryKeyTensor) -> AffineIndexSearch:
         case Node(ops.Cast(to), (Value() as x,)):
             return (yield align_operand(qk, x)) if _is_exact_cast(x.dtype, to) else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
-            inner = yield align_operand(qk, x)
-            return inner.multiply(-ONE) if inner else None
+            operand_index = yield align_operand(qk, x)
+            return operand_index.multiply(-ONE) if operand_index else None
         case Node(ops.Arith(function), (Value() as a, Value() as b)):
-            one, other = (yield align_operand(qk, a)), (yield align_operand(qk, b))
-            if one is None or other is None:
+            left, right = (yield align_operand(qk, a)), (yield align_operand(qk, b))
+            if left is None or right is None:
                 return None
-            return _combine_affine_indices(function, one, other, qk.value.dtype)
-    behind = unwrap_view(qk)
-    return (yield behind) if behind else None
+            return _combine_affine_indices(function, left, right, qk.value.dtype)
+    operand = unwrap_view(qk)
+    return (yield operand) if operand else None
 
 
 def _is_exact_cast(dtype: str, to: str) -> bool:
@@ -169,11 +169,11 @@ def _is_constant_length(length: Dim, qk: QueryKeyTensor) -> bool:
 def _match_position_id(qk: QueryKeyTensor) -> AffineIndex | None:
     """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
     # the index of a prefix position without its axis is unknown
-    before = qk.get_prefix_length(0)
-    if before is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
+    prefix_length = qk.get_prefix_length(0)
+    if prefix_length is None or (qk.query_axis, qk.key_axis) not in ((0, None), (None, 0)):
         return None
-    number = AffineIndex(query_slope=ONE) if qk.query_axis == 0 else AffineIndex(key_slope=ONE)
-    return number.add(split_length_constant(before))
+    index = AffineIndex(query_slope=ONE) if qk.query_axis == 0 else AffineIndex(key_slope=ONE)
+    return index.add(split_length_constant(prefix_length))
 
 
 def _match_constant(number: float) -> AffineIndex | None:

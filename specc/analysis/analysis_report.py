@@ -1,4 +1,4 @@
-"""Run all analyses for `specc check` and `specc explain`, including causality along each axis."""
+"""Run the static analyses of `specc check` and `specc explain`, and format their results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     if not fields:
         return AxisCausality(symbol=symbol, is_causal=None, receptive_fields={})
     live = collect_required_nodes(graph.outputs[name] for name in fields)
-    leak = next((each for each in flow.leaks if each.node in live), None)
+    leak = next((candidate for candidate in flow.leaks if candidate.node in live), None)
     if leak is not None:
         return AxisCausality(
             symbol=symbol,
@@ -78,31 +78,35 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
             reason=_format_violation_reason(graph, leak, flow),
             receptive_fields=fields,
         )
-    ahead = next((n for n, reach in fields.items() if reach.low < 0), "")
-    why = f"`{ahead}` reads later positions" if ahead else ""
-    return AxisCausality(symbol=symbol, is_causal=not ahead, reason=why, receptive_fields=fields)
+    acausal_output = next((n for n, interval in fields.items() if interval.low < 0), "")
+    reason = f"`{acausal_output}` reads later positions" if acausal_output else ""
+    return AxisCausality(
+        symbol=symbol, is_causal=not acausal_output, reason=reason, receptive_fields=fields
+    )
 
 
 def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Interval]:
-    """Compute the receptive field of each output; for attention maps, along the query axis."""
+    """Return the receptive field of each output that has a time axis. For attention maps, it is the
+    receptive field along the query axis.
+    """
     axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
-    return {name: reach[min(reach)] for name, reach in axes.items() if reach}
+    return {name: intervals[min(intervals)] for name, intervals in axes.items() if intervals}
 
 
 def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
-    """Format a causality violation, e.g. `attend` (bert.specc:88:9): the mask is not proved to
-    exclude later positions.
+    """Format a causality violation on one line, e.g. "`attend` (bert.specc:88:9): the mask is not
+    proved to exclude later positions".
     """
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the first label is at the user's call
-    place = f" ({span.caller or span})" if span else ""
-    what = describe_violation(graph, leak, flow).text
-    return f"`{format_op_name(leak.node.op)}`{place}: {what}"
+    location = f" ({span.caller or span})" if span else ""
+    description = describe_violation(graph, leak, flow).text
+    return f"`{format_op_name(leak.node.op)}`{location}: {description}"
 
 
 FINITE_VALUES_CONDITION = "if padded values are finite and cause no overflow"
-"""The assumption of the padding analysis."""
+"""The assumption under which the padding analysis holds, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,14 +150,14 @@ class AnalysisReport:
 
     def _format_causality_lines(self) -> list[str]:
         """Format the lines on causality and on the receptive field of each output."""
-        by = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
+        suffix = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
         format_field = (
             _format_receptive_field if self.chunk_size == 1 else _format_chunked_receptive_field
         )
-        reaches = self.receptive_fields.items()
+        fields = self.receptive_fields.items()
         return [
-            f"causal along {self.time_symbol}{by}",
-            *(f"  {format_field(name, reach)}" for name, reach in reaches),
+            f"causal along {self.time_symbol}{suffix}",
+            *(f"  {format_field(name, interval)}" for name, interval in fields),
             *(["  positions of a group arrive in one step (same_group)"] * self.has_groups),
         ]
 
@@ -171,29 +175,31 @@ def analyze_graph(
     are sampled. A streaming model computes `streamed_outputs` as its input arrives.
     """
     symbol = find_time_symbol(graph, time_input) if time_input else None
-    proved = _TimeAxisFacts()
+    time_facts = _TimeAxisFacts()
     if time_input is not None:
         checked_outputs = _list_checked_outputs(graph, logits_output, streamed_outputs)
-        proved = _check_time_axis(graph, time_input, checked_outputs, bool(streamed_outputs))
-        if symbol and not proved.errors:
-            proved.errors = check_default_causality(
+        time_facts = _check_time_axis(graph, time_input, checked_outputs, bool(streamed_outputs))
+        if symbol and not time_facts.errors:
+            time_facts.errors = check_default_causality(
                 graph, defaults, symbol, time_input, checked_outputs
             )
-    inside = inline_defaults(graph, defaults) if defaults else graph
-    batch = find_batch_symbol(inside)
-    mixed = check_batch_independence(inside, batch) if batch else []
+    inlined_graph = inline_defaults(graph, defaults) if defaults else graph
+    batch_symbol = find_batch_symbol(inlined_graph)
+    batch_warnings = check_batch_independence(inlined_graph, batch_symbol) if batch_symbol else []
     return AnalysisReport(
         time_symbol=symbol,
-        chunk_size=proved.chunk_size,
-        is_causal=not proved.errors if symbol else None,
-        receptive_fields=proved.receptive_fields,
-        batch_symbol=batch,
-        is_batch_independent=not mixed if batch else None,
+        chunk_size=time_facts.chunk_size,
+        is_causal=not time_facts.errors if symbol else None,
+        receptive_fields=time_facts.receptive_fields,
+        batch_symbol=batch_symbol,
+        is_batch_independent=not batch_warnings if batch_symbol else None,
         padding_masks=tuple(n for n, f in graph.input_facts.items() if f.padding_side),
         has_groups=has_groups(graph),
-        other_axes=() if proved.errors else tuple(iterate_axis_causality(graph, (symbol, batch))),
-        errors=tuple(proved.errors),
-        warnings=(*mixed, *check_padding(_inline_computed_inputs(graph, defaults))),
+        other_axes=()
+        if time_facts.errors
+        else tuple(iterate_axis_causality(graph, (symbol, batch_symbol))),
+        errors=tuple(time_facts.errors),
+        warnings=(*batch_warnings, *check_padding(_inline_computed_inputs(graph, defaults))),
     )
 
 
@@ -220,15 +226,21 @@ def _check_time_axis(
     if symbol is None:
         return _TimeAxisFacts(errors=[_make_no_time_axis_error(graph, time_input)])
     if not streamed_outputs:
-        faults = check_causality(graph, symbol, time_input, checked_outputs)
+        errors = check_causality(graph, symbol, time_input, checked_outputs)
         return _TimeAxisFacts(
-            1, faults, compute_receptive_fields(graph, trace_time_dataflow(graph, symbol))
+            1, errors, compute_receptive_fields(graph, trace_time_dataflow(graph, symbol))
         )
-    chunk = compute_chunk_size(graph, symbol, checked_outputs)
-    whole = substitute_chunked_length(graph, symbol, chunk)
-    faults = check_streaming_causality(whole, symbol, time_input, checked_outputs, chunk)
+    chunk_size = compute_chunk_size(graph, symbol, checked_outputs)
+    chunked_graph = substitute_chunked_length(graph, symbol, chunk_size)
+    errors = check_streaming_causality(
+        chunked_graph, symbol, time_input, checked_outputs, chunk_size
+    )
     return _TimeAxisFacts(
-        chunk, faults, compute_receptive_fields(whole, trace_time_dataflow(whole, symbol, chunk))
+        chunk_size,
+        errors,
+        compute_receptive_fields(
+            chunked_graph, trace_time_dataflow(chunked_graph, symbol, chunk_size)
+        ),
     )
 
 

@@ -1,8 +1,9 @@
-"""Prove that batch elements are independent.
+"""Prove that batch elements are independent, i.e. that no op mixes values of different batch
+elements.
 
-If the size of an axis is a multiple of the batch size, `batch * k`, the axis consists of *blocks*
-of `k` positions: position `r` belongs to batch element `r // k`. Inputs have k = 1. An op either
-preserves the blocks or mixes batch elements:
+An axis of size `batch * k` consists of *blocks* of `k` positions: position `r` belongs to batch
+element `r // k`. The batch axis of inputs has k = 1. An op either preserves the blocks or mixes
+batch elements:
 
     windows = merge(split(x, [n, 7]), axis=0)
                 [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
@@ -59,15 +60,15 @@ class _BatchAxis:
     def is_multiple_of_batch(self, length: Dim) -> bool:
         """Return True if a dimension is an integer multiple of the batch size."""
         try:
-            size = divide_dims_exactly(length, self.length)
+            factor = divide_dims_exactly(length, self.length)
         except DimError:
             return False
         others = self.dependent_symbols - {self.length.name}
-        return self.length.name not in size.symbols() and not length.symbols() & others
+        return self.length.name not in factor.symbols() and not length.symbols() & others
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if an input has the batch size only as the size of one separate axis, or not
-        at all.
+        """Return True if at most one axis size of an input depends on the batch size, and this axis
+        is the batch axis itself.
         """
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
@@ -75,21 +76,22 @@ class _BatchAxis:
     def iterate_mixing_nodes(
         self, graph: Graph, mixed_values: set[Value]
     ) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with the graph or loop body that contains them.
-        Nodes that only read mixed values are skipped.
+        """Yield the nodes that mix batch elements, each with the graph or loop body that contains
+        it. Nodes that read `mixed_values` are skipped, and their results are added to
+        `mixed_values`.
         """
         for node, results in graph.nodes:
             if not mixed_values.isdisjoint(node.operands):
                 mixed_values.update(results)
                 continue
-            inside = (
+            inner_node = (
                 next(self.iterate_mixing_nodes(node.op.body, set()), None)
                 if isinstance(node.op, ops.Scan)
                 else None
             )
-            if inside or self._is_mixing_elements(node, results):
+            if inner_node or self._is_mixing_elements(node, results):
                 mixed_values.update(results)
-                yield inside or (graph, node)
+                yield inner_node or (graph, node)
 
     def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node passes values from one batch element to a different batch element,
@@ -125,17 +127,21 @@ class _BatchAxis:
         """Return True if a node reads several positions along the batch axis, or if its result has
         a batch axis that no operand has.
         """
-        made = {
+        batch_axes = {
             (r, n)
             for r, v in enumerate(results)
             for n, d in enumerate(v.shape)
             if self.is_batch_dependent(d)
         }
-        for link in find_dependences(node, results):
-            if not self.is_batch_dependent(get_read_length(node, link)):
+        for dependence in find_dependences(node, results):
+            if not self.is_batch_dependent(get_read_length(node, dependence)):
                 continue
-            to = link.result, link.result_axis
-            if link.kind != "same" or link.offsets != SAME_POSITION or to not in made:
+            result_axis = dependence.result, dependence.result_axis
+            if (
+                dependence.kind != "same"
+                or dependence.offsets != SAME_POSITION
+                or result_axis not in batch_axes
+            ):
                 return True
         return False
 
@@ -151,8 +157,10 @@ class _BatchAxis:
         keep = op.split_operands(node.args).keep
         if keep is None or not self.is_batch_dependent(keep.shape[0]):
             return False
-        first = [r.shape[n >= op.carry_count and op.axis == 0] for n, r in enumerate(results)]
-        return any(d != keep.shape[0] for d in first)
+        first_lengths = [
+            r.shape[n >= op.carry_count and op.axis == 0] for n, r in enumerate(results)
+        ]
+        return any(d != keep.shape[0] for d in first_lengths)
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
@@ -161,28 +169,29 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     """
     if op.end_condition_index == -1:
         return True
-    starts = op.split_body_inputs().initial_carries
-    end_condition = starts[op.end_condition_index]
-    carried = zip(op.get_next_carries(), starts, strict=True)
-    outside = op.map_captures(node.args)
-    ended = op.get_scan_outputs()[: len(op.get_scan_outputs()) - op.unfrozen_output_count]
-    empty = [_find_finished_value(value, end_condition) for value in ended]
+    initial_carries = op.split_body_inputs().initial_carries
+    end_condition = initial_carries[op.end_condition_index]
+    carried = zip(op.get_next_carries(), initial_carries, strict=True)
+    outer_values = op.map_captures(node.args)
+    frozen_outputs = op.get_scan_outputs()[: len(op.get_scan_outputs()) - op.unfrozen_output_count]
+    finished_outputs = [_find_finished_value(value, end_condition) for value in frozen_outputs]
     return all(
-        _find_finished_value(after, end_condition) is before for after, before in carried
+        _find_finished_value(next_carry, end_condition) is carry for next_carry, carry in carried
     ) and all(
-        value is not None and is_zero_everywhere(outside.get(value, value)) for value in empty
+        value is not None and is_zero_everywhere(outer_values.get(value, value))
+        for value in finished_outputs
     )
 
 
 def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
-    """Return the value that an elementwise `where` selects where `end_condition` is true,
-    or None.
+    """Return the operand that `value`, an elementwise `where`, selects where `end_condition` is
+    true. Return None for other values.
     """
     match value.node:
-        case Node(ops.Where(), (Value() as mask, yes, _)):
+        case Node(ops.Where(), (Value() as mask, true_branch, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):
                 mask = mask.node.get_operand()
-            return yes if mask is end_condition else None
+            return true_branch if mask is end_condition else None
     return None
 
 

@@ -1,8 +1,8 @@
 """Prove that a model is causal: no op and no input default makes a position depend on a later
 position.
 
-The input is a graph, its input with the time axis, and the requested outputs. The result is empty
-if a decode step can be derived; otherwise, it is one error per op that violates causality.
+The input is a graph, its input with the time axis, and the requested outputs. The result is a list
+of errors, one per op that violates causality. If it is empty, a decode step can be derived.
 
 The proof is local: each op on which the outputs depend must be causal by itself, because during
 generation, position t + 1 of an intermediate value does not exist yet. Therefore, the reported op
@@ -54,31 +54,31 @@ from specc.ir.op import Op
 def check_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
-    """Return the reasons why `outputs` cannot be generated along the time axis of the input
-    `time_input`: the axis with the symbolic dimension `symbol`, which has `chunk_size` positions
-    per step.
+    """Return the errors E0711 to E0717 for ops that prevent generation of `outputs`, one per op, in
+    graph order. The list is empty if a decode step can be derived.
 
-    Report one error of E0711 to E0717 per violating op, in graph order.
+    `symbol` is the symbolic dimension of the time axis of the input `time_input`; each step
+    receives `chunk_size` positions of it.
     """
     flow = trace_time_dataflow(graph, symbol, chunk_size)
-    wanted = [graph.outputs[name] for name in outputs]
-    live = collect_required_nodes(wanted)
-    used_inputs = {a for node in live for a in node.operands}
+    output_values = [graph.outputs[name] for name in outputs]
+    live_nodes = collect_required_nodes(output_values)
+    used_inputs = {a for node in live_nodes for a in node.operands}
     output = outputs[0] if outputs else ""
     errors = [
         *_check_parameters(graph, flow, used_inputs, output),
         *_check_inputs(graph, flow, used_inputs, output),
     ]
     for leak in flow.leaks:
-        if leak.node in live:
+        if leak.node in live_nodes:
             name = _find_violating_output(graph, outputs, leak)
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
     if not errors:
         errors += [
-            _make_unsupported_loop_error(flow, each)
-            for each in iterate_unsupported_loops(graph, flow, live)
+            _make_unsupported_loop_error(flow, loop)
+            for loop in iterate_unsupported_loops(graph, flow, live_nodes)
         ]
-        for name, value in zip(outputs, wanted, strict=True):
+        for name, value in zip(outputs, output_values, strict=True):
             errors += _check_output(graph, flow, name, value, time_input)
     return _deduplicate_errors(errors)
 
@@ -91,7 +91,8 @@ def _find_violating_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> 
 def check_streaming_causality(
     graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int
 ) -> list[Diagnostic]:
-    """Check the causality of outputs that are computed as input arrives. Chunks may split a
+    """Return the errors E0711 to E0717 for ops that prevent streaming inference of `outputs`.
+    Unlike `check_causality`, also reject `same_group` masks, because a chunk may end within a
     group.
     """
     if has_groups(graph):
@@ -116,35 +117,37 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return one error per source location: a statement in an unrolled loop causes the same error
-    in each iteration.
+    """Merge errors with the same code, title and source location, and sum their counts. A statement
+    in an unrolled loop causes one error per iteration.
     """
-    first: dict[tuple[str, str, Label | None], Diagnostic] = {}
+    first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
-        known = first.setdefault((error.code, error.title, error.primary), error)
-        if known is not error:
-            first[known.code, known.title, known.primary] = replace(
-                known, count=known.count + error.count
+        first_error = first_errors.setdefault((error.code, error.title, error.primary), error)
+        if first_error is not error:
+            first_errors[first_error.code, first_error.title, first_error.primary] = replace(
+                first_error, count=first_error.count + error.count
             )
-    return list(first.values())
+    return list(first_errors.values())
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the source span of a node, or of the nearest operand that has one."""
-    worklist, seen = [node], set()
+    """Return the source span of a node. If it has none, return that of the nearest node upstream,
+    or None.
+    """
+    worklist, visited = [node], set()
     while worklist:
-        here = worklist.pop(0)
-        if here is None or here in seen:
+        candidate = worklist.pop(0)
+        if candidate is None or candidate in visited:
             continue
-        seen.add(here)
-        if spans := graph.get_origin(here).spans:
+        visited.add(candidate)
+        if spans := graph.get_origin(candidate).spans:
             return spans[0]
-        worklist += [a.node for a in here.operands]
+        worklist += [a.node for a in candidate.operands]
     return None
 
 
 def format_op_name(op: Op) -> str:
-    """Return the name of an op for messages: the name in specs."""
+    """Return the name by which specs call an op, for messages."""
     fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.spec_name
 
@@ -168,21 +171,21 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Report inputs with an axis size that depends on the time axis but does not increase by one
-    per position.
+    """Yield an error E0716 for each input with an axis whose size depends on the time axis but does
+    not increase by one per position.
     """
     for name, value in graph.inputs.items():
-        own = [
+        dependent_lengths = [
             d
             for d in value.shape
             if flow.time_axis.get_prefix_length(d) != 0 and d.symbols() & flow.dependent_symbols
         ]
-        if value in used_inputs and own:
+        if value in used_inputs and dependent_lengths:
             span = graph.input_facts[name].span
             yield Diagnostic(
                 "E0716",
                 f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` has length "
-                f"{own[0]}",
+                f"{dependent_lengths[0]}",
                 Label.from_span(
                     span,
                     "the positions of this length cannot be assigned to new positions of "
@@ -220,8 +223,8 @@ def _check_output(
         )
     if len(state.axes) > 1:
         query, key = sorted(state.axes)[:2]
-        reach = find_nonzero_interval(value, query, key, flow.time_axis)
-        if reach.low < 0:
+        interval = find_nonzero_interval(value, query, key, flow.time_axis)
+        if interval.low < 0:
             yield Diagnostic(
                 "E0712",
                 f"{title}: the result contains values for later positions",
@@ -251,24 +254,23 @@ def _make_diagnostic(
 def make_violation_labels(
     graph: Graph, leak: Leak, flow: TimeDataflow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Make labels for the violating op and for the operand that it reads. For a loop, label an op
-    in the loop body.
+    """Return a label for the op that violates causality, or None if it has no source location, and
+    the labels of the operand that it reads. For a loop, label the violating op of the body.
     """
-    place, loop = graph, leak
-    while loop.body_violation:
-        place, loop = loop.body_violation
-    span = find_node_span(place, loop.node) or find_node_span(graph, leak.node)
-    primary = Label.from_span(
-        span, f"`{format_op_name(loop.node.op)}`: {describe_violation(place, loop, flow).text}"
-    )
-    operand = loop.node.args[loop.operand] if loop.operand is not None else None
-    read = find_node_span(place, operand.node) if operand else None
-    there = (
-        (Label(read, f"the positions that are read along `{flow.symbol}`"),)
-        if read and read != span
+    containing_graph, violation = graph, leak
+    while violation.body_violation:
+        containing_graph, violation = violation.body_violation
+    span = find_node_span(containing_graph, violation.node) or find_node_span(graph, leak.node)
+    text = describe_violation(containing_graph, violation, flow).text
+    primary = Label.from_span(span, f"`{format_op_name(violation.node.op)}`: {text}")
+    operand = violation.node.args[violation.operand] if violation.operand is not None else None
+    read_span = find_node_span(containing_graph, operand.node) if operand else None
+    labels = (
+        (Label(read_span, f"the positions that are read along `{flow.symbol}`"),)
+        if read_span and read_span != span
         else ()
     )
-    return primary, there
+    return primary, labels
 
 
 LATER_DELAY_NOTE = (
@@ -277,8 +279,8 @@ LATER_DELAY_NOTE = (
 
 
 def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
-    """Return True if the accumulated receptive field is causal although one of the ops is not
-    causal.
+    """Return True if the accumulated receptive field of `output` is causal, i.e. if a later op
+    compensates for the look-ahead of an earlier one.
     """
     if output is None:
         return False
@@ -287,8 +289,9 @@ def _is_compensated_later(flow: TimeDataflow, output: Value | None) -> bool:
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
-    """Return the symbolic dimension of the time axis of an input: the axis after the batch axis, or
-    the first axis of a vector. If `chunk_size` is given, the axis size is `chunk_size * symbol`.
+    """Return the symbolic dimension `symbol` of the time axis of an input: the axis after the batch
+    axis, or the first axis of a vector. Return None unless the size of this axis is
+    `chunk_size * symbol`.
     """
     value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0
@@ -321,9 +324,10 @@ def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
     """Return the names of the inputs on which `outputs` depend, including inputs that are
     themselves outputs.
     """
-    wanted = [graph.outputs[name] for name in outputs]
-    read = {a for node in collect_required_nodes(wanted) for a in node.args} | {*wanted}
-    return [n for n, v in graph.inputs.items() if v in read]
+    output_values = [graph.outputs[name] for name in outputs]
+    used_values = {a for node in collect_required_nodes(output_values) for a in node.args}
+    used_values.update(output_values)
+    return [n for n, v in graph.inputs.items() if v in used_values]
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
@@ -338,25 +342,25 @@ def _iterate_default_errors(
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
     """Yield the first error of each default, with the node that causes it."""
     flow = trace_time_dataflow(defaults, symbol)
-    grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
+    axis_labels = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
     for name in used_inputs:
         value = defaults.outputs[name]
-        live, state = collect_required_nodes([value]), flow.get_state(value)
-        leak = next((k for k in flow.leaks if k.node in live), None)
+        live_nodes, state = collect_required_nodes([value]), flow.get_state(value)
+        leak = next((k for k in flow.leaks if k.node in live_nodes), None)
         if leak is None and (state.axes or not state.is_time_dependent):
             continue
         node: Node | None
         if leak:
             message = describe_violation(defaults, leak, flow)
-            node, why, notes = leak.node, message.text, message.notes
+            node, reason, notes = leak.node, message.text, message.notes
             primary, others = make_violation_labels(defaults, leak, flow)
         else:
-            why = f"the default is computed from `{time_input}`, which grows during generation"
+            reason = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node
             notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
-            primary = Label.from_span(find_node_span(defaults, node), why)
-        title = f"the default of `{name}` would change during generation: {why}"
+            primary = Label.from_span(find_node_span(defaults, node), reason)
+        title = f"the default of `{name}` would change during generation: {reason}"
         helps = (
             f"compute it from earlier positions, like `cumsum(x)`, or remove the default `{name}`",
         )
-        yield node, Diagnostic("E0718", title, primary, (*others, *grows), notes, helps)
+        yield node, Diagnostic("E0718", title, primary, (*others, *axis_labels), notes, helps)

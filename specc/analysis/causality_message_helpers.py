@@ -1,5 +1,7 @@
-"""Build parts of causality messages for windows, reductions over keys, and masks that are not
-provably causal. A part of a mask that compares no position ids cannot be proved causal:
+"""Build the parts of causality messages that concern windows, reductions over keys, and masks that
+are not provably causal.
+
+A subexpression of a mask that compares no position ids cannot be proved causal:
 
     pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
     j >= i                        certain: the mask includes later positions
@@ -35,8 +37,8 @@ MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
     ", with `seen = grid(causal, y, y)`, [batch, 1, length, length], for a sequence `y`"
 )
-"""The name that help texts use for what determines the masked keys: a mask, or the scores of a
-normalizer."""
+"""The terms that help texts use for the condition of visible keys: outside and inside a normalizer,
+and the definition of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +97,20 @@ def describe_window(
     stream, a chunk has several positions.
     """
     help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
-    called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
+    op_name = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
     if not is_all:
-        return f"this {called} reads {later_text}", help_text
+        return f"this {op_name} reads {later_text}", help_text
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be lengthened", ()
     if op.stride[0] > 1 and chunk_size > 1:
         # otherwise, the number of complete chunks would not match the strides
-        text = f"this {called} does not return one position for every {op.stride[0]}"
+        text = f"this {op_name} does not return one position for every {op.stride[0]}"
         return text, help_text
     if op.stride[0] > 1:
         # the number of positions that a decode step would have to wait for
-        text = f"this {called} reads {op.stride[0]} new positions, but a step has one"
+        text = f"this {op_name} reads {op.stride[0]} new positions, but a step has one"
         return text, ("keep every position along the generated axis: `stride=1`",)
-    return f"this {called} changes the number of positions", help_text
+    return f"this {op_name} changes the number of positions", help_text
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
@@ -121,26 +123,28 @@ def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage |
     """
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
-    op, wanted = _get_neutral_element(node)
-    if value is None or leak.reason != "all" or not op or len(flow.get_state(value).axes) < 2:
+    op_name, neutral_element = _get_neutral_element(node)
+    if value is None or leak.reason != "all" or not op_name or len(flow.get_state(value).axes) < 2:
         return None
-    if op == "mean":
+    if op_name == "mean":
         return _make_reduction_message(
             "this mean counts keys of later positions",
             "divide a sum by the number of visible keys: "
             f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
         )
-    neutral, held = _format_literal(wanted, value), _find_masked_number(value, flow)
-    help_text = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
-    if held is None:
-        text = f"this {op} includes later keys"
+    neutral_literal = _format_literal(neutral_element, value)
+    masked_value = _find_masked_number(value, flow)
+    help_text = f"`where({MASK_TERM}, x, {neutral_literal})`{CAUSAL_MASK_SUFFIX}"
+    if masked_value is None:
+        text = f"this {op_name} includes later keys"
         return _make_reduction_message(text, f"mask them first: {help_text}")
-    if held == wanted:
+    if masked_value == neutral_element:
         return None
     return _make_reduction_message(
-        f"this {op} reduces over keys, and masked keys have the value "
-        f"{_format_literal(held, value)}, not {neutral}: more masked keys may change the result",
-        f"mask them with {neutral}: {help_text}",
+        f"this {op_name} reduces over keys, and masked keys have the value "
+        f"{_format_literal(masked_value, value)}, not {neutral_literal}: more masked keys may "
+        "change the result",
+        f"mask them with {neutral_literal}: {help_text}",
     )
 
 
@@ -170,14 +174,14 @@ def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
     """Return the constant at masked keys if all later keys are masked out and hold the same
     constant, otherwise None.
     """
-    times = sorted(flow.get_state(value).axes)
-    for query in times:
-        for key in times:
-            if query != key:
-                for constant, reach in find_masked_constants(
-                    value, query, key, flow.time_axis
+    time_axes = sorted(flow.get_state(value).axes)
+    for query_axis in time_axes:
+        for key_axis in time_axes:
+            if query_axis != key_axis:
+                for constant, interval in find_masked_constants(
+                    value, query_axis, key_axis, flow.time_axis
                 ).items():
-                    if reach.low >= 0:
+                    if interval.low >= 0:
                         return constant
     return None
 
@@ -216,9 +220,9 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
     # values that were not analyzed must not be reported as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
         return UnprovenMask(True, qk.value)
-    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
-    open_ = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, proved)
-    return UnprovenMask(False, open_.value) if open_.value else None
+    budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
+    term = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, default)
+    return UnprovenMask(False, term.value) if term.value else None
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
@@ -229,14 +233,14 @@ def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
 
 
 def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
-    """Return the number of prefix positions if only these attend to later positions, otherwise
-    None.
+    """Return the number of prefix positions if only prefix positions attend to later positions,
+    otherwise None.
     """
     if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
         return None
-    head = qk.get_prefix_length(qk.query_axis)
+    prefix_length = qk.get_prefix_length(qk.query_axis)
     query_band = find_side_band(replace(qk, side="queries"))
-    return head if head not in (None, 0) and query_band.low >= 0 else None
+    return prefix_length if prefix_length not in (None, 0) and query_band.low >= 0 else None
 
 
 def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
@@ -245,8 +249,8 @@ def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | Non
     """
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
-    for link in find_dependences(node):
-        for gate in link.gates:
+    for dependence in find_dependences(node):
+        for gate in dependence.gates:
             if mask is not None and operand is not None and gate.operand == operand.index:
                 return make_query_key_tensor(mask, gate.query_axis, gate.key_axis, time_axis)
     return None
@@ -264,20 +268,21 @@ class _UnprovenMaskTerm(NamedTuple):
 def _solve_unproven_mask_term(
     qk: QueryKeyTensor,
 ) -> Generator[QueryKeyTensor, _UnprovenMaskTerm, _UnprovenMaskTerm]:
-    """Return the subexpression of a mask that does not compare position ids; for `pre[i] & pre[j]`,
-    return the complete mask.
+    """Return the first subexpression of a mask that does not compare position ids. If no
+    subexpression does, as in `pre[i] & pre[j]`, return the complete mask. Yields the subproblems
+    for the operands (`solve_memoized`).
     """
     node = qk.value.node
-    inside = _list_mask_operands(qk, node) if node else None
-    if inside is None:
+    operands = _list_mask_operands(qk, node) if node else None
+    if operands is None:
         return _UnprovenMaskTerm(qk.value, True)
-    first, is_all = None, bool(inside)
+    first_unproven, is_all = None, bool(operands)
     # report the first term that is not bounded, or the whole expression if all terms are bounded
-    for part in inside:
-        flow = yield part
-        first = first or flow.value
-        is_all = is_all and flow.is_whole_mask
-    return _UnprovenMaskTerm(qk.value if is_all else first, is_all)
+    for operand in operands:
+        term = yield operand
+        first_unproven = first_unproven or term.value
+        is_all = is_all and term.is_whole_mask
+    return _UnprovenMaskTerm(qk.value if is_all else first_unproven, is_all)
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:

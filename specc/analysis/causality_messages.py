@@ -187,10 +187,10 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMes
                 helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            words, helps = describe_window(
+            window_text, helps = describe_window(
                 leak.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
-            return CausalityMessage("E0711", words, helps=helps)
+            return CausalityMessage("E0711", window_text, helps=helps)
         case ops.StridedSlice(step=step):
             return _make_stride_message(step)
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
@@ -225,14 +225,14 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeDataflow) -> CausalityMessag
             length = x.shape[axis]
         case _:
             return None
-    head = time_axis.get_prefix_length(length)
-    if head is None or head == 0:
+    prefix_length = time_axis.get_prefix_length(length)
+    if prefix_length is None or prefix_length == 0:
         return INDEX_MESSAGE
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
-        return _make_slice_message(symbol, start, head)
+        return _make_slice_message(symbol, start, prefix_length)
     text = f"this selects positions of the time axis `{symbol}` by index"
     return CausalityMessage(
-        "E0711", text, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
+        "E0711", text, (f"the first {prefix_length} positions are a prefix",), (NEAREST_HELP,)
     )
 
 
@@ -245,9 +245,9 @@ def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> Causalit
 def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMessage:
     """Return the message for operands that are concatenated along the time axis."""
     lengths = (a.shape[axis] for a in leak.node.args if a)
-    grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
+    time_lengths = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
     # both operands grow, so a new position could belong to either
-    if len(grow) > 1:
+    if len(time_lengths) > 1:
         return CausalityMessage(
             "E0711",
             f"this concatenates two parts that grow along `{flow.symbol}`",
@@ -272,30 +272,30 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMes
             "without a mask positions attend to later positions",
             helps=("write `mask=causal`",),
         )
-    grid = find_selection_mask(leak.node, flow.time_axis)
-    if has_different_chunk_rates(grid):
+    mask = find_selection_mask(leak.node, flow.time_axis)
+    if has_different_chunk_rates(mask):
         return RATE_MISMATCH_MESSAGE
-    head = find_visible_prefix(grid)
-    if head is not None:
-        return _make_prefix_message(head)
+    prefix_length = find_visible_prefix(mask)
+    if prefix_length is not None:
+        return _make_prefix_message(prefix_length)
     # later positions were found within the band, so the mask is too wide
     if leak.offsets.low > -inf and leak.reason != "all":
-        what = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
+        description = f"the mask lets a position attend to {_format_position_count(leak.offsets)}"
         return CausalityMessage(
-            "E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,)
+            "E0712", description, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,)
         )
-    doubt = explain_unproven_mask(grid)
+    unproven = explain_unproven_mask(mask)
     # all subexpressions are bounded, so the comparisons include later positions
-    if doubt is None:
+    if unproven is None:
         return CausalityMessage(
             "E0712",
             "the mask lets positions attend to all later positions",
             helps=(CAUSAL_MASK_HELP,),
         )
-    if doubt.is_budget_exhausted:
-        what = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
-        return CausalityMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
-    text = get_source_text(graph, doubt.value)
+    if unproven.is_budget_exhausted:
+        description = f"the analysis of the mask did not finish: {BUDGET_NOTE}"
+        return CausalityMessage("E0712", description, helps=(CAUSAL_MASK_HELP,))
+    text = get_source_text(graph, unproven.value)
     return CausalityMessage(
         "E0712",
         "the mask is not proved to exclude later positions",
@@ -316,11 +316,11 @@ def _make_prefix_message(prefix_length: Dim) -> CausalityMessage:
 def _describe_product(leak: Leak, flow: TimeDataflow) -> CausalityMessage:
     """Return the message for a contraction that does not provably exclude later positions."""
     helps = _list_zero_key_helps(leak, flow)
-    grid = find_selection_mask(leak.node, flow.time_axis)
-    if has_different_chunk_rates(grid):
+    weights = find_selection_mask(leak.node, flow.time_axis)
+    if has_different_chunk_rates(weights):
         return RATE_MISMATCH_MESSAGE
-    doubt = explain_unproven_mask(grid)
-    if leak.offsets.low == -inf and doubt and doubt.is_budget_exhausted:
+    unproven = explain_unproven_mask(weights)
+    if leak.offsets.low == -inf and unproven and unproven.is_budget_exhausted:
         text = f"the analysis of the weights did not finish: {BUDGET_NOTE}"
         return CausalityMessage("E0712", text, helps=helps)
     return CausalityMessage(
@@ -338,12 +338,12 @@ EARLIER_SUM_HELPS = (
 
 def _list_zero_key_helps(leak: Leak, flow: TimeDataflow) -> tuple[str, ...]:
     """Return fixes that set the attention weights of later keys to 0."""
-    grids = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
-    if not grids:
+    weights = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
+    if not weights:
         return EARLIER_SUM_HELPS
-    keys = max(flow.get_state(grids[0]).axes)
+    key_axis = max(flow.get_state(weights[0]).axes)
     return (
-        format_zero_keys_help(grids[0].rank, keys),
+        format_zero_keys_help(weights[0].rank, key_axis),
         "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from specc.diagnostics.source import Span
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, mod_dims
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph
 from specc.ir.length_constraints import (
     ROPE_TABLE,
     collect_length_constraints,
@@ -24,8 +24,11 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The upper bound `max_length` of a symbolic dimension, or of an expression of several, due to
-    the position embedding `table_name` or RoPE frequencies (`ROPE_TABLE`).
+    """An upper bound `max_length` of `symbol`, a symbolic dimension or a sum of several.
+
+    The limit is the size of the position embedding `table_name`, or, if that is `ROPE_TABLE`, the
+    context length for which RoPE frequencies were computed. `span` is the source location of the
+    lookup.
     """
 
     symbol: str
@@ -51,36 +54,37 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the tightest limit of each symbolic dimension that holds for all sizes of the others.
-    The result is cached.
+    """Return the smallest upper bound of each symbolic dimension, for the smallest sizes of the
+    other dimensions. The result is cached.
     """
-    found: dict[str, LengthLimit] = {}
+    limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
             # the other symbolic dimensions have their minimum, which gives the largest limit
-            least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
-            max_length = compute_max_length(length, symbol, least, limit.max_length)
-            if symbol not in found or max_length < found[symbol].max_length:
-                found[symbol] = replace(limit, symbol=symbol, max_length=max_length)
-    return found
+            min_lengths = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
+            max_length = compute_max_length(length, symbol, min_lengths, limit.max_length)
+            if symbol not in limits or max_length < limits[symbol].max_length:
+                limits[symbol] = replace(limit, symbol=symbol, max_length=max_length)
+    return limits
 
 
 def find_max_lengths(graph: Graph) -> dict[str, int]:
-    """Return the maximum of each limited symbolic dimension."""
+    """Return the maximum size of each symbolic dimension that has an upper bound."""
     return {symbol: limit.max_length for symbol, limit in find_length_limits(graph).items()}
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return the remainders that must be 0 (such as `n % 2`), keyed by the formatted quotient (`n /
-    2`).
+    """Return the divisibility constraints of a graph: the remainder that must be 0, such as `n %
+    2`, for each exact quotient in a size expression, such as `n / 2`. Keys and values are formatted
+    quotients and remainders.
     """
-    found: dict[str, str] = {}
-    for demand in collect_length_constraints(graph):
-        for part in _iterate_dim_quotients(demand.length):
-            left = mod_dims(*part.args)
-            if left.number is None:
-                found[str(left)] = str(part)
-    return found
+    constraints: dict[str, str] = {}
+    for constraint in collect_length_constraints(graph):
+        for quotient in _iterate_dim_quotients(constraint.length):
+            remainder = mod_dims(*quotient.args)
+            if remainder.number is None:
+                constraints[str(remainder)] = str(quotient)
+    return constraints
 
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
@@ -100,29 +104,29 @@ def compute_max_length(
     """
     # Limited expressions are monotone in each symbolic dimension (`_is_monotone`), so bisection
     # finds the first size that exceeds the maximum.
-    above = bisect_left(
+    first_excess = bisect_left(
         range(MAX_WINDOW_LENGTH),
         True,
         key=lambda n: length.evaluate({**other_lengths, symbol: n}) > max_length,
     )
-    return max(above - 1, 0)
+    return max(first_excess - 1, 0)
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return limits of sums of several symbolic dimensions, such as `m + seq`, keyed by the
-    formatted sum.
+    """Return the upper bounds of sums of several symbolic dimensions, such as `m + seq`, keyed by
+    the formatted sum.
     """
-    found: dict[str, LengthLimit] = {}
+    limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
-        tighter = found.get(limit.symbol, limit).max_length >= limit.max_length
-        if len(length.symbols()) > 1 and tighter:
-            found[limit.symbol] = limit
-    return found
+        is_tighter = limits.get(limit.symbol, limit).max_length >= limit.max_length
+        if len(length.symbols()) > 1 and is_tighter:
+            limits[limit.symbol] = limit
+    return limits
 
 
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
-    """Yield each limit with the expression that it bounds, which is monotone in its symbolic
-    dimensions.
+    """Yield each length limit of a position embedding or RoPE, with the size expression that it
+    bounds. Expressions that are not monotone in their symbolic dimensions are skipped.
     """
     names = {value: name for name, value in graph.parameters.items()}
     for table_limit in iterate_position_limits(graph):
@@ -131,9 +135,9 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
         span = next(iter(graph.get_origin(table_limit.node).spans), None)
         name = names.get(table_limit.table, "a table") if table_limit.table else ROPE_TABLE
         # an offset that is added to all position ids reduces the limit
-        more = table_limit.length.evaluate(dict.fromkeys(table_limit.length.symbols(), 0))
-        length = table_limit.length - more
-        yield LengthLimit(str(length), table_limit.max_positions - more, name, span), length
+        offset = table_limit.length.evaluate(dict.fromkeys(table_limit.length.symbols(), 0))
+        length = table_limit.length - offset
+        yield LengthLimit(str(length), table_limit.max_positions - offset, name, span), length
 
 
 def _is_monotone(length: Dim) -> bool:
@@ -162,62 +166,56 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
 
 @lru_cache(maxsize=8)
 def find_min_lengths(graph: Graph) -> Mapping[str, int]:
-    """Return the minimum of each symbolic dimension for which indices are in range, axes are not
-    shorter than windows, and the axis of an `argmax` is not empty.
+    """Return the minimum size of each symbolic dimension for which all indices are in range, no
+    axis is shorter than a window over it, and no `argmax` reads an empty axis. The result is
+    cached.
     """
-    found = _find_min_window_lengths(graph)
+    min_lengths = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
         if isinstance(node.op, ops.ArgMax) and (operand := node.args[0]):
             length = operand.type.shape[node.op.axis].substitute(graph.length_equations)
-            for symbol, least in _iterate_min_symbol(length):
-                found[symbol] = max(found.get(symbol, 0), least)
-        for wanted in list_nonnegative_dims(node):
-            match wanted.substitute(graph.length_equations).terms:
+            for symbol, minimum in _iterate_min_symbol(length):
+                min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
+        for dim in list_nonnegative_dims(node):
+            match dim.substitute(graph.length_equations).terms:
                 # `c·symbol + k` is nonnegative from -k / c on, rounded up; other expressions have
                 # no known minimum
                 case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
-                    found[symbol] = max(found.get(symbol, 0), -(k // c))
-    return found
+                    min_lengths[symbol] = max(min_lengths.get(symbol, 0), -(k // c))
+    return min_lengths
 
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
-    """Return the minimum of each symbolic dimension for which no axis is shorter than a window
-    after all strides. Dimensions for which a window over an empty axis has an empty result are
-    omitted.
+    """Return the minimum size of each symbolic dimension for which no axis is shorter than a
+    sliding window over it. Omit dimensions for which a window over an empty axis has an empty
+    result.
     """
-    found: dict[str, int] = {}
-    refused: set[str] = set()
+    min_lengths: dict[str, int] = {}
+    nonempty_symbols: set[str] = set()
     for node, results in iterate_nested_nodes(graph):
         if not isinstance(node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask):
             continue
-        spare = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]
-        refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
-        for symbol, least in _iterate_min_lengths(graph, results[0]):
-            found[symbol] = max(found.get(symbol, 0), least)
-    return {symbol: n for symbol, n in found.items() if symbol in refused}
-
-
-def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
-    """Yield the symbolic dimension of each result axis that depends on exactly one, with its
-    minimum.
-    """
-    for length in result.type.shape:
-        yield from _iterate_min_symbol(length.substitute(graph.length_equations))
+        margins = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]
+        nonempty_symbols |= {s for d in margins for s in d.symbols() if _is_below_zero(d, s, 0)}
+        for length in results[0].shape:
+            for symbol, minimum in _iterate_min_symbol(length.substitute(graph.length_equations)):
+                min_lengths[symbol] = max(min_lengths.get(symbol, 0), minimum)
+    return {symbol: n for symbol, n in min_lengths.items() if symbol in nonempty_symbols}
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the only symbolic dimension of an expression, with its smallest value for which the
-    expression is not 0.
+    """Yield the symbolic dimension of the size expression `length`, if it has exactly one, with its
+    smallest value for which `length` is positive.
     """
-    made = length - 1  # negative if the axis is empty
-    if len(made.symbols()) == 1:
-        (symbol,) = made.symbols()
-        yield symbol, _solve_min_length(made, symbol)
+    margin = length - 1  # negative if the axis is empty
+    if len(margin.symbols()) == 1:
+        (symbol,) = margin.symbols()
+        yield symbol, _solve_min_length(margin, symbol)
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
-    """Return the smallest value of the only symbolic dimension for which `length` is not negative.
-    The number of windows is monotone in the axis size.
+    """Return the smallest value of `symbol`, the only symbolic dimension of `length`, for which
+    `length` is not negative. `length` must be monotone, as is the number of windows.
     """
     return bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
@@ -226,10 +224,10 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
     """Return True if `symbol` is the only symbolic dimension of `length`, and `length` is negative
-    if its size is `count`.
+    for `symbol = count`.
     """
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
 MAX_WINDOW_LENGTH = 2**24
-"""The maximum size of a window."""
+"""The exclusive upper bound of the axis sizes in which bisection searches."""

@@ -18,18 +18,18 @@ from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
 MAX_LOOP_LENGTH = 16
-"""Number of iterations above which a recurrence is computed in chunks."""
+"""Number of iterations above which a linear recurrence is computed in chunks of positions."""
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the linear recurrence that a loop computes, or None if there is none.
+    """Return the linear recurrence that the loop `op` computes, or None if the loop does not match.
 
-    `args` are the operands of the loop. The decay may be computed outside the loop.
+    `args` are the operands of the loop, which may include a decay that is computed before the loop.
     """
-    simple = (
+    is_simple = (
         op.axis == 1 and op.carry_count == 1 and op.end_condition_index == -1 and not op.reverse
     )
-    if not simple or op.body.parameters:
+    if not is_simple or op.body.parameters:
         return None
     state, update = op.split_body_inputs().initial_carries[0], op.get_next_carries()[0]
     reads = [_match_read(v, update) for v in op.get_scan_outputs()]
@@ -38,12 +38,12 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
         return None
     queries = tuple(query for _, query in filter(None, reads))
     recurrence = next(_match_update(state, update, axes.pop(), queries), None)
-    return recurrence if recurrence and _is_computable_at_once(op, recurrence, args) else None
+    return recurrence if recurrence and _is_vectorizable(op, recurrence, args) else None
 
 
-def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]]:
-    """Return the operands of an addition or multiplication in both orders; return [] for other
-    ops.
+def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, Value]]:
+    """Return the two operands of the binary op `function_name` (`add` or `mul`) in both orders.
+    Return [] for other ops.
     """
     node = value.node
     if node is None or node.op != ops.Arith(function_name):
@@ -53,19 +53,19 @@ def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over the key axis. Return this axis and the vector, or None if
-    the value does not match.
+    """Match `sum(state * vector)` over the key axis. Return the key axis (-1 or -2) and the vector,
+    or None if `value` does not match.
     """
-    for (first, second), letters in _list_einsum_operands(value):
-        matrix, vector, result = letters
+    for (first, second), labels in _list_einsum_operands(value):
+        matrix, vector, result = labels
         key_axis = -1 if result == matrix[:-1] else -2
-        if first is state and result == _remove_letter(matrix, key_axis):
-            return (key_axis, second) if vector == _remove_letter(matrix, -3 - key_axis) else None
+        if first is state and result == _remove_label(matrix, key_axis):
+            return (key_axis, second) if vector == _remove_label(matrix, -3 - key_axis) else None
     node, rank = value.node, state.rank
     if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
         return None
     key_axis = node.op.axis - rank
-    for first, second in _list_operands(node.get_operand(), "mul"):
+    for first, second in _list_operand_orders(node.get_operand(), "mul"):
         if first is state and key_axis >= -2 and _is_vector_along_axis(second, key_axis, rank):
             return key_axis, second
     return None
@@ -86,20 +86,22 @@ def _list_einsum_operands(
     return [((a, b), (left, right, result.split())), ((b, a), (right, left, result.split()))]
 
 
-def _remove_letter(letters: list[str], axis: int) -> list[str]:
-    return [*letters[:axis], *letters[len(letters) + axis + 1 :]]
+def _remove_label(labels: list[str], axis: int) -> list[str]:
+    return [*labels[:axis], *labels[len(labels) + axis + 1 :]]
 
 
 def _iterate_outer_products(
     value: Value, key_axis: int, rank: int
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the key vector and the value vector of an outer product."""
-    for (key, other), (of_key, of_other, result) in _list_einsum_operands(value):
-        if of_key == _remove_letter(result, -3 - key_axis) and of_other == _remove_letter(
-            result, key_axis
-        ):
+    """Yield the key vector and the value vector of each interpretation of `value` as an outer
+    product, given as an einsum or a broadcast multiplication.
+    """
+    for (key, other), (key_labels, other_labels, result_labels) in _list_einsum_operands(value):
+        if key_labels == _remove_label(
+            result_labels, -3 - key_axis
+        ) and other_labels == _remove_label(result_labels, key_axis):
             yield key, other
-    for key, other in _list_operands(value, "mul"):
+    for key, other in _list_operand_orders(value, "mul"):
         if _is_vector_along_axis(key, key_axis, rank) and _is_vector_along_axis(
             other, -3 - key_axis, rank
         ):
@@ -118,15 +120,17 @@ def _match_update(
     state: Value, update: Value, key_axis: int, queries: NodeResults
 ) -> Iterator[LinearRecurrence]:
     rank = state.rank
-    for decayed, written in _list_operands(update, "add"):
+    for decayed_state, increment in _list_operand_orders(update, "add"):
         decays = [
-            d for d, s in _list_operands(decayed, "mul") if s is state and _is_scalar_value(d, rank)
+            d
+            for d, s in _list_operand_orders(decayed_state, "mul")
+            if s is state and _is_scalar_value(d, rank)
         ]
-        if decayed is not state and not decays:
+        if decayed_state is not state and not decays:
             continue
         decay = decays[0] if decays else None
-        for key, value in _iterate_outer_products(written, key_axis, rank):
-            yield _match_delta_rule(decayed, value, key_axis, key, queries, decay) or (
+        for key, value in _iterate_outer_products(increment, key_axis, rank):
+            yield _match_delta_rule(decayed_state, value, key_axis, key, queries, decay) or (
                 LinearRecurrence(
                     key_axis=key_axis, key=key, value=value, queries=queries, decay=decay
                 )
@@ -147,23 +151,23 @@ def _match_delta_rule(
     queries: NodeResults,
     decay: Value | None,
 ) -> LinearRecurrence | None:
-    """Match an update value `rate * (v - sum(state * read_key))`, with or without an inserted key
-    axis. Return the recurrence, or None if the value does not match.
+    """Match the delta rule: an update vector `rate * (v - sum(state * read_key))`, with or without
+    an inserted key axis. Return the recurrence, or None if `value` does not match.
     """
     node, rank = value.node, decayed.rank
-    inserted = node is not None and node.op == ops.Insert(rank + key_axis)
-    difference = node.get_operand() if node and inserted else value
-    for rate, inner in [(None, difference), *_list_operands(difference, "mul")]:
-        ends = inner.node
-        if ends is None or ends.op != ops.Arith("sub"):
+    has_inserted_axis = node is not None and node.op == ops.Insert(rank + key_axis)
+    difference = node.get_operand() if node and has_inserted_axis else value
+    for rate, inner in [(None, difference), *_list_operand_orders(difference, "mul")]:
+        subtraction = inner.node
+        if subtraction is None or subtraction.op != ops.Arith("sub"):
             continue
-        read = _match_read(ends.get_operand(1), decayed)
-        single = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
-        if read and read[0] == key_axis and single:
+        read = _match_read(subtraction.get_operand(1), decayed)
+        is_scalar_rate = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
+        if read and read[0] == key_axis and is_scalar_rate:
             return LinearRecurrence(
                 key_axis=key_axis,
                 key=key,
-                value=ends.get_operand(0),
+                value=subtraction.get_operand(0),
                 queries=queries,
                 decay=decay,
                 rate=rate,
@@ -172,30 +176,35 @@ def _match_delta_rule(
     return None
 
 
-def _is_computable_at_once(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return True if all positions can be computed in parallel: no operand depends on the state,
-    and the decay is not negative.
+def _is_vectorizable(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
+    """Return True if keys, values, queries and rates of a recurrence can be computed for all
+    positions in parallel, because none depends on the state, and if the decay is not negative.
     """
-    inner, given = op.split_body_inputs(), op.split_operands(args)
-    rows, captured = set(inner.scanned), set(inner.captured)
-    possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)
-    moving = rows | {r for n, results in op.body.nodes if n in possible for r in results}
-    read = (
+    inner, operands = op.split_body_inputs(), op.split_operands(args)
+    scanned_inputs, captured = set(inner.scanned), set(inner.captured)
+    vectorizable_nodes = find_vectorizable_nodes(op.body, scanned_inputs, captured, op.axis)
+    vectorizable_values = scanned_inputs | {
+        r for n, results in op.body.nodes if n in vectorizable_nodes for r in results
+    }
+    factors = (
         recurrence.key,
         recurrence.value,
         recurrence.rate,
         recurrence.read_key,
         *recurrence.queries,
     )
-    if not all(v in moving for v in read if v):
+    if not all(v in vectorizable_values for v in factors if v):
         return False
     if recurrence.decay is None:
         return True
-    scanned = dict(zip(inner.scanned, given.scanned, strict=True))
-    outside = scanned | op.map_captures(args)
+    scanned = dict(zip(inner.scanned, operands.scanned, strict=True))
+    outer_values = scanned | op.map_captures(args)
     base = skip_views(recurrence.decay)
-    known = (
-        recurrence.decay in moving | captured
-        and collect_required_nodes([recurrence.decay]) <= possible
+    is_decay_vectorizable = (
+        recurrence.decay in vectorizable_values | captured
+        and collect_required_nodes([recurrence.decay]) <= vectorizable_nodes
     )
-    return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0
+    return (
+        is_decay_vectorizable
+        and find_value_range(outer_values.get(base, base) if base else None)[0] >= 0
+    )

@@ -9,8 +9,8 @@ query may attend), and global queries (which may attend to every key):
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        no band, first[i]
 
-The decomposition covers all visible pairs and possibly more: of a conjunction, only the condition
-with fewer visible pairs is kept.
+The decomposition covers all visible query-key pairs and possibly more: for a conjunction, only the
+operand with fewer visible pairs is kept.
 
 Blocks. If the band of a mask is bounded, a block of consecutive queries attends only to consecutive
 keys: with a window of 64, queries 64 to 95 attend to keys 1 to 95. A loop over such blocks costs
@@ -80,20 +80,25 @@ class MaskDecomposition:
         keys (which usually come from padding masks).
         """
         ends = (self.band.low, self.band.high)
-        open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
-        return open_, self.band.is_empty and bool(self.key_conditions), self.condition_count
+        unbounded_end_count = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
+        return (
+            unbounded_end_count,
+            self.band.is_empty and bool(self.key_conditions),
+            self.condition_count,
+        )
 
 
 def decompose_mask(
-    value: Value, query: int, key: int, padding_masks: Collection[Value] = ()
+    value: Value, query_axis: int, key_axis: int, padding_masks: Collection[Value] = ()
 ) -> MaskDecomposition:
-    """Decompose a mask with query axis `query` and key axis `key` into a band and global tokens.
+    """Decompose the boolean mask `value` into a band and global tokens.
 
-    Padding masks are not treated as global tokens, because most of their positions are visible.
+    `query_axis` and `key_axis` are the indices of its query axis and key axis. `padding_masks` are
+    not treated as global tokens, because most of their positions are visible.
     """
-    question = _DecompositionKey(make_query_key_tensor(value, query, key), False)
+    subproblem = _DecompositionKey(make_query_key_tensor(value, query_axis, key_axis), False)
     return solve_memoized(
-        question,
+        subproblem,
         _MaskDecomposer(padding_masks).decompose,
         {},
         TraversalBudget(),
@@ -102,7 +107,7 @@ def decompose_mask(
 
 
 class _DecompositionKey(NamedTuple):
-    """A memo key: the mask to decompose, or its negation if `negated`."""
+    """A memo key: the mask to decompose, or its negation if `is_negated`."""
 
     qk: QueryKeyTensor
     is_negated: bool
@@ -113,58 +118,60 @@ class _MaskDecomposer:
     padding_masks: Collection[Value]
 
     def decompose(
-        self, question: _DecompositionKey
+        self, subproblem: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
-        """Return the decomposition of a mask, computed from those of its operands."""
-        qk, negated = question
+        """Return the decomposition of a mask or of its negation. Yields the subproblems for the
+        operands of the mask (`solve_memoized`).
+        """
+        qk, is_negated = subproblem
         node = qk.value.node
         if qk.query_axis is None or qk.key_axis is None:
-            return self._find_global_tokens(qk, negated)
+            return self._find_global_tokens(qk, is_negated)
         if node is None:
             return MaskDecomposition(FULL_INTERVAL)
-        if (inner := unwrap_view(qk)) is not None:
-            return (yield _DecompositionKey(inner, negated))
+        if (operand := unwrap_view(qk)) is not None:
+            return (yield _DecompositionKey(operand, is_negated))
         operands = qk.align_operands()
         match node.op:
             case ops.Not():
-                return (yield _DecompositionKey(operands[0], not negated))
+                return (yield _DecompositionKey(operands[0], not is_negated))
             case ops.And() | ops.Or():
-                left = yield _DecompositionKey(operands[0], negated)
-                right = yield _DecompositionKey(operands[1], negated)
+                left = yield _DecompositionKey(operands[0], is_negated)
+                right = yield _DecompositionKey(operands[1], is_negated)
                 # by De Morgan's laws
-                both = isinstance(node.op, ops.And) != negated
-                return left & right if both else left | right
+                is_conjunction = isinstance(node.op, ops.And) != is_negated
+                return left & right if is_conjunction else left | right
             case ops.Where() if qk.value.dtype == "bool":
                 condition, yes, no = operands
-                taken = yield _DecompositionKey(condition, False)
-                taken = taken & (yield _DecompositionKey(yes, negated))
-                left = yield _DecompositionKey(condition, True)
-                return taken | (left & (yield _DecompositionKey(no, negated)))
-        return MaskDecomposition(find_query_key_band(qk, negated=negated))
+                true_parts = yield _DecompositionKey(condition, False)
+                true_parts = true_parts & (yield _DecompositionKey(yes, is_negated))
+                false_parts = yield _DecompositionKey(condition, True)
+                return true_parts | (false_parts & (yield _DecompositionKey(no, is_negated)))
+        return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
-    def _find_global_tokens(self, qk: QueryKeyTensor, negated: bool) -> MaskDecomposition:
+    def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
         """Return the decomposition of a condition that does not compare queries with keys: its true
         positions are global tokens.
         """
-        inner: QueryKeyTensor | None = qk
-        while inner is not None and not negated:
-            if inner.value in self.padding_masks:
+        tensor: QueryKeyTensor | None = qk
+        while tensor is not None and not is_negated:
+            if tensor.value in self.padding_masks:
                 return MaskDecomposition(FULL_INTERVAL)
-            inner = unwrap_view(inner)
+            tensor = unwrap_view(tensor)
         if qk.value.dtype != "bool":
-            return MaskDecomposition(find_query_key_band(qk, negated=negated))
+            return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
         if qk.key_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
-                key_conditions=(GlobalTokenCondition(qk.value, qk.key_axis, negated),),
+                key_conditions=(GlobalTokenCondition(qk.value, qk.key_axis, is_negated),),
             )
         if qk.query_axis is not None:
             return MaskDecomposition(
                 EMPTY_INTERVAL,
-                query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, negated),),
+                query_conditions=(GlobalTokenCondition(qk.value, qk.query_axis, is_negated),),
             )
         # the value is the same for all pairs: a constant, or a function of an input
-        return MaskDecomposition(find_query_key_band(qk, negated=negated))
+        return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
 
 MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
@@ -174,16 +181,18 @@ not faster."""
 MIN_BLOCKED_LENGTH = 128
 """Sequence length up to which dense attention is as fast as blocked attention."""
 
-MIN_SPANS = 3
-"""Multiple of the window size up to which dense attention is as fast as blocked attention."""
+MIN_WINDOW_MULTIPLE = 3
+"""Ratio of sequence length to window size up to which dense attention is as fast as blocked
+attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Sequence length above which blocked attention is faster for a mask that masks out only half of
-the query-key pairs, such as a causal mask.
+"""Sequence length above which blocked attention is faster for a mask with a band that is unbounded
+on one side, such as a causal mask.
 """
 
-MAX_FIXED_SPAN = 256
-"""Window size up to which all blocks read the same number of keys."""
+MAX_FIXED_WINDOW = 256
+"""Maximum window size for which all blocks read the same number of keys if the window extends to
+only one side of the query."""
 
 
 EMPTY_MASK = MaskDecomposition(EMPTY_INTERVAL)
@@ -196,9 +205,9 @@ class LocalAttentionPlan:
     """Blocked attention with `block_size` queries per block, for sequences longer than
     `length_threshold`.
 
-    `band` is the interval of visible `q - k`; `parts` contains the conditions that select global
-    keys and queries. Every block attends to `keys_per_block` keys, which is None if the number
-    depends on the block.
+    `band` is the interval of offsets `q - k` at which keys are visible. `parts` contains the
+    conditions that select global keys and queries. Every block attends to `keys_per_block` keys;
+    None means that the number differs between blocks.
     """
 
     band: Interval
@@ -234,11 +243,11 @@ class LocalAttentionPlan:
         band = f"a query attends to {self.window} keys"
         if self.window is None:
             band = "a query attends to one side"
-        beside = ", besides global tokens" if self.parts.condition_count else ""
+        suffix = ", besides global tokens" if self.parts.condition_count else ""
         return (
             f"above {self.length_threshold} positions blocked: "
             f"{self.block_size} queries per block, "
-            f"{band}{beside}"
+            f"{band}{suffix}"
         )
 
 
@@ -248,18 +257,17 @@ def plan_local_attention(
     """Plan blocked attention for an attention node; return None if it has no bounded band or if
     blocks would be slower.
     """
-    match node.op:
-        case ops.Attend():
-            q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
-            return plan_mask_blocks(node.op.mask(node), q, k, padding_masks)
-    return None
+    if not isinstance(node.op, ops.Attend):
+        return None
+    q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
+    return plan_mask_blocks(node.op.mask(node), q, k, padding_masks)
 
 
 def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for a mask [b, h, q, k] with `queries` queries and `keys` keys, or
-    return None.
+    """Plan blocked attention for a mask [b, h, q, k], where `queries` and `keys` are the sizes of
+    its last two axes. Return None if it has no bounded band or if blocks would be slower.
     """
     # a decode step is excluded: its positions have an offset, and its caches contain only the
     # window
@@ -267,12 +275,12 @@ def plan_mask_blocks(
         return None
     # The band of a disjunction is unbounded if an operand's is: `near | first[j]` is unbounded on
     # both sides.
-    found = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
-    if found is None or found.window is None:
-        apart = _plan_parts(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
-        closed = apart is not None and (apart.band.is_empty or apart.window is not None)
-        found = apart if closed or found is None else found
-    return None if found is None or _is_too_short(queries, found) else found
+    plan = _plan_band(find_band_interval(mask, *ATTENTION_AXES))
+    if plan is None or plan.window is None:
+        local = _plan_decomposed_mask(decompose_mask(mask, *ATTENTION_AXES, padding_masks))
+        is_bounded = local is not None and (local.band.is_empty or local.window is not None)
+        plan = local if is_bounded or plan is None else plan
+    return None if plan is None or _is_too_short(queries, plan) else plan
 
 
 def _is_too_short(queries: Dim, local_attention: LocalAttentionPlan) -> bool:
@@ -280,38 +288,41 @@ def _is_too_short(queries: Dim, local_attention: LocalAttentionPlan) -> bool:
 
 
 def plan_attention_weight_blocks(weights: Value) -> LocalAttentionPlan | None:
-    """Plan blocks for weights […, q, k] that are zero outside a band, or return None."""
+    """Plan blocked attention for attention weights […, q, k] that are zero outside a band. Return
+    None if the band is unbounded on both sides, or if blocks would be slower.
+    """
     queries, keys = weights.shape[-2:]
-    last = weights.rank - 1
-    found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
-    return None if found is None or _is_too_short(queries, found) else found
+    key_axis = weights.rank - 1
+    plan = (
+        None if queries != keys else _plan_band(find_band_interval(weights, key_axis - 1, key_axis))
+    )
+    return None if plan is None or _is_too_short(queries, plan) else plan
 
 
-def _plan_parts(parts: MaskDecomposition) -> LocalAttentionPlan | None:
+def _plan_decomposed_mask(parts: MaskDecomposition) -> LocalAttentionPlan | None:
     """Plan blocks for a mask whose band is bounded once its global tokens are removed."""
     if parts.band.is_empty and parts.query_conditions:
         # only global queries have visible keys, and they are computed separately
         return LocalAttentionPlan(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
-    found = _plan_band(parts.band)
+    plan = _plan_band(parts.band)
     # the number of keys of a block depends on the number of global keys
-    return None if found is None else replace(found, keys_per_block=None, parts=parts)
+    return None if plan is None else replace(plan, keys_per_block=None, parts=parts)
 
 
 def _plan_band(band: Interval) -> LocalAttentionPlan | None:
-    back, ahead = band.high, -band.low
-    if band.is_empty or back == ahead == inf:
+    look_back, look_ahead = band.high, -band.low
+    if band.is_empty or look_back == look_ahead == inf:
         return None
-    # The end of the band that is farther from 0; the other end may be 0.
-    far = max(back, ahead)
-    half = min(back, ahead) <= 0
-    if far == inf:
-        above = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(back, ahead)))
-        return LocalAttentionPlan(band, MAX_QUERY_BLOCK, None, above)
-    span = int(back + ahead) + 1
-    block = min(max(MIN_QUERY_BLOCK, int(far + 1) // 2), MAX_QUERY_BLOCK)
-    keys = block + span - 1
-    above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
-    if half and span > MAX_FIXED_SPAN:
+    max_distance = max(look_back, look_ahead)
+    is_one_sided = min(look_back, look_ahead) <= 0
+    if max_distance == inf:
+        length_threshold = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(look_back, look_ahead)))
+        return LocalAttentionPlan(band, MAX_QUERY_BLOCK, None, length_threshold)
+    window = int(look_back + look_ahead) + 1
+    block_size = min(max(MIN_QUERY_BLOCK, int(max_distance + 1) // 2), MAX_QUERY_BLOCK)
+    keys_per_block = block_size + window - 1
+    length_threshold = max(MIN_WINDOW_MULTIPLE * window, keys_per_block, MIN_BLOCKED_LENGTH)
+    if is_one_sided and window > MAX_FIXED_WINDOW:
         # up to this sequence length, a wide window is equivalent to a causal mask
-        return LocalAttentionPlan(band, block, None, min(above, MIN_CAUSAL_LENGTH))
-    return LocalAttentionPlan(band, block, keys, above)
+        return LocalAttentionPlan(band, block_size, None, min(length_threshold, MIN_CAUSAL_LENGTH))
+    return LocalAttentionPlan(band, block_size, keys_per_block, length_threshold)

@@ -1,8 +1,8 @@
 """Find the band of a mask: the interval of offsets `q - k` in which the mask can be true.
 
 For a value with a query axis (position `q`) and a key axis (position `k`), the analysis finds an
-interval of `q - k` outside which the value is provably false or zero. The lower end of the interval
-proves causality; the upper end bounds the KV cache.
+interval of `q - k` outside which the value is provably false or zero. A lower end of at least 0
+proves causality; the upper end bounds the size of the KV cache.
 
     j <= i                 [0, ∞]
     0 <= i - j < 4         [0, 3]
@@ -70,11 +70,12 @@ from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 
-_ZERO_PRESERVING = (
-    "abs ceil erf expm1 floor gelu gelu_tanh log1p neg quick_gelu relu relu2 round sign "
-    "silu sin sqrt tanh"
+ZERO_PRESERVING_FUNCTIONS = frozenset(
+    (
+        *("abs", "ceil", "erf", "expm1", "floor", "gelu", "gelu_tanh", "log1p", "neg"),
+        *("quick_gelu", "relu", "relu2", "round", "sign", "silu", "sin", "sqrt", "tanh"),
+    )
 )
-ZERO_PRESERVING_FUNCTIONS = frozenset(_ZERO_PRESERVING.split())
 """`Pointwise` functions that map zero to zero."""
 
 NEGATED_COMPARISONS = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le", "eq": "ne", "ne": "eq"}
@@ -96,45 +97,49 @@ class MaskBand:
 
 @lru_cache(maxsize=1024)
 def find_mask_band(
-    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
+    value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
     """Return the interval of offsets `t - u` at which `value` can be true or nonzero. `t` and `u`
     are query and key times on `time_axis`, or query and key positions if `time_axis` is None.
     """
-    qk = make_query_key_tensor(value, query, key, time_axis)
+    qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
     return _search_band(qk, False) if has_equal_chunk_rates(qk) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(
-    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
+    value: Value, query_axis: int | None, key_axis: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
     """Return the interval of `find_mask_band`, without the flag for an exhausted search."""
-    return find_mask_band(value, query, key, time_axis).interval
+    return find_mask_band(value, query_axis, key_axis, time_axis).interval
 
 
-def find_query_key_band(qk: QueryKeyTensor, *, negated: bool = False) -> Interval:
+def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
     """Return the interval of offsets at which a query-key tensor, or its negation, can be
     nonzero.
     """
-    return _search_band(qk, negated).interval
+    return _search_band(qk, is_negated).interval
 
 
-def find_side_band(qk: QueryKeyTensor, *, negated: bool = False) -> Interval:
-    """Return the band restricted to keys at times >= 0 or queries at times >= 0 (`qk.side`)."""
-    return _BandSearch().find_true_interval(qk, negated)
+def find_side_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
+    """Return the interval of offsets at which a query-key tensor, or its negation, can be nonzero,
+    considering only keys or only queries (`qk.side`) at times >= 0.
+    """
+    return _BandSearch().find_true_interval(qk, is_negated)
 
 
 def can_be_nan(qk: QueryKeyTensor) -> bool:
-    """Return True if a query-key tensor may be NaN or infinite where another factor is zero."""
+    """Return True if a query-key tensor may be NaN or infinite because of a division by zero, so
+    that its product with a zero mask may be NaN.
+    """
     return _BandSearch().can_divide_by_zero(qk)
 
 
-def _search_band(qk: QueryKeyTensor, negated: bool) -> MaskBand:
-    low, high = _BandSearch(), _BandSearch()
-    keys = low.find_true_interval(replace(qk, side="keys"), negated)
-    queries = high.find_true_interval(replace(qk, side="queries"), negated)
-    spent = low.budget.is_exhausted or high.budget.is_exhausted
-    return MaskBand(merge_side_bands(keys, queries, qk.time_axis), spent)
+def _search_band(qk: QueryKeyTensor, is_negated: bool) -> MaskBand:
+    key_search, query_search = _BandSearch(), _BandSearch()
+    key_band = key_search.find_true_interval(replace(qk, side="keys"), is_negated)
+    query_band = query_search.find_true_interval(replace(qk, side="queries"), is_negated)
+    is_exhausted = key_search.budget.is_exhausted or query_search.budget.is_exhausted
+    return MaskBand(merge_side_bands(key_band, query_band, qk.time_axis), is_exhausted)
 
 
 def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
@@ -144,7 +149,9 @@ def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | No
 
 
 def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
-    """Return the intersection of two intervals. If it is empty, prefix positions may be read."""
+    """Return the intersection of two intervals of offsets on `time_axis`. If it is empty, return
+    the interval at which prefix positions may still be read.
+    """
     intersection = left & right
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
         return intersection
@@ -169,7 +176,7 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: the query-key tensor, or its negation if `negated`, whose nonzero interval is
+    """A memo key: the query-key tensor, or its negation if `is_negated`, whose nonzero interval is
     requested.
     """
 
@@ -191,8 +198,8 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band: for keys or queries at times >= 0, with its memo tables and the
-    remaining step limit.
+    """A search for one band, with memo tables for the subproblems and a limit on their number
+    (`budget`).
     """
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
@@ -200,13 +207,13 @@ class _BandSearch:
     known_affine_indices: dict[QueryKeyTensor, MaybeAffineIndex] = field(default_factory=dict)
     known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
-    def find_true_interval(self, qk: QueryKeyTensor, negated: bool) -> Interval:
+    def find_true_interval(self, qk: QueryKeyTensor, is_negated: bool) -> Interval:
         """Return the interval in which a query-key tensor, or its negation, can be true or
         nonzero.
         """
-        question = _NonZeroBandKey(qk, negated)
+        subproblem = _NonZeroBandKey(qk, is_negated)
         return solve_memoized(
-            question, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
+            subproblem, self._solve_subproblem, self.known_intervals, self.budget, FULL_INTERVAL
         )
 
     def find_affine_function(self, qk: QueryKeyTensor) -> MaybeAffineIndex:
@@ -221,52 +228,52 @@ class _BandSearch:
             qk, solve_division_by_zero, self.known_zero_divisors, self.budget, True
         )
 
-    def _solve_question(self, question: _BandKey) -> _BandSolver:
-        if isinstance(question, _ComparisonBandKey):
-            return (yield from self._solve_less_than(*question))
-        qk, negated = question
+    def _solve_subproblem(self, subproblem: _BandKey) -> _BandSolver:
+        if isinstance(subproblem, _ComparisonBandKey):
+            return (yield from self._solve_less_than(*subproblem))
+        qk, is_negated = subproblem
         node = qk.value.node
         if node is None:
             return FULL_INTERVAL
-        if (inner := unwrap_view(qk)) is not None:
-            return (yield _NonZeroBandKey(inner, negated))
+        if (operand := unwrap_view(qk)) is not None:
+            return (yield _NonZeroBandKey(operand, is_negated))
         if (parts := split_concat(qk)) is not None:
-            return (yield from _solve_any([_NonZeroBandKey(p, negated) for p in parts]))
+            return (yield from _solve_any([_NonZeroBandKey(p, is_negated) for p in parts]))
         operands = qk.align_operands()
-        if (found := (yield from _solve_logical(qk, node, operands, negated))) is not None:
-            return found
+        if (interval := (yield from _solve_logical(qk, node, operands, is_negated))) is not None:
+            return interval
         # for numeric values, only "is nonzero" has a bounded interval; zeros may be at any position
-        return FULL_INTERVAL if negated else (yield from self._solve_nonzero(qk, node, operands))
+        return FULL_INTERVAL if is_negated else (yield from self._solve_nonzero(qk, node, operands))
 
     def _solve_less_than(
-        self, left: QueryKeyTensor, right: QueryKeyTensor, strict: bool
+        self, left: QueryKeyTensor, right: QueryKeyTensor, is_strict: bool
     ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. These are separate comparisons.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
-                inner, upper = (
-                    self.find_affine_function(align_operand(left, x)),
-                    self.find_affine_function(right),
-                )
-                if inner and upper:
-                    return _solve_absolute(inner, upper, strict, left)
+                argument = self.find_affine_function(align_operand(left, x))
+                upper = self.find_affine_function(right)
+                if argument and upper:
+                    return _solve_absolute(argument, upper, is_strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
-                halves = [_ComparisonBandKey(align_operand(left, x), right, strict) for x in (a, b)]
-                return (yield from _solve_all(halves))
+                sides = (align_operand(left, x) for x in (a, b))
+                keys = (_ComparisonBandKey(side, right, is_strict) for side in sides)
+                return (yield from _solve_all(keys))
         match right.value.node:
             case Node(ops.Arith("min"), (Value() as a, Value() as b)):
-                halves = [_ComparisonBandKey(left, align_operand(right, x), strict) for x in (a, b)]
-                return (yield from _solve_all(halves))
-        one_side, other = self.find_affine_function(left), self.find_affine_function(right)
-        if one_side is None or other is None:
+                sides = (align_operand(right, x) for x in (a, b))
+                keys = (_ComparisonBandKey(left, side, is_strict) for side in sides)
+                return (yield from _solve_all(keys))
+        left_index, right_index = self.find_affine_function(left), self.find_affine_function(right)
+        if left_index is None or right_index is None:
             return FULL_INTERVAL
-        return solve_offset_interval(one_side.subtract(other), strict, left)
+        return solve_offset_interval(left_index.subtract(right_index), is_strict, left)
 
     def _solve_nonzero(
         self, qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
     ) -> _BandSolver:
-        """Return the interval in which the result of a numeric op can be nonzero."""
+        """Return the interval of offsets at which the numeric result of `node` can be nonzero."""
         match node.op:
             case ops.MaskedWeights():
                 return (
@@ -278,14 +285,16 @@ class _BandSearch:
                 # The attention weights are zero where the mask is false; the attention output has
                 # no query and key axis.
                 mask = node.op.mask(node)
-                if mask is None or not _is_weights_grid(qk, node.op):
+                if mask is None or not _is_attention_weights(qk, node.op):
                     return FULL_INTERVAL
                 return (yield _NonZeroBandKey(qk.view_operand(mask, *ATTENTION_AXES), False))
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
-                unsure = can_be_zero(operands[1]) or self.can_divide_by_zero(operands[1])
-                return FULL_INTERVAL if unsure else (yield _NonZeroBandKey(operands[0], False))
+                can_be_undefined = can_be_zero(operands[1]) or self.can_divide_by_zero(operands[1])
+                if can_be_undefined:
+                    return FULL_INTERVAL
+                return (yield _NonZeroBandKey(operands[0], False))
             case ops.Arith("add" | "sub" | "min" | "max"):
                 return (yield from _solve_any([_NonZeroBandKey(o, False) for o in operands]))
             case ops.Pointwise(fn) if fn in ZERO_PRESERVING_FUNCTIONS:
@@ -297,94 +306,83 @@ class _BandSearch:
         multiplied by NaN or infinity.
         """
         pairs = (left, right), (right, left)
-        hiding = [_NonZeroBandKey(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
-        return (yield from _solve_all(hiding))
+        factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
+        return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))
 
 
 def _solve_absolute(
-    inner: AffineIndex, upper: AffineIndex, strict: bool, qk: QueryKeyTensor
+    argument: AffineIndex, upper: AffineIndex, is_strict: bool, qk: QueryKeyTensor
 ) -> Interval:
-    """Return the interval in which `|inner| <= upper` (or `<`) can hold."""
-    opposite = inner.multiply(Fraction(-1)).subtract(upper)
-    one = solve_offset_interval(inner.subtract(upper), strict, qk)
-    return one & solve_offset_interval(opposite, strict, qk)
+    """Return the interval in which `|argument| <= upper` (or `<`) can hold."""
+    opposite = argument.multiply(Fraction(-1)).subtract(upper)
+    positive_side = solve_offset_interval(argument.subtract(upper), is_strict, qk)
+    return positive_side & solve_offset_interval(opposite, is_strict, qk)
 
 
-def _is_weights_grid(qk: QueryKeyTensor, op: ops.Attend) -> bool:
+def _is_attention_weights(qk: QueryKeyTensor, op: ops.Attend) -> bool:
     """Return True if `qk` is the attention weights of `op`, with their query and key axes."""
-    weights = qk.value.index == op.weights_result
-    return weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
+    is_weights = qk.value.index == op.weights_result
+    return is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
 
 
-def _solve_any(questions: Iterable[_BandKey]) -> _BandSolver:
-    """Return the union of the requested intervals."""
-    found = EMPTY_INTERVAL
-    for question in questions:
-        found |= yield question
-    return found
+def _solve_any(subproblems: Iterable[_BandKey]) -> _BandSolver:
+    """Return the union of the intervals of several subproblems."""
+    union = EMPTY_INTERVAL
+    for subproblem in subproblems:
+        union |= yield subproblem
+    return union
 
 
-def _solve_all(questions: Iterable[_BandKey]) -> _BandSolver:
-    """Return the intersection of the requested intervals."""
-    found = FULL_INTERVAL
-    for question in questions:
-        found &= yield question
-    return found
+def _solve_all(subproblems: Iterable[_BandKey]) -> _BandSolver:
+    """Return the intersection of the intervals of several subproblems."""
+    intersection = FULL_INTERVAL
+    for subproblem in subproblems:
+        intersection &= yield subproblem
+    return intersection
 
 
 def _solve_logical(
-    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], negated: bool
+    qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor], is_negated: bool
 ) -> Generator[_BandKey, Interval, Interval | None]:
     """Return the interval of a logical op or its negation, or None for other ops."""
     match node.op:
         case ops.Constant(number):
-            return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL
+            return EMPTY_INTERVAL if bool(number) == is_negated else FULL_INTERVAL
         case ops.Not():
-            return (yield _NonZeroBandKey(operands[0], not negated))
+            return (yield _NonZeroBandKey(operands[0], not is_negated))
         case ops.And() | ops.Or():
             # De Morgan's laws.
-            intersection = isinstance(node.op, ops.And) != negated
-            return (yield from _solve_sides(operands, negated, intersection))
-        case ops.Where() if qk.value.dtype == "bool" or not negated:
-            return (yield from _solve_where(operands, negated))
+            solve = _solve_all if isinstance(node.op, ops.And) != is_negated else _solve_any
+            return (yield from solve(_NonZeroBandKey(o, is_negated) for o in operands))
+        case ops.Where() if qk.value.dtype == "bool" or not is_negated:
+            return (yield from _solve_where(operands, is_negated))
         case ops.Compare(fn):
-            comparison = NEGATED_COMPARISONS.get(fn, "") if negated else fn
+            comparison = NEGATED_COMPARISONS.get(fn, "") if is_negated else fn
             return (yield from _solve_comparison(comparison, *operands))
         case ops.Reduce("any" | "all" as fn, axis):
             # "any" can be true where one operand can be true, "not all" where one operand can be
             # false. "all" and "not any" imply nothing.
             x = node.first_operand
-            if x is not None and fn == ("all" if negated else "any"):
-                return (yield _NonZeroBandKey(_view_reduced_operand(qk, x, axis), negated))
+            if x is not None and fn == ("all" if is_negated else "any"):
+                query, key = shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
+                return (yield _NonZeroBandKey(qk.view_operand(x, query, key), is_negated))
     return None
 
 
-def _view_reduced_operand(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
-    query, key = shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
-    return qk.view_operand(operand, query, key)
-
-
-def _solve_sides(operands: list[QueryKeyTensor], negated: bool, intersection: bool) -> _BandSolver:
-    sides = [_NonZeroBandKey(side, negated) for side in operands]
-    return (yield from (_solve_all if intersection else _solve_any)(sides))
-
-
-def _solve_where(operands: Sequence[QueryKeyTensor], negated: bool) -> _BandSolver:
+def _solve_where(operands: Sequence[QueryKeyTensor], is_negated: bool) -> _BandSolver:
     """Return the interval of `where(condition, yes, no)` or its negation."""
     condition, yes, no = operands
-    chosen = (yield _NonZeroBandKey(condition, False)) & (yield _NonZeroBandKey(yes, negated))
-    left_out = yield _NonZeroBandKey(condition, True)
-    return chosen | (left_out & (yield _NonZeroBandKey(no, negated)))
+    true_band = yield _NonZeroBandKey(condition, False)
+    true_band &= yield _NonZeroBandKey(yes, is_negated)
+    false_band = yield _NonZeroBandKey(condition, True)
+    return true_band | (false_band & (yield _NonZeroBandKey(no, is_negated)))
 
 
 def _solve_comparison(fn: str, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
     match fn:
         case "eq":
-            intersection = [
-                _ComparisonBandKey(left, right, False),
-                _ComparisonBandKey(right, left, False),
-            ]
-            return (yield from _solve_all(intersection))
+            pairs = (left, right), (right, left)
+            return (yield from _solve_all(_ComparisonBandKey(*pair, False) for pair in pairs))
         case "le" | "lt":
             return (yield _ComparisonBandKey(left, right, fn == "lt"))
         case "ge" | "gt":

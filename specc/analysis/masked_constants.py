@@ -2,7 +2,7 @@
 
 For a value with a query axis (position `q`) and a key axis (position `k`), the result is pairs of a
 constant and an interval of `q - k`. Outside the interval, the value equals the constant. True is 1
-and false is 0, so the interval of 0 is the band.
+and false is 0, so the interval of the constant 0 is the band of a mask.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
@@ -59,6 +59,7 @@ from specc.analysis.query_key_constants import (
     split_product_factors,
 )
 from specc.analysis.query_key_tensors import (
+    AxisSide,
     QueryKeyTensor,
     TraversalBudget,
     align_operand,
@@ -84,44 +85,48 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, MaskedConstants]
 """A rule that computes the (constant, interval) pairs of one value from those of others."""
 
+SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
+
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 """Ops that permute or select positions of an axis."""
 
 
 @lru_cache(maxsize=1024)
 def find_masked_constants(
-    value: Value, query: int, key: int, time_axis: TimeAxis | None = None
+    value: Value, query_axis: int, key_axis: int, time_axis: TimeAxis | None = None
 ) -> MaskedConstants:
     """Return the constants of `value`, each with the interval of `q - k` outside which `value`
     equals it. If `time_axis` is not None, the intervals are of time differences.
     """
-    qk = make_query_key_tensor(value, query, key, time_axis)
+    qk = make_query_key_tensor(value, query_axis, key_axis, time_axis)
     if not has_equal_chunk_rates(qk):
         return NO_MASKED_CONSTANTS
-    keys = _find_side_values(replace(qk, side="keys"))
-    queries = _find_side_values(replace(qk, side="queries"))
+    keys, queries = (
+        solve_memoized(
+            replace(qk, side=side),
+            _infer_constants,
+            {},
+            TraversalBudget(MAX_QUERY_KEY_TENSORS),
+            NO_MASKED_CONSTANTS,
+        )
+        for side in SIDES
+    )
     return {
         n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis)
         for n in {**keys, **queries}
     }
 
 
-def _find_side_values(qk: QueryKeyTensor) -> MaskedConstants:
-    """Return the constants for one side, i.e. times >= 0 (see `specc.analysis.mask_bands`)."""
-    return solve_memoized(
-        qk, _find_grid_values, {}, TraversalBudget(MAX_QUERY_KEY_TENSORS), NO_MASKED_CONSTANTS
-    )
-
-
 def find_nonzero_interval(
-    value: Value, query: int, key: int, time_axis: TimeAxis | None = None
+    value: Value, query_axis: int, key_axis: int, time_axis: TimeAxis | None = None
 ) -> Interval:
     """Return the interval of `q - k` in which `value` can be true or nonzero."""
-    other = find_masked_constants(value, query, key, time_axis).get(0.0, FULL_INTERVAL)
-    return intersect_bands(find_band_interval(value, query, key, time_axis), other, time_axis)
+    constants = find_masked_constants(value, query_axis, key_axis, time_axis)
+    band = find_band_interval(value, query_axis, key_axis, time_axis)
+    return intersect_bands(band, constants.get(0.0, FULL_INTERVAL), time_axis)
 
 
-def _find_grid_values(qk: QueryKeyTensor) -> MaskedConstantRule:
+def _infer_constants(qk: QueryKeyTensor) -> MaskedConstantRule:
     """Return the constants of a query-key tensor, computed from those of its operands."""
     number = find_uniform_value(qk.value)
     node = qk.value.node
@@ -129,202 +134,195 @@ def _find_grid_values(qk: QueryKeyTensor) -> MaskedConstantRule:
         return {number: EMPTY_INTERVAL}
     if node is None or qk.key_axis is None:
         return NO_MASKED_CONSTANTS
-    if (inner := unwrap_view(qk)) is not None:
-        return (yield inner)
+    if (operand := unwrap_view(qk)) is not None:
+        return (yield operand)
     operands = qk.align_operands()
     match node.op:
         case ops.And() | ops.Or() | ops.Not() | ops.Compare():
-            return (yield from _find_boolean_values(qk, node, operands))
+            return (yield from _infer_boolean_constants(qk, node, operands))
         case ops.Where():
-            return (yield from _find_where_values(operands))
+            return (yield from _infer_where_constants(operands))
         case ops.Arith(function_name):
-            return (yield from _find_arithmetic_values(function_name, operands))
+            return (yield from _infer_arithmetic_constants(function_name, operands))
         case ops.Pointwise(function_name):
             return propagate_unary_constants(
                 EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0])
             )
         case ops.Cast(to):
             return propagate_unary_constants(partial(convert_number, dtype=to), (yield operands[0]))
-    return (yield from _find_axis_op_values(qk, node))
+    return (yield from _infer_axis_op_constants(qk, node))
 
 
-def _find_axis_op_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants after an op along an axis, such as a softmax or a reduction."""
     x = node.first_operand
     if (factors := split_product_factors(qk)) is not None:
-        return (yield from _find_product_values(factors))
+        return (yield from _infer_product_constants(factors))
     if isinstance(node.op, ops.MaskedWeights | ops.Attend):
-        return (yield from _find_weight_values(qk, node))
+        return (yield from _infer_weight_constants(qk, node))
     if isinstance(node.op, ops.Concat):
-        return (yield from _find_concat_values(qk, node, node.op))
+        return (yield from _infer_concat_constants(qk, node, node.op))
     if x is None:
         return NO_MASKED_CONSTANTS
     match node.op:
         case ops.Reduce(function_name, axis):
-            masked_values = yield qk.view_operand(
+            constants = yield qk.view_operand(
                 x, shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
             )
             length = x.shape[axis].number or 0
-            return _filter_fixed_points(function_name, masked_values, length)
+            kept = {n for n in constants if is_reduction_fixed_point(function_name, n, length)}
+            return {n: constants[n] for n in kept}
         case ops.Gather(axis) if axis == qk.key_axis:
-            return (yield from _find_gathered_values(qk, node))
+            return (yield from _infer_gathered_constants(qk, node))
     if not isinstance(node.op, REORDERING_OPS):
         # The constants of these operands are irrelevant. Analyzing them would visit all earlier
         # layers, because each layer depends on them.
         return NO_MASKED_CONSTANTS
-    masked_values = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
-    return _find_reordered_values(qk, node, masked_values)
+    constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
+    return _infer_reordered_constants(qk, node, constants)
 
 
-def _filter_fixed_points(
-    function_name: str, masked_values: MaskedConstants, length: int
-) -> MaskedConstants:
-    return {
-        n: i for n, i in masked_values.items() if is_reduction_fixed_point(function_name, n, length)
-    }
-
-
-def _find_product_values(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
+def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
     """Return the interval outside which a product is zero because one factor is zero and all others
     are finite.
     """
-    found: list[MaskedConstants] = []
+    results: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
         others = factors[:n] + factors[n + 1 :]
         if all(
             has_no_key_dependent_infinities(other) and not can_be_nan(other) for other in others
         ):
-            masked_values = yield factor
-            found.append({0.0: masked_values[0.0]} if 0.0 in masked_values else NO_MASKED_CONSTANTS)
-    return intersect_masked_constants(found)
+            constants = yield factor
+            results.append({0.0: constants[0.0]} if 0.0 in constants else NO_MASKED_CONSTANTS)
+    return intersect_masked_constants(results)
 
 
-def _find_concat_values(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
+def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
     """Return the constants of a concatenation. On the time axis, only prefix positions may be
     prepended.
     """
-    found = split_concat(qk)
+    operands = split_concat(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
-        found = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
-    return find_common_constants((yield from solve_each(found or ())))
+        operands = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
+    return find_common_constants((yield from solve_each(operands or ())))
 
 
-def _find_reordered_values(
-    qk: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+def _infer_reordered_constants(
+    qk: QueryKeyTensor, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
     """Return the constants after an op that selects or reorders positions along the key axis."""
     match node.op:
-        case ops.Softmax(axis) if axis == qk.key_axis and -inf in masked_values:
-            return {0.0: masked_values[-inf]}
+        case ops.Softmax(axis) if axis == qk.key_axis and -inf in constants:
+            return {0.0: constants[-inf]}
         case ops.CumSum(axis) if axis == qk.key_axis:
             # all elements of a cumulative sum after the first infinite element are infinite
-            return {n: bound_visible_sort_indices(i) for n, i in masked_values.items() if isinf(n)}
+            return {n: bound_visible_sort_indices(i) for n, i in constants.items() if isinf(n)}
         case ops.Sort(axis) if axis == qk.key_axis and qk.value.index == 0:
             # Masked keys sort last: sort index r is masked at query t if r > t - lo.
             return {
                 n: bound_visible_sort_indices(i)
-                for n, i in masked_values.items()
+                for n, i in constants.items()
                 if is_sorted_last(node, n)
             }
-    return _filter_unrelated_axis_values(qk, node, masked_values)
+    return _filter_unrelated_axis_values(qk, node, constants)
 
 
 def _filter_unrelated_axis_values(
-    qk: QueryKeyTensor, node: Node, masked_values: MaskedConstants
+    qk: QueryKeyTensor, node: Node, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an op along an axis that is neither the query axis nor the key
-    axis. A constant at all positions of the axis is kept.
-    """
+    """Return the constants that an op along an axis other than query and key axis preserves."""
     match node.op:
         case ops.CumSum(axis):
-            masked_values = {n: i for n, i in masked_values.items() if isinf(n) or not n}
-        case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, fill_value=added):
-            masked_values = {n: i for n, i in masked_values.items() if n == added}
+            constants = {n: i for n, i in constants.items() if isinf(n) or not n}
+        case ops.Pad(axis=axis, value=fill_value) | ops.Delay(axis=axis, fill_value=fill_value):
+            constants = {n: i for n, i in constants.items() if n == fill_value}
         case ops.Flip(axis) | ops.Roll(axis) | ops.Gather(axis):
             pass
         case ops.Sort(axis) | ops.TopK(axis) if qk.value.index == 0:
             pass
         case _:
             return NO_MASKED_CONSTANTS
-    return masked_values if axis not in (qk.query_axis, qk.key_axis) else NO_MASKED_CONSTANTS
+    return constants if axis not in (qk.query_axis, qk.key_axis) else NO_MASKED_CONSTANTS
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
-    """Return the interval of sort indices that visible positions can have."""
+    """Return the interval of sort indices of visible positions, given the interval of their offsets
+    `q - k`.
+    """
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
-    """Return True if a sort orders `number` last (after equal values)."""
-    lower_bound, most = find_value_range(node.first_operand)
+    """Return True if the sort `node` orders elements equal to `number` after all other elements."""
+    lower_bound, upper_bound = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
-            return number <= lower_bound if descending else number >= most
+            return number <= lower_bound if descending else number >= upper_bound
     return False
 
 
-def _find_where_values(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`. Each branch is considered only at offsets at which the
-    condition can select it.
+def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
+    """Return the constants of a `where`: those of each branch, at the offsets at which the
+    condition can select this branch.
     """
-    masked_values: list[MaskedConstants] = yield from solve_each(operands)
-    condition, yes, no = masked_values
-    taken, left = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
+    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
+    condition, yes, no = operand_constants
+    true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
-        n: (taken & yes.get(n, FULL_INTERVAL)) | (left & no.get(n, FULL_INTERVAL))
+        n: (true_band & yes.get(n, FULL_INTERVAL)) | (false_band & no.get(n, FULL_INTERVAL))
         for n in {**yes, **no}
     }
 
 
-def _find_boolean_values(
+def _infer_boolean_constants(
     qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
     """Return the interval outside which a boolean tensor is constant, from comparisons of position
     ids or known constants.
     """
-    masked_values: list[MaskedConstants] = yield from solve_each(operands)
+    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
-            return {1.0 - n: i for n, i in masked_values[0].items()}
+            return {1.0 - n: i for n, i in operand_constants[0].items()}
         case ops.And() | ops.Or():
             # For false in `and` and for true in `or`, one masked operand is sufficient; otherwise,
             # both operands must be masked.
-            deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
-            found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
-            return intersect_masked_constants([*found, find_common_constants(masked_values)])
+            absorbing = 0.0 if isinstance(node.op, ops.And) else 1.0
+            results = [{absorbing: c[absorbing]} for c in operand_constants if absorbing in c]
+            return intersect_masked_constants([*results, find_common_constants(operand_constants)])
         case ops.Compare(function_name):
-            rows = {0.0: find_side_band(qk), 1.0: find_side_band(qk, negated=True)}
+            bands = {0.0: find_side_band(qk), 1.0: find_side_band(qk, is_negated=True)}
             return intersect_masked_constants(
-                [rows, propagate_binary_constants(function_name, *masked_values)]
+                [bands, propagate_binary_constants(function_name, *operand_constants)]
             )
     return NO_MASKED_CONSTANTS
 
 
-def _find_arithmetic_values(
+def _infer_arithmetic_constants(
     function_name: str, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
     """Return the constants of arithmetic on two constants, or on an absorbing constant such as
     -inf.
     """
-    masked_values: list[MaskedConstants] = yield from solve_each(operands)
-    found = [propagate_binary_constants(function_name, *masked_values)]
-    for here, there, is_right_operand in ((0, 1, False), (1, 0, True)):
-        other = operands[there]
+    operand_constants: list[MaskedConstants] = yield from solve_each(operands)
+    results = [propagate_binary_constants(function_name, *operand_constants)]
+    for n, is_right_operand in ((0, False), (1, True)):
+        other = operands[1 - n]
         # `0 * inf` and `inf - inf` are NaN.
         if not can_be_nan(other) and has_no_key_dependent_infinities(other):
             lower_bound = find_value_range(other.value)[0]
             # The divisor must not be zero at any key. A divisor that is zero for one query is zero
             # at all keys.
-            divides = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
-            for number, interval in masked_values[here].items():
-                if function_name == "div" and not number and divides:
-                    found.append({0.0: interval})
-                made = compute_absorbing_result(
+            is_nonzero = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
+            for number, interval in operand_constants[n].items():
+                if function_name == "div" and not number and is_nonzero:
+                    results.append({0.0: interval})
+                result = compute_absorbing_result(
                     function_name, number, lower_bound, is_right_operand
                 )
-                if made is not None:
-                    found.append({made: interval})
-    return intersect_masked_constants(found)
+                if result is not None:
+                    results.append({result: interval})
+    return intersect_masked_constants(results)
 
 
 def compute_absorbing_result(
@@ -350,7 +348,7 @@ def compute_absorbing_result(
     return None
 
 
-def _find_weight_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the interval outside which attention weights are zero, because the mask is false or
     the scores of a softmax are -inf.
     """
@@ -358,11 +356,11 @@ def _find_weight_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     match node.op:
         case ops.Attend():
             mask = node.op.mask(node)
-            weights = qk.value.index == node.op.weights_result
-            seen = weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
+            is_weights = qk.value.index == node.op.weights_result
+            has_attention_axes = is_weights and (qk.query_axis, qk.key_axis) == ATTENTION_AXES
             return (
                 {0.0: find_side_band(qk.view_operand(mask, *ATTENTION_AXES))}
-                if mask and seen
+                if mask and has_attention_axes
                 else NO_MASKED_CONSTANTS
             )
     if qk.key_axis != rank - 1 or qk.query_axis not in (None, rank - 2):
@@ -370,31 +368,31 @@ def _find_weight_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
-    found = [{0.0: find_side_band(align_operand(qk, mask))}]
-    masked_values = yield align_operand(qk, scores)
-    if isinstance(node.op, ops.MaskedSoftmax) and -inf in masked_values:
-        found.append({0.0: masked_values[-inf]})
-    return intersect_masked_constants(found)
+    results = [{0.0: find_side_band(align_operand(qk, mask))}]
+    score_constants = yield align_operand(qk, scores)
+    if isinstance(node.op, ops.MaskedSoftmax) and -inf in score_constants:
+        results.append({0.0: score_constants[-inf]})
+    return intersect_masked_constants(results)
 
 
-def _find_gathered_values(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
+def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
     """Return the constants of a gather whose indices come from sorting another value, so that
     masked positions come last.
     """
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
-            order = ops.Gather.ids(node).node
+            sort = ops.Gather.ids(node).node
         case _:
             return NO_MASKED_CONSTANTS
-    if axis != qk.key_axis or order is None:
+    if axis != qk.key_axis or sort is None:
         return NO_MASKED_CONSTANTS
-    masked_values = yield qk.view_operand(table, qk.query_axis, qk.key_axis)
-    sorted_ = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
-    last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
+    table_constants = yield qk.view_operand(table, qk.query_axis, qk.key_axis)
+    key_constants = yield qk.view_operand(x, qk.query_axis, qk.key_axis)
+    last_intervals = [i for n, i in key_constants.items() if is_sorted_last(sort, n)]
     # Positions that are masked in the sort keys must also be masked in the table.
     return {
         n: bound_visible_sort_indices(o)
-        for n, i in masked_values.items()
-        for o in last
+        for n, i in table_constants.items()
+        for o in last_intervals
         if i & o == i
     }

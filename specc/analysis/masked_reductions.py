@@ -1,9 +1,8 @@
-"""Find reductions over keys that masked positions do not affect.
+"""Find reductions over keys that masked keys do not affect.
 
-For a node that reads a whole axis, such as a sum over keys, the analysis finds the query axis of
-the result, and the interval of `q - k` in which keys affect the result. `find_masked_constants`
-returns the constant at all other keys. The table lists the constants that have no effect on each
-op:
+For a node that reads all positions of an axis, such as a sum over keys, the analysis finds the
+query axis of the result, and the interval of `q - k` in which keys affect the result. Masked keys
+hold a constant (`find_masked_constants`). A constant has no effect on an op if it is:
 
     sum                     0
     max, argmax             a lower bound of all elements: -inf, or 0 for weights
@@ -44,24 +43,29 @@ depends.
 def iterate_unaffected_reductions(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the query axes along which masked keys do not affect a reduction, with the keys that
-    do.
+    """Yield the query axes of a reduction for which masked keys do not affect its result, each with
+    the interval of the keys that do.
     """
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
-    key = dependence.operand_axis
-    for query, length in enumerate(x.shape):
+    key_axis = dependence.operand_axis
+    for query_axis, length in enumerate(x.shape):
         # the batch axis is not a query axis
-        if query != key and _is_query_length(length, x.shape[key], time_axis):
-            reach = _find_relevant_keys(
-                node, dependence, find_masked_constants(x, query, key, time_axis), time_axis
+        if query_axis != key_axis and _is_query_length(length, x.shape[key_axis], time_axis):
+            interval = _find_relevant_keys(
+                node,
+                dependence,
+                find_masked_constants(x, query_axis, key_axis, time_axis),
+                time_axis,
             )
-            if reach != FULL_INTERVAL:
-                is_key_axis_reduced = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
-                yield query - is_key_axis_reduced, reach
+            if interval != FULL_INTERVAL:
+                is_key_axis_reduced = (
+                    isinstance(node.op, ops.Reduce | ops.ArgMax) and query_axis > key_axis
+                )
+                yield query_axis - is_key_axis_reduced, interval
     if isinstance(node.op, ops.Gather) and dependence.operand == ops.Gather.table.index:
-        yield from _iterate_argmax_reads(node, node.op.axis, key, time_axis)
+        yield from _iterate_argmax_reads(node, node.op.axis, key_axis, time_axis)
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
@@ -77,45 +81,49 @@ def _find_relevant_keys(
     """Return the interval of the keys that affect an op, given the constants at the other keys."""
     if not masked_values:
         return FULL_INTERVAL
-    reach = _intersect_neutral_bands(node, masked_values, time_axis)
+    interval = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):
-            own = dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
+            is_table = (
+                dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
+            )
             return (
-                bound_visible_sort_indices(reach)
-                if own and _are_indices_in_range(node)
+                bound_visible_sort_indices(interval)
+                if is_table and _are_indices_in_range(node)
                 else FULL_INTERVAL
             )
         case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # indices along the axis start at its first position, so all positions are needed
-            return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_sort_indices(reach)
-    return reach
+            return (
+                FULL_INTERVAL if interval == FULL_INTERVAL else bound_visible_sort_indices(interval)
+            )
+    return interval
 
 
 def _intersect_neutral_bands(
     node: Node, masked_values: MaskedConstants, time_axis: TimeAxis | None
 ) -> Interval:
-    ordinary = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
-    reach = FULL_INTERVAL
-    for interval in ordinary:
-        reach = intersect_bands(reach, interval, time_axis)
-    return reach
+    neutral_intervals = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
+    intersection = FULL_INTERVAL
+    for interval in neutral_intervals:
+        intersection = intersect_bands(intersection, interval, time_axis)
+    return intersection
 
 
 def _is_neutral_number(node: Node, number: float) -> bool:
     """Return True if additional elements equal to `number` do not change the result of the node."""
-    least, most = find_value_range(node.first_operand)
+    minimum, maximum = find_value_range(node.first_operand)
     match node.op:
         case ops.Reduce("sum" | "any"):
             return number == 0
         case ops.Reduce("all"):
             return number == 1
         case ops.Reduce("max") | ops.ArgMax():
-            return number <= least
+            return number <= minimum
         case ops.Reduce("min"):
-            return number >= most
+            return number >= maximum
         case ops.Softmax():
             return number == -FULL_INTERVAL.high
         case ops.Sort():
@@ -146,24 +154,24 @@ def _are_indices_in_range(node: Node) -> bool:
 
 
 def _iterate_argmax_reads(
-    node: Node, axis: int, key: int, time_axis: TimeAxis | None
+    node: Node, axis: int, key_axis: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
     """Yield the keys that an argmax may select: a visible key, or the first key."""
-    if axis != key or not _are_indices_in_range(node):
+    if axis != key_axis or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)
-    grid = make_query_key_tensor(ids, axis, None)
-    while (inner := unwrap_view(grid)) is not None:
-        grid = inner
-    made = grid.value.node
-    if made is None or made.first_operand is None or grid.query_axis is None:
+    indices = make_query_key_tensor(ids, axis, None)
+    while (operand := unwrap_view(indices)) is not None:
+        indices = operand
+    argmax = indices.value.node
+    if argmax is None or argmax.first_operand is None or indices.query_axis is None:
         return
-    match made.op:
-        case ops.ArgMax(over):
-            query = shift_axis(grid.query_axis, over)
-            assert query is not None
-            for number, reach in find_masked_constants(
-                made.first_operand, query, over, time_axis
+    match argmax.op:
+        case ops.ArgMax(reduced_axis):
+            query_axis = shift_axis(indices.query_axis, reduced_axis)
+            assert query_axis is not None
+            for number, interval in find_masked_constants(
+                argmax.first_operand, query_axis, reduced_axis, time_axis
             ).items():
-                if _is_neutral_number(made, number) and not reach.is_empty:
-                    yield axis, Interval(min(reach.low, 0), FULL_INTERVAL.high)
+                if _is_neutral_number(argmax, number) and not interval.is_empty:
+                    yield axis, Interval(min(interval.low, 0), FULL_INTERVAL.high)

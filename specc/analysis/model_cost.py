@@ -27,16 +27,16 @@ CostFunction = Callable[[Any, list[Type]], Dim]
 
 def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
     # the last axis of the result is the output features, in every weight layout
-    (made, *_) = op.infer_result_types(*types)
-    return multiply_dims(types[0].shape) * made.shape[-1]
+    (result_type, *_) = op.infer_result_types(*types)
+    return multiply_dims(types[0].shape) * result_type.shape[-1]
 
 
 def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
     # One operand may have no leading axes; it is then multiplied with every matrix of the other
     # operand.
-    lead = max((a[:-2], b[:-2]), key=len)
-    return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
+    leading_shape = max((a[:-2], b[:-2]), key=len)
+    return multiply_dims(leading_shape) * multiply_dims(a[-2:]) * b[-1]
 
 
 def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
@@ -52,8 +52,8 @@ def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type])
     """Count one dot product with a filter per output element. The first axis of the weight is the
     filters; each reads the input channels of its group.
     """
-    (made, *_) = op.infer_result_types(*types[:2], None)
-    return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
+    (result_type, *_) = op.infer_result_types(*types[:2], None)
+    return multiply_dims(result_type.shape) * multiply_dims(types[1].shape[1:])
 
 
 def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
@@ -66,23 +66,23 @@ def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
 
 
 def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
-    turns = op.split_operands(types).scanned[0].shape[op.axis]
-    return turns * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
+    iteration_count = op.split_operands(types).scanned[0].shape[op.axis]
+    return iteration_count * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
 
 
 def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
     """Count the multiply-adds of each token, once per selected expert."""
-    sent = multiply_dims(op.split_operands(types).ids.shape)
-    inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
-    return inside.substitute({op.token_count_symbol: sent})
+    token_count = multiply_dims(op.split_operands(types).ids.shape)
+    body_cost = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
+    return body_cost.substitute({op.token_count_symbol: token_count})
 
 
 def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
-    b, n, i = types[0].shape
+    b, n, input_size = types[0].shape
     # The recurrent matrix contains all gates. With a projection, an LSTM feeds back fewer features
     # than a gate has.
-    gates, fed_back = types[2].shape
-    return b * n * gates * (i + fed_back)
+    gates, recurrent_size = types[2].shape
+    return b * n * gates * (input_size + recurrent_size)
 
 
 def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
@@ -91,10 +91,10 @@ def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
     projection = (types[2].shape[1], hidden)
     # Omitted operands are missing here, so the projection is identified as the last operand with
     # this shape.
-    mapped = (
+    projection_cost = (
         b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.from_value(0)
     )
-    return _count_recurrent(op, types) + mapped
+    return _count_recurrent(op, types) + projection_cost
 
 
 COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
@@ -151,7 +151,9 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """Format an integer in words, e.g. `137 billion`, or with grouped digits if it is small."""
+    """Format an integer with three significant digits and a unit, e.g. `137 billion`; below one
+    million, format all digits in groups of three.
+    """
     for size, unit in MAGNITUDE_NAMES:
         # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:
@@ -218,47 +220,50 @@ class SummaryNode:
         """Return the `parameter_count`, `multiply_adds` or `saved_multiply_adds` of this scope
         including its children.
         """
-        own: Dim = getattr(self, field_name)
+        node_value: Dim = getattr(self, field_name)
         return (
-            own + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
+            node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
         """Return a key that is equal for two scopes if they differ only in their names; such scopes
         are displayed as one.
         """
-        inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
-        own = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
-        return (str(self.type), self.op, *own, inner)
+        children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
+        costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
+        return (str(self.type), self.op, *costs, children)
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope to which the elements of a parameter are counted."""
+    """Return the scope that contains a parameter: the module for a `weight` or `bias`, otherwise
+    the parameter itself.
+    """
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
 
 def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
-    """Return the tree of scopes of a graph. `lengths` gives sizes of symbolic dimensions; where
-    they do not exceed the threshold of blocked attention, dense attention is counted.
+    """Return the tree of scopes of a graph, with types, parameter counts and multiply-adds.
+
+    `lengths` maps symbolic dimensions to sizes. Attention over a sequence that is not longer than
+    the threshold of blocked attention is counted as dense.
     """
     root = SummaryNode(name=graph.name)
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     # The sequence length if it is static, otherwise its maximum.
-    rows = find_max_lengths(graph) | dict(lengths or {})
+    max_lengths = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_children(graph, root)
     for node, results in graph.nodes:
-        _add_node(
-            graph, root, node, results[0].type
-        ).saved_multiply_adds += _count_saved_multiply_adds(node, padding_masks, rows)
+        child = _add_node(graph, root, node, results[0].type)
+        child.saved_multiply_adds += _count_saved_multiply_adds(node, padding_masks, max_lengths)
     for name, facts in graph.parameter_facts.items():
-        part = _get_or_add_child(root, _get_parameter_scope(name))
-        part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
+        child = _get_or_add_child(root, _get_parameter_scope(name))
+        child.parameter_count = child.parameter_count + multiply_dims(facts.type.shape)
     # The output of a call has the path of the call as name, not that of its last op; names with a
     # colon are internal values.
     for name, value in graph.names.items():
-        if ":" not in name and (found := _find_child(root, name)):
-            found.type = value.type
+        if ":" not in name and (scope := _find_child(root, name)):
+            scope.type = value.type
     # the last node of the graph may not be an output of the model
     root.type = None
     _merge_equal_children(root)
@@ -277,13 +282,13 @@ def _create_ordered_children(graph: Graph, root: SummaryNode) -> None:
 
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
     """Add the cost and the type of a node to its scope."""
-    part = _get_or_add_child(root, graph.get_scope(node))
-    part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
-    part.type = type
+    child = _get_or_add_child(root, graph.get_scope(node))
+    child.multiply_adds = child.multiply_adds + count_multiply_adds(node)
+    child.type = type
     # A scope gets the type of its most expensive op, not of the reshapes around it.
-    if node.op.is_heavy or not part.op:
-        part.op = node.op.spec_name
-    return part
+    if node.op.is_heavy or not child.op:
+        child.op = node.op.spec_name
+    return child
 
 
 def _count_saved_multiply_adds(
@@ -292,62 +297,66 @@ def _count_saved_multiply_adds(
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_local_attention(node, padding_masks)
     # Without a maximum length, some sequences exceed the threshold.
-    rows = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
-    if blocks is None or rows <= blocks.length_threshold:
+    max_length = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
+    if blocks is None or max_length <= blocks.length_threshold:
         return Dim.from_value(0)
     return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)
 
 
 def _get_or_add_child(root: SummaryNode, scope: str) -> SummaryNode:
-    part = root
+    child = root
     for name in scope.split(".") if scope else []:
-        part = part.parts.setdefault(name, SummaryNode(name=name))
-    return part
+        child = child.parts.setdefault(name, SummaryNode(name=name))
+    return child
 
 
 def _find_child(root: SummaryNode, scope: str) -> SummaryNode | None:
-    part: SummaryNode | None = root
+    child: SummaryNode | None = root
     for name in scope.split("."):
-        part = part.parts.get(name) if part else None
-    return part
+        child = child.parts.get(name) if child else None
+    return child
 
 
-def _merge_equal_children(part: SummaryNode) -> None:
-    """Merge equal numbered scopes, also non-adjacent ones: `0 … 11`, `0, 2 … 24`."""
-    for inner in part.parts.values():
-        _merge_equal_children(inner)
+def _merge_equal_children(parent: SummaryNode) -> None:
+    """Merge numbered child scopes that differ only in their names, also if they are not adjacent:
+    `0 … 11`, `0, 2 … 24`.
+    """
+    for child in parent.parts.values():
+        _merge_equal_children(child)
     equal_children: dict[object, list[SummaryNode]] = {}
-    for inner in part.parts.values():
+    for child in parent.parts.values():
         # Scopes with different names are not merged, even if they are equal: `query` and `key` are
         # not layers.
-        kind = inner.get_comparison_key() if inner.name.isdecimal() else inner.name
-        equal_children.setdefault(kind, []).append(inner)
-    part.parts = {}
-    for run in equal_children.values():
+        kind = child.get_comparison_key() if child.name.isdecimal() else child.name
+        equal_children.setdefault(kind, []).append(child)
+    parent.parts = {}
+    for group in equal_children.values():
         # sorted by number, because a layer may be read before layers with lower numbers
-        run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
-        first = run[0]
-        first.members = tuple(p.name for p in run)
-        if len(run) > 1:
-            first.name = format_number_ranges([int(p.name) for p in run])
-            first.repeats = len(run)
-        part.parts[first.name] = first
+        group.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
+        first = group[0]
+        first.members = tuple(p.name for p in group)
+        if len(group) > 1:
+            first.name = format_number_ranges([int(p.name) for p in group])
+            first.repeats = len(group)
+        parent.parts[first.name] = first
 
 
 MAX_LISTED_RUNS = 3
-"""Maximum number of ranges that a list of equal layers names."""
+"""Maximum number of ranges in the name of a merged scope."""
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Format at least two increasing integers: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    """Format at least two increasing integers as ranges: `0 … 11`, `1, 3 … 25`,
+    `0 … 2, 4 … 6, …`.
+    """
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:
         return f"{numbers[0]} … {numbers[-1]}"
     if len(steps) == 1 and len(numbers) > 2:
         return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
     texts = [str(r[0]) if len(r) == 1 else f"{r[0]} … {r[-1]}" for r in _split_runs(numbers)]
-    more = ["…"] if len(texts) > MAX_LISTED_RUNS else []
-    return ", ".join([*texts[:MAX_LISTED_RUNS], *more])
+    ellipsis = ["…"] if len(texts) > MAX_LISTED_RUNS else []
+    return ", ".join([*texts[:MAX_LISTED_RUNS], *ellipsis])
 
 
 def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
@@ -361,21 +370,21 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def iterate_summary_nodes(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
-    """Yield scopes from the root down. A scope with a single child is merged with it:
-    `h.0 … 11`.
+def iterate_summary_nodes(node: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
+    """Yield each scope with its depth, parents before children. A scope whose only content is a
+    single child is merged with it: `h.0 … 11`.
     """
-    shown = part
+    merged = node
     while (
         depth
-        and len(shown.parts) == 1
-        and not shown.parameter_count.terms
-        and not shown.multiply_adds.terms
+        and len(merged.parts) == 1
+        and not merged.parameter_count.terms
+        and not merged.multiply_adds.terms
     ):
-        (inner,) = shown.parts.values()
-        shown = replace(
-            inner, name=f"{shown.name}.{inner.name}", repeats=shown.repeats * inner.repeats
+        (child,) = merged.parts.values()
+        merged = replace(
+            child, name=f"{merged.name}.{child.name}", repeats=merged.repeats * child.repeats
         )
-    yield depth, shown
-    for inner in shown.parts.values():
-        yield from iterate_summary_nodes(inner, depth + 1)
+    yield depth, merged
+    for child in merged.parts.values():
+        yield from iterate_summary_nodes(child, depth + 1)

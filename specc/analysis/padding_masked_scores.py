@@ -258,7 +258,7 @@ def _is_known_true_mask(padded_result: PaddedResult, value: Value) -> bool:
 def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:
     """Return True for a comparison such as `i - j >= 0` that is true at distance 0."""
     compares = qk.query_axis is not None and qk.key_axis is not None
-    return compares and 0 not in find_query_key_band(qk, negated=True)
+    return compares and 0 not in find_query_key_band(qk, is_negated=True)
 
 
 def _keeps_truth(op: Op) -> bool:

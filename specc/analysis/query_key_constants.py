@@ -1,5 +1,5 @@
-"""Analyze query-key tensors (attention scores, masks and attention weights): constants, divisions
-by zero, infinities, factors of contractions.
+"""Prove properties of query-key tensors (attention scores, masks and attention weights): constants
+at masked positions, absence of infinities and of divisions by zero, and factors of contractions.
 
 A tensor with a query axis and a key axis may be a contraction of factors with the same two axes,
 such as `einsum("b h i j, h g -> b g i j", w, mix)`, which sums over heads. If one factor is zero
@@ -50,22 +50,23 @@ def split_product_factors(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     if axes is None:
         return None
     return [
-        qk.view_operand(factor, at.get(qk.query_axis), at.get(qk.key_axis))
-        for factor, at in zip(node.args, axes, strict=True)
+        qk.view_operand(factor, factor_axes.get(qk.query_axis), factor_axes.get(qk.key_axis))
+        for factor, factor_axes in zip(node.args, axes, strict=True)
         if factor is not None
     ]
 
 
 def _find_factor_axes(qk: QueryKeyTensor, node: Node) -> list[dict[int | None, int]] | None:
-    """Return, for each factor, its axes by the result axis that they become. Return None if a
-    factor is read at other query or key positions.
+    """Return one dictionary per factor of a contraction, which maps result axes to the
+    corresponding axes of the factor. Return None if a factor is read at other query or key
+    positions than those of the result.
     """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
-    for link in find_dependences(node):
-        if link.kind in ("same", "window", "strided") and link.result_axis is not None:
-            if link.offsets == SAME_POSITION and link.kind != "strided":
-                axes[link.operand][link.result_axis] = link.operand_axis
-            elif link.result_axis in (qk.query_axis, qk.key_axis):
+    for dependence in find_dependences(node):
+        if dependence.kind in ("same", "window", "strided") and dependence.result_axis is not None:
+            if dependence.offsets == SAME_POSITION and dependence.kind != "strided":
+                axes[dependence.operand][dependence.result_axis] = dependence.operand_axis
+            elif dependence.result_axis in (qk.query_axis, qk.key_axis):
                 return None
     return axes
 
@@ -76,7 +77,7 @@ def _has_bias(node: Node) -> bool:
 
 
 MAX_QUERY_KEY_TENSORS = 5_000
-"""Maximum number of tensors that are analyzed per query of the analysis."""
+"""Maximum number of tensors that one call of the analysis visits."""
 
 
 def has_no_key_dependent_infinities(qk: QueryKeyTensor) -> bool:
@@ -88,8 +89,8 @@ def _solve_finite(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
     node = qk.value.node
     if qk.key_axis is None or node is None:
         return True
-    if (inner := unwrap_view(qk)) is not None:
-        return (yield inner)
+    if (operand := unwrap_view(qk)) is not None:
+        return (yield operand)
     if (factors := split_product_factors(qk)) is not None:
         return (yield from solve_all(factors))
     match node.op:
@@ -111,23 +112,25 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if a value that the analysis inspects is an infinite constant."""
-    worklist, seen = [value], set()
+    """Return True if `value` may be computed from an infinite constant. Softmax results and
+    comparisons are always finite.
+    """
+    worklist, visited = [value], set()
     while worklist:
-        here = worklist.pop()
-        if here is None or here.node is None or here in seen:
+        current = worklist.pop()
+        if current is None or current.node is None or current in visited:
             continue
-        if not here.dtype.startswith(("f", "bf")):
+        if not current.dtype.startswith(("f", "bf")):
             continue  # position indices and booleans are never infinite
-        seen.add(here)
-        match here.node.op:
+        visited.add(current)
+        match current.node.op:
             case ops.Constant(number) if isinf(number):
                 return True
             case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
                 continue
-        if len(seen) > MAX_QUERY_KEY_TENSORS:
+        if len(visited) > MAX_QUERY_KEY_TENSORS:
             return True
-        worklist += here.node.args
+        worklist += current.node.args
     return False
 
 
@@ -136,8 +139,8 @@ def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool
     node = qk.value.node
     if node is None:
         return False
-    if (inner := unwrap_view(qk)) is not None:
-        return (yield inner)
+    if (operand := unwrap_view(qk)) is not None:
+        return (yield operand)
     operands = split_product_factors(qk)
     if operands is None:
         operands = qk.align_operands()
@@ -154,12 +157,14 @@ def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool
 
 
 def can_be_zero(qk: QueryKeyTensor) -> bool:
-    """Return True if a divisor varies along the key axis and may be zero."""
-    inner: QueryKeyTensor | None = qk
-    while inner is not None:
-        if inner.key_axis is None:
+    """Return True if a query-key tensor that is used as a divisor may be zero at some keys but not
+    at others.
+    """
+    operand: QueryKeyTensor | None = qk
+    while operand is not None:
+        if operand.key_axis is None:
             return False
-        qk, inner = inner, unwrap_view(inner)
+        qk, operand = operand, unwrap_view(operand)
     match qk.value.node and qk.value.node.op:
         case ops.Constant(value):
             return not value
@@ -177,60 +182,66 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 
 
 def propagate_unary_constants(
-    function: Callable[[float], float] | None, masked_values: MaskedConstants
+    function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Apply a unary function to the constants."""
+    """Return the constants of a query-key tensor after an elementwise function. Return no constants
+    if `function` is None (unknown).
+    """
     if function is None:
         return NO_MASKED_CONSTANTS
     # several constants may have the same result; their intervals are then joined, and NaN is
     # dropped
-    made = [{function(n): i} for n, i in masked_values.items()]
+    results = [{function(n): i} for n, i in constants.items()]
     return intersect_masked_constants(
-        {n: i for n, i in pair.items() if not isnan(n)} for pair in made
+        {n: i for n, i in pair.items() if not isnan(n)} for pair in results
     )
 
 
 def propagate_binary_constants(
     function_name: str, left: MaskedConstants, right: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after a binary arithmetic op or a comparison. Each holds outside the
-    union of the operands' intervals.
+    """Return the constants of the result of a binary arithmetic op or a comparison. Each constant
+    holds outside the union of the intervals of the two operands' constants.
     """
     function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_constants(
-        {made: i | j}
+        {result: i | j}
         for n, i in left.items()
         for m, j in right.items()
-        if _is_exact_in_all_dtypes(made := float(function(n, m)), n, m)
+        if _is_exact_in_all_dtypes(result := float(function(n, m)), n, m)
         or (function_name in COMPARISON_FUNCTIONS and _is_distinct_in_all_dtypes(n, m))
     )
 
 
-def intersect_masked_constants(all_values: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine several results: a constant holds outside the intersection of its intervals."""
-    joined: dict[float, Interval] = {}
-    for pairs in all_values:
-        for number, reach in pairs.items():
-            joined[number] = joined.get(number, FULL_INTERVAL) & reach
-    return joined
+def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
+    """Combine several analysis results for the same tensor: a constant holds outside the
+    intersection of its intervals in all results.
+    """
+    intersections: dict[float, Interval] = {}
+    for constants in results:
+        for number, interval in constants.items():
+            intersections[number] = intersections.get(number, FULL_INTERVAL) & interval
+    return intersections
 
 
-def find_common_constants(grids_values: list[MaskedConstants]) -> MaskedConstants:
+def find_common_constants(operand_constants: list[MaskedConstants]) -> MaskedConstants:
     """Return the constants that all concatenated operands share."""
-    if not grids_values:
+    if not operand_constants:
         return NO_MASKED_CONSTANTS
-    common = reduce(and_, (set(p) for p in grids_values))
+    common = reduce(and_, (set(constants) for constants in operand_constants))
     # a constant holds outside the union of the intervals, because an operand may differ inside its
     # interval
-    return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
+    return {n: reduce(or_, (constants[n] for constants in operand_constants)) for n in common}
 
 
 def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:
-    """Return True if reducing `length` elements equal to `number` returns `number`; length 0
-    represents an unknown length, which may be 0.
+    """Return True if a reduction of `length` elements, all equal to `number`, returns `number`.
+    `length` 0 means that the number of elements is unknown and may be 0.
     """
-    nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(function_name)
-    if number == nothing:
+    neutral_element = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(
+        function_name
+    )
+    if number == neutral_element:
         return True
     # A sum of n equal constants is n times the constant, except for infinity.
     return length > 0 and (function_name != "sum" or isinf(number))

@@ -1,5 +1,5 @@
-"""Represent attention scores, masks and attention weights as functions of query and key position,
-through views and broadcasts.
+"""Follow the query axis and the key axis of attention scores, masks and attention weights through
+views and broadcasts, and solve recursive analyses of such tensors without recursion.
 
 A query-key tensor is a value together with the indices of its query axis and its key axis. A view
 permutes, inserts or removes axes, so its operand has the same elements with different axis indices:
@@ -91,7 +91,9 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 
 
 def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
-    """Return the operand of an op that only moves axes or works along another axis, or None."""
+    """Return the operand of a view, with the query and key axis that it has before the view. Return
+    None if the op is not a view, or reshapes the query axis or the key axis.
+    """
     node = qk.value.node
     operand = node.first_operand if node is not None else None
     if node is None or operand is None:
@@ -147,11 +149,11 @@ def _skip_query_key_views(qk: QueryKeyTensor) -> QueryKeyTensor:
 def _unwrap_reshape(
     qk: QueryKeyTensor, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyTensor | None:
-    """Return `operand` if a reshape at `axis` converts `operand_count` of its axes to
-    `result_count` axes, or None if one of these is the query axis or the key axis.
+    """Return `operand` as a query-key tensor, for a reshape that converts `operand_count` axes at
+    `axis` to `result_count` axes. Return None if one of these is the query axis or the key axis.
     """
-    rows = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
-    if any(axis <= a < axis + result_count for a in rows):
+    matrix_axes = [a for a in (qk.query_axis, qk.key_axis) if a is not None]
+    if any(axis <= a < axis + result_count for a in matrix_axes):
         return None
     query, key = (
         _move_axis(a, axis, operand_count - result_count) for a in (qk.query_axis, qk.key_axis)
@@ -164,7 +166,7 @@ def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
 
 
 def _is_transparent_view(qk: QueryKeyTensor, node: Node, operand: Value) -> bool:
-    """Return True if a node preserves the query and key axes and the elements."""
+    """Return True if a slice or cast preserves the values at each query and key position."""
     match node.op:
         case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (qk.query_axis, qk.key_axis):
             return True
@@ -198,22 +200,22 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
     axis = node.op.axis
     if axis not in (qk.query_axis, qk.key_axis):
         return None
-    hidden = axis == (qk.key_axis if qk.side == "keys" else qk.query_axis)
+    is_prefix_ignored = axis == (qk.key_axis if qk.side == "keys" else qk.query_axis)
     parts = []
     for part in node.args:
         assert part is not None, "a concatenation has no optional operands"
         if qk.time_axis.get_prefix_length(part.shape[axis]) is not None:
             parts.append(qk.view_operand(part, qk.query_axis, qk.key_axis))
-        elif not hidden:
+        elif not is_prefix_ignored:
             parts.append(_view_without_axis(qk, part, axis))
     return parts
 
 
-def _is_rounding_cast(answer: Type, to: Type) -> bool:
+def _is_rounding_cast(source: Type, target: Type) -> bool:
     """Return True if a cast converts float to integer, which truncates: 0.5 becomes 0, i.e.
     false.
     """
-    return answer.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
+    return source.dtype.startswith(("f", "bf")) and target.dtype in ("i64", "i32")
 
 
 def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
@@ -221,7 +223,7 @@ def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
 
 
 def shift_axis(axis: int | None, removed_axis: int) -> int | None:
-    """Return the index that an axis has before `removed_axis` is removed."""
+    """Return the index of `axis` in a tensor before its axis `removed_axis` is removed."""
     return None if axis is None else axis + (axis >= removed_axis)
 
 
@@ -261,55 +263,55 @@ class TraversalBudget:
 
 
 def solve_memoized(
-    question: Q, rule: TraversalRule[Q, A], answers: dict[Q, A], budget: TraversalBudget, default: A
+    problem: Q, rule: TraversalRule[Q, A], results: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
-    """Solve `question`, and store the results of all subproblems in `answers`. Subproblems beyond
+    """Solve `problem`, and store the results of all subproblems in `results`. Subproblems beyond
     the limit of `budget` have the result `default`, which must be sound for every value.
     """
-    if question in answers:
-        return answers[question]
+    if problem in results:
+        return results[problem]
     if not budget.consume_step():
         return default
     # A stack of open subproblems, each above the one that needs its result. `given` is sent to the
     # generator at the top; a new generator is sent None.
-    open_ = [(question, rule(question))]
-    answer, fresh = default, True
-    while open_:
-        here, work = open_[-1]
+    stack = [(problem, rule(problem))]
+    result, is_new = default, True
+    while stack:
+        current, generator = stack[-1]
         try:
-            asked = next(work) if fresh else work.send(answer)
-        except StopIteration as done:
-            answers[here] = answer = done.value
-            open_.pop()
-            fresh = False
+            subproblem = next(generator) if is_new else generator.send(result)
+        except StopIteration as finished:
+            results[current] = result = finished.value
+            stack.pop()
+            is_new = False
             continue
-        fresh = asked not in answers and budget.consume_step()
-        if fresh:
-            open_.append((asked, rule(asked)))
+        is_new = subproblem not in results and budget.consume_step()
+        if is_new:
+            stack.append((subproblem, rule(subproblem)))
         else:
-            answer = answers.get(asked, default)
-    return answers[question]
+            result = results.get(subproblem, default)
+    return results[problem]
 
 
-def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
+def solve_each(subproblems: Iterable[Q]) -> Generator[Q, A, list[A]]:
     """Return the results of several subproblems, for a rule that needs all of them."""
-    answers: list[A] = []
-    for question in questions:
-        answers.append((yield question))
-    return answers
+    results: list[A] = []
+    for subproblem in subproblems:
+        results.append((yield subproblem))
+    return results
 
 
-def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
+def solve_any(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the result of any subproblem is True; stop at the first True."""
-    for question in questions:
-        if (yield question):
+    for subproblem in subproblems:
+        if (yield subproblem):
             return True
     return False
 
 
-def solve_all(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
+def solve_all(subproblems: Iterable[Q]) -> Generator[Q, bool, bool]:
     """Return True if the results of all subproblems are True; stop at the first that is not."""
-    for question in questions:
-        if not (yield question):
+    for subproblem in subproblems:
+        if not (yield subproblem):
             return False
     return True

@@ -1,5 +1,5 @@
-"""The time axis of a generative model: axes whose size depends on it, their number of prefix
-positions, and their number of positions per chunk.
+"""The layout of time axes: the number of prefix positions before the sequence, and the number of
+positions per chunk.
 
     seq            prefix 0: a sequence
     3 + seq        prefix 3: three learned positions before it
@@ -91,15 +91,15 @@ class TimeAxis:
         """Return the number of prefix positions of an axis of this size, or None if it is not a
         time axis.
         """
-        track = self.get_layout(length)
-        return None if track is None else track.prefix_length
+        layout = self.get_layout(length)
+        return None if layout is None else layout.prefix_length
 
     def get_rate(self, length: Dim) -> int:
         """Return the number of positions per chunk of an axis of this size, or 0 if it is not a
         time axis.
         """
-        track = self.get_layout(length)
-        return 0 if track is None else track.rate
+        layout = self.get_layout(length)
+        return 0 if layout is None else layout.rate
 
     def get_layout(self, length: Dim) -> TimeAxisLayout | None:
         """Return the layout of an axis of this size, or None if it is not a time axis."""
@@ -127,39 +127,43 @@ def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
     rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
     if rate <= 0 or time_axis.chunk_size % rate:
         return None
-    rest = length - time_axis.length * rate
-    if rest.symbols() & time_axis.dependent_symbols or not time_axis.is_non_negative(rest):
-        return None
-    return TimeAxisLayout(rest, rate)
+    prefix_length = length - time_axis.length * rate
+    is_independent = not prefix_length.symbols() & time_axis.dependent_symbols
+    is_prefix = is_independent and time_axis.is_non_negative(prefix_length)
+    return TimeAxisLayout(prefix_length, rate) if is_prefix else None
 
 
 def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
     """Return the time axis with the symbolic dimension `symbol`, with `chunk_size` positions per
     chunk.
     """
-    related = collect_related_symbols(graph.length_equations, symbol)
-    least = frozenset((n, m) for n, m in graph.min_lengths.items() if n not in related)
-    return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)
+    dependent_symbols = collect_related_symbols(graph.length_equations, symbol)
+    min_lengths = frozenset(
+        (n, m) for n, m in graph.min_lengths.items() if n not in dependent_symbols
+    )
+    return TimeAxis(Dim.symbol(symbol), dependent_symbols, min_lengths, chunk_size)
 
 
 def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
     """Return `symbol` and all symbolic dimensions that are computed from it by
     `length_equations`.
     """
-    found = {symbol}
-    while more := {n for n, dim in length_equations.items() if dim.symbols() & found} - found:
-        found |= more
-    return frozenset(found)
+    symbols = {symbol}
+    while (
+        derived := {n for n, dim in length_equations.items() if dim.symbols() & symbols} - symbols
+    ):
+        symbols |= derived
+    return frozenset(symbols)
 
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
 """The result axis along which time positions are read, and the interval that is read."""
 
 PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
-"""The read positions do not move along the time axis, e.g. prefix positions."""
+"""A read of positions that stay fixed while the time axis grows, e.g. prefix positions."""
 
 FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
-"""Only the first position is read, which is never a later position."""
+"""A read of the first position only, which is never later than the position that reads it."""
 
 
 def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
@@ -173,8 +177,8 @@ def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
             return None
         case ops.Concat(axis) if axis == dependence.operand_axis:
             later_operands = node.args[dependence.operand + 1 :]
-            empty = all(a and a.shape[axis] == 0 for a in later_operands)
-            return (axis, SAME_POSITION) if empty else None
+            is_last_operand = all(a and a.shape[axis] == 0 for a in later_operands)
+            return (axis, SAME_POSITION) if is_last_operand else None
         case ops.Pad(axis=axis, padding_after=after, mode="constant") if (
             axis == dependence.operand_axis
         ):
@@ -187,8 +191,8 @@ def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> T
 def _resolve_slice(
     node: Node, length: Dim, prefix_length: Dim, time_axis: TimeAxis
 ) -> TimeRead | None:
-    """Return the positions that a slice or index reads from a time axis of size `length` with a
-    prefix.
+    """Return the positions that a slice or index op reads from a time axis of size `length` with
+    `prefix_length` prefix positions, or None if it does not preserve times.
     """
     if is_prefix_slice(node, time_axis):
         return PREFIX_READ
@@ -207,10 +211,10 @@ def is_first_position_slice(node: Node, time_axis: TimeAxis) -> bool:
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
-    heads = [time_axis.get_prefix_length(d) for d in node.get_operand().shape]
+    prefix_lengths = [time_axis.get_prefix_length(d) for d in node.get_operand().shape]
     return (
-        heads[op.axis] == op.start
-        and sum(prefix_length is not None for prefix_length in heads) == 1
+        prefix_lengths[op.axis] == op.start
+        and sum(prefix_length is not None for prefix_length in prefix_lengths) == 1
     )
 
 
@@ -224,23 +228,24 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
 
 
 def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
-    """Return the number of operand positions that come before those read by result position 0, or
-    None if the positions do not form complete chunks.
+    """Return the number of operand positions before the first chunk, i.e. before the positions that
+    result position 0 reads. Return None if the op does not process complete chunks.
     """
     if dependence.result_axis is None:
         return None
-    made = time_axis.get_layout(node.infer_types()[dependence.result].shape[dependence.result_axis])
-    read = time_axis.get_layout(get_read_length(node, dependence))
-    if made is None or read is None or read.rate != made.rate * dependence.stride:
+    result_type = node.infer_types()[dependence.result]
+    result = time_axis.get_layout(result_type.shape[dependence.result_axis])
+    operand = time_axis.get_layout(get_read_length(node, dependence))
+    if result is None or operand is None or operand.rate != result.rate * dependence.stride:
         return None
     # The receptive field of a window includes the positions before its first output.
-    return read.prefix_length.number if made.prefix_length == 0 else None
+    return operand.prefix_length.number if result.prefix_length == 0 else None
 
 
 def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
-    """Return the result axis, and the positions that position `t` of this axis reads, relative to
-    the last position of its chunk. Return the full interval if the op does not process complete
-    chunks.
+    """Return the result axis of a strided dependence, and the interval that position `t` of this
+    axis reads, relative to the last position of its chunk. Return None and the full interval if the
+    op does not process complete chunks.
     """
     prefix_length = count_positions_ahead(node, dependence, time_axis)
     if prefix_length is None:
@@ -253,22 +258,22 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """Return the number of input positions per output position after all strides (1 without
-    strides), on the axis with the symbolic dimension `symbol`.
+    """Return the number of input positions per position of `outputs` on the time axis with the
+    symbolic dimension `symbol`, i.e. the product of all strides.
     """
     time_axis = find_time_axis(graph, symbol)
-    parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
-    live = collect_required_nodes(graph.outputs[name] for name in outputs)
+    strides = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
+    live_nodes = collect_required_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:
-        if node not in live:
+        if node not in live_nodes:
             continue
-        for link in find_dependences(node, results):
-            to = _find_result_axis(node, link)
-            before = parts.get((node.get_operand(link.operand), link.operand_axis))
-            if before is not None and to is not None:
-                at = results[link.result], to
-                parts[at] = max(parts.get(at, 1), before * link.stride)
-    return lcm(*parts.values())
+        for dependence in find_dependences(node, results):
+            result_axis = _find_result_axis(node, dependence)
+            stride = strides.get((node.get_operand(dependence.operand), dependence.operand_axis))
+            if stride is not None and result_axis is not None:
+                result_key = results[dependence.result], result_axis
+                strides[result_key] = max(strides.get(result_key, 1), stride * dependence.stride)
+    return lcm(*strides.values())
 
 
 def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tuple[Value, int]]:
@@ -279,11 +284,13 @@ def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tupl
 
 
 def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
-    """Return the result axis that corresponds to the operand axis of a dependence, or None."""
+    """Return the result axis whose positions are those of the operand axis of `dependence`, or None
+    if the op changes them otherwise.
+    """
     if dependence.kind in ("same", "window", "strided"):
         return dependence.result_axis
-    spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis
-    return dependence.operand_axis if spliced else None
+    is_splice = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis
+    return dependence.operand_axis if is_splice else None
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
@@ -308,21 +315,19 @@ def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each padding mask (mask positions per position after all strides)
-    if it exceeds 1.
+    """Return the total stride (mask positions per position after all strides) of each padding mask
+    whose total stride exceeds 1, by input name.
     """
-    keeps = {
-        n: graph.inputs[n]
-        for n, length_equations in graph.input_facts.items()
-        if length_equations.padding_side
+    padding_masks = {
+        n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.padding_side
     }
-    found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.rank}
-    return {name: stride for name, stride in found.items() if stride > 1}
+    strides = {name: _find_largest_stride(graph, v) for name, v in padding_masks.items() if v.rank}
+    return {name: stride for name, stride in strides.items() if stride > 1}
 
 
 def find_right_padded_masks(graph: Graph) -> frozenset[str]:
-    """Return the padding masks of recurrent layers and loops that declare right padding; the number
-    of true positions of such a mask is the sequence length of an ONNX recurrent layer.
+    """Return the names of right-padded masks that a recurrent layer or loop reads. The number of
+    true positions of such a mask is the `sequence_lens` input of the ONNX op.
     """
     masks = {v: n for n, v in graph.inputs.items() if graph.input_facts[n].padding_side == "right"}
     layers = ops.RecurrentLayer | ops.QuantizedLstm
@@ -334,19 +339,19 @@ def find_right_padded_masks(graph: Graph) -> frozenset[str]:
     return frozenset(masks[a] for args in operands for a in args if a in masks)
 
 
-def _find_largest_stride(graph: Graph, keep: Value) -> int:
-    """Return the largest total stride of axes whose size is derived from that of `keep`."""
-    strides = {keep.shape[-1]: 1}
+def _find_largest_stride(graph: Graph, padding_mask: Value) -> int:
+    """Return the largest total stride of axes whose size is derived from that of `padding_mask`."""
+    strides = {padding_mask.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(
             node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask | ops.StridedSlice
         ):
             continue
-        for link in find_dependences(node, results):
-            if link.kind != "strided" or link.result_axis is None:
+        for dependence in find_dependences(node, results):
+            if dependence.kind != "strided" or dependence.result_axis is None:
                 continue
-            before = strides.get(get_read_length(node, link))
-            if before is not None:
-                made = results[link.result].shape[link.result_axis]
-                strides[made] = max(strides.get(made, 1), before * link.stride)
+            stride = strides.get(get_read_length(node, dependence))
+            if stride is not None:
+                length = results[dependence.result].shape[dependence.result_axis]
+                strides[length] = max(strides.get(length, 1), stride * dependence.stride)
     return max(strides.values())

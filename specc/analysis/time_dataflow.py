@@ -37,9 +37,10 @@ contains the last position and has no time axis:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import count
 from math import inf
+from operator import or_
 
 from specc.analysis.masked_constants import find_masked_constants, find_nonzero_interval
 from specc.analysis.masked_reductions import iterate_unaffected_reductions
@@ -72,20 +73,19 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeDataflow:
-    """Trace the axis with the symbolic dimension `symbol` through `graph`; `chunk_size` positions
-    of the input are one time step (`specc.analysis.time_axis`).
+    """Trace the time axis, whose symbolic dimension is `symbol`, through `graph`. Return the
+    lattice element of every value and the leaks of the graph.
+
+    `chunk_size` consecutive input positions form one time step (`specc.analysis.time_axis`).
     """
     flow = TimeDataflow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
-        # For an input of size `n + 1`, no rule assigns positions to time steps.
+        # For an input axis of size `n + 1`, no rule assigns positions to time steps.
         shape = value.shape
-        axes = {
-            n: SAME_POSITION
-            for n, d in enumerate(shape)
-            if flow.time_axis.get_prefix_length(d) == 0
-        }
-        whole = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
-        flow.states[value] = TimeState(axes, is_all=whole)
+        prefix_lengths = map(flow.time_axis.get_prefix_length, shape)
+        axes = {axis: SAME_POSITION for axis, length in enumerate(prefix_lengths) if length == 0}
+        is_all = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
+        flow.states[value] = TimeState(axes, is_all=is_all)
     for node, results in graph.nodes:
         _visit_node(node, results, flow)
     return flow
@@ -93,8 +93,11 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeD
 
 @dataclass
 class _TimeReads:
-    """The positions that a result reads along each time axis: an interval, the last position, all
-    positions, or the first position.
+    """The positions that one result of a node reads along the time axes of its operands.
+
+    `intervals` maps each time axis of the result to its receptive field. `is_last_only` and
+    `is_all` are true if the last position and all positions are read; `first_offsets` is the
+    interval of distances to the first position, if that is read.
     """
 
     intervals: dict[int, Interval]
@@ -109,21 +112,21 @@ class _TimeReads:
 
     def make_state(self) -> TimeState:
         """Return the lattice element of the result."""
-        newest = self.is_last_only and not self.is_mixed
+        is_newest = self.is_last_only and not self.is_mixed
         # Every position of the result depends on the first position.
-        axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
-        first = EMPTY_INTERVAL if axes else self.first_offsets
-        return TimeState(axes, newest, self.is_all or self.is_mixed, first)
+        axes = {axis: offsets | self.first_offsets for axis, offsets in self.intervals.items()}
+        first_offsets = EMPTY_INTERVAL if axes else self.first_offsets
+        return TimeState(axes, is_newest, self.is_all or self.is_mixed, first_offsets)
 
 
 def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
     """Infer the lattice elements of the results of a node, and record its most informative leak."""
-    judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
-    states, found = judge(node, results, flow)
-    if found:
+    infer_states = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
+    states, leaks = infer_states(node, results, flow)
+    if leaks:
         # only the most informative leak of an op is recorded
         flow.leaks.append(
-            min(found, key=lambda k: (VIOLATION_ORDER.index(k.reason), k.offsets.low))
+            min(leaks, key=lambda leak: (VIOLATION_ORDER.index(leak.reason), leak.offsets.low))
         )
     flow.states.update(zip(results, states, strict=True))
 
@@ -135,38 +138,22 @@ def _compute_node_states(
     its leaks.
     """
     operand_states = flow.get_operand_states(node)
-    newest, whole = (
-        any(s.is_last_only for s in operand_states),
-        any(s.is_all for s in operand_states),
-    )
-    first = _merge_first_offsets(operand_states)
-    reads = [
-        _TimeReads(dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
-        for r in results
-    ]
-    found: list[Leak] = []
-    for link in find_dependences(node, results):
-        if link.operand_axis in operand_states[link.operand].axes:
-            found += _follow_dependence(
-                node, link, operand_states[link.operand], reads[link.result], flow.time_axis
-            )
+    is_last_only = any(s.is_last_only for s in operand_states)
+    is_all = any(s.is_all for s in operand_states)
+    first_offsets = reduce(or_, (s.first_offsets for s in operand_states), EMPTY_INTERVAL)
+    intervals = [dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL) for r in results]
+    reads = [_TimeReads(i, is_last_only, is_all, first_offsets) for i in intervals]
+    leaks: list[Leak] = []
+    for dependence in find_dependences(node, results):
+        state, read = operand_states[dependence.operand], reads[dependence.result]
+        if dependence.operand_axis in state.axes:
+            leaks += _follow_dependence(node, dependence, state, read, flow.time_axis)
     states = [read.make_state() for read in reads]
-    found += _find_mixing_violations(node, results, operand_states, states, flow)
+    leaks += _find_mixing_violations(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
-        found.append(_make_last_position_violation(node, operand_states))
-    return states, found
-
-
-def _merge_first_offsets(operand_states: list[TimeState]) -> Interval:
-    first = EMPTY_INTERVAL
-    for state in operand_states:
-        first = first | state.first_offsets
-    return first
-
-
-def _make_last_position_violation(node: Node, operand_states: list[TimeState]) -> Leak:
-    operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
-    return Leak(node, "newest", operand)
+        operand = next((n for n, s in enumerate(operand_states) if s.is_last_only), None)
+        leaks.append(Leak(node, "newest", operand))
+    return states, leaks
 
 
 def _follow_dependence(
@@ -176,35 +163,37 @@ def _follow_dependence(
     time_reads: _TimeReads,
     time_axis: TimeAxis,
 ) -> list[Leak]:
-    """Add the positions that a dependence reads along a time axis to `time_reads`. Return its
-    leaks.
+    """Add the positions that `dependence` reads along the time axis of an operand to `time_reads`.
+    Return the causality violations of the dependence.
+
+    `state` is the lattice element of the operand.
     """
     if dependence.kind == "extent":
         return []  # only the axis size is read, no positions
     if dependence.kind == "newest":
         time_reads.is_last_only = True
         return []
-    to, reach = resolve_dependence(node, dependence, time_axis)
-    if (to, reach) == PREFIX_READ:
+    result_axis, offsets = resolve_dependence(node, dependence, time_axis)
+    if (result_axis, offsets) == PREFIX_READ:
         return []  # prefix positions are constant
-    if (to, reach) == FIRST_POSITION_READ:
+    if (result_axis, offsets) == FIRST_POSITION_READ:
         time_reads.first_offsets = time_reads.first_offsets | (
-            state.axes[dependence.operand_axis] + reach
+            state.axes[dependence.operand_axis] + offsets
         )
         return []
     unmasked = dependence.kind == "band" and not dependence.gates
-    if to is None or to not in time_reads.intervals or unmasked:
+    if result_axis is None or result_axis not in time_reads.intervals or unmasked:
         # The axis is removed, or every result position depends on every operand position.
         time_reads.is_all = True
         return [Leak(node, "all", dependence.operand)]
     # Intervals are summed along a path, and merged over several paths. They are measured in input
     # positions; one position after a stride corresponds to several input positions.
     rate = time_axis.get_rate(get_read_length(node, dependence))
-    rows = reach.scale(time_axis.chunk_size // max(rate, 1))
-    time_reads.intervals[to] = time_reads.intervals[to] | (
-        state.axes[dependence.operand_axis] + rows
+    input_offsets = offsets.scale(time_axis.chunk_size // max(rate, 1))
+    time_reads.intervals[result_axis] = time_reads.intervals[result_axis] | (
+        state.axes[dependence.operand_axis] + input_offsets
     )
-    return [Leak(node, "ahead", dependence.operand, reach)] if reach.low < 0 else []
+    return [Leak(node, "ahead", dependence.operand, offsets)] if offsets.low < 0 else []
 
 
 VIOLATION_ORDER: tuple[ViolationReason, ...] = (
@@ -220,73 +209,86 @@ def _find_mixing_violations(
     states: list[TimeState],
     flow: TimeDataflow,
 ) -> list[Leak]:
-    """Return the leaks of a node that only its dependences together cause."""
-    found: list[Leak] = []
+    """Return the leaks of a node that no single dependence causes: uses of the final length,
+    captures of time-dependent values, prefix positions that read the first position, and merged
+    time axes.
+    """
+    leaks: list[Leak] = []
     if has_time_axis_length(node, flow.time_axis):
-        found.append(Leak(node, "length"))
+        leaks.append(Leak(node, "length"))
     elif not any(flow.has_composite_axis(a) for a in node.operands):
         # the time axis was merged with another axis
-        made_here = any(flow.has_composite_axis(r) for r in results)
-        if made_here and not any(s.is_all for s in states):
-            found.append(Leak(node, "shape"))
-    found += iterate_capture_violations(node, operand_states, flow.time_axis)
+        has_composite_result = any(flow.has_composite_axis(r) for r in results)
+        if has_composite_result and not any(s.is_all for s in states):
+            leaks.append(Leak(node, "shape"))
+    leaks += iterate_capture_violations(node, operand_states, flow.time_axis)
     if violates_prefix_causality(node, results, operand_states, flow.time_axis):
-        found.append(Leak(node, "first"))
-    return found
+        leaks.append(Leak(node, "first"))
+    return leaks
 
 
 def _visit_loop(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the lattice elements of the results of a loop, and its leaks. The body is analyzed op
-    by op.
+    """Return the lattice elements of the results of a loop, and the leaks of the loop.
+
+    A loop along the time axis is analyzed by its dependences, a loop along another axis by its
+    body.
     """
     op = node.op
     assert isinstance(op, ops.Scan)
-    runs = is_time_loop(node, op, flow.time_axis)
+    is_along_time = is_time_loop(node, op, flow.time_axis)
     operand_states = flow.get_operand_states(node)
     body = inline_loop_captures(node, op)
-    body_flow = _enter_body(node, op, body, flow)
-    if runs:
-        states, found = _compute_node_states(node, results, flow)
+    body_flow = _analyze_loop_body(node, op, body, flow)
+    if is_along_time:
+        states, leaks = _compute_node_states(node, results, flow)
     else:
         # The body of a loop along another axis is analyzed once per iteration, up to a fixpoint.
-        states = _get_loop_results(op, body, body_flow)
-        found = _find_mixing_violations(node, results, operand_states, states, flow)
+        states = _list_loop_result_states(op, body, body_flow)
+        leaks = _find_mixing_violations(node, results, operand_states, states, flow)
         flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
         flow.states.update(body_flow.states)
-    moves = any(s.axes for s in (*operand_states, *states))
-    if (says := find_length_use(op.body, flow.dependent_symbols)) and (runs or not moves):
+    is_time_dependent = any(s.axes for s in (*operand_states, *states))
+    if (length_reader := find_length_use(op.body, flow.dependent_symbols)) and (
+        is_along_time or not is_time_dependent
+    ):
         return states, [
-            Leak(node, "length", body_violation=(op.body, Leak(says, "length"))),
-            *found,
+            Leak(node, "length", body_violation=(op.body, Leak(length_reader, "length"))),
+            *leaks,
         ]
-    within = [Leak(node, k.reason, None, k.offsets, (body, k)) for k in body_flow.leaks]
-    return states, [*within, *found]
+    body_leaks = [
+        Leak(node, leak.reason, None, leak.offsets, (body, leak)) for leak in body_flow.leaks
+    ]
+    return states, [*body_leaks, *leaks]
 
 
-def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:
-    """Return the lattice elements in a loop body, for any number of iterations (a fixpoint)."""
+def _analyze_loop_body(node: Node, op: ops.Scan, body: Graph, flow: TimeDataflow) -> TimeDataflow:
+    """Return the lattice elements of all values in the body of a loop. The elements of loop-carried
+    values are a fixpoint, which holds for any number of iterations.
+    """
     outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
-    start = {
+    input_states = {
         v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
     }
-    start |= dict(zip(inner.initial_carries, outer.initial_carries, strict=True))
+    input_states |= dict(zip(inner.initial_carries, outer.initial_carries, strict=True))
     outputs = list(body.outputs.values())
     for iteration in count():
-        states = {**flow.states, **start}
+        states = {**flow.states, **input_states}
         body_flow = TimeDataflow(flow.time_axis, states)
-        for each, results in body.nodes:
-            _visit_node(each, results, body_flow)
+        for body_node, results in body.nodes:
+            _visit_node(body_node, results, body_flow)
         # The lattice element of a loop-carried value after an iteration is joined with the one
         # before it, up to a fixpoint. Lattice elements only increase, so this terminates.
-        grown = {
-            before: _merge_carry_states(start[before], body_flow.get_state(next_state), iteration)
-            for before, next_state in zip(inner.initial_carries, outputs, strict=False)
+        merged = {
+            carry: _merge_carry_states(
+                input_states[carry], body_flow.get_state(next_state), iteration
+            )
+            for carry, next_state in zip(inner.initial_carries, outputs, strict=False)
         }
-        if all(start[v] == s for v, s in grown.items()):
+        if all(input_states[v] == s for v, s in merged.items()):
             break
-        start |= grown
+        input_states |= merged
     return body_flow
 
 
@@ -296,18 +298,20 @@ def _get_element_state(state: TimeState, axis: int) -> TimeState:
     return TimeState(axes, state.is_last_only, state.is_all, state.first_offsets)
 
 
-def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
+def _list_loop_result_states(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
     """Return the lattice elements of the results of a loop along an axis other than the time
     axis.
     """
-    made = [body_flow.get_state(v) for v in body.outputs.values()]
-    carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
-    ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
+    output_states = [body_flow.get_state(v) for v in body.outputs.values()]
+    carry_states = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
+    final_carries = [
+        _merge_carry_states(c, m, 0) for c, m in zip(carry_states, output_states, strict=False)
+    ]
     stacked = [
         replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})
-        for s in made[op.carry_count :]
+        for s in output_states[op.carry_count :]
     ]
-    return [*ends, *stacked]
+    return [*final_carries, *stacked]
 
 
 MAX_FOLLOWED_ITERATIONS = 3
@@ -316,51 +320,53 @@ unbounded."""
 
 
 def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
-    """Return the lattice element of a loop-carried value before an iteration: that of its previous
-    value joined with that of its next value. A receptive field that still increases after the
-    analyzed iterations becomes unbounded.
+    """Return the join of the lattice elements of a loop-carried value before (`carry`) and after
+    (`next_state`) an iteration. A receptive field that still increases after
+    `MAX_FOLLOWED_ITERATIONS` iterations becomes unbounded.
     """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
-        old = carry.axes.get(axis, EMPTY_INTERVAL)
-        new = old | next_state.axes.get(axis, EMPTY_INTERVAL)
-        if iteration >= MAX_FOLLOWED_ITERATIONS and new != old:
-            lo = -inf if new.low < old.low else new.low
-            new = Interval(lo, inf if new.high > old.high else new.high)
+        previous = carry.axes.get(axis, EMPTY_INTERVAL)
+        new = previous | next_state.axes.get(axis, EMPTY_INTERVAL)
+        if iteration >= MAX_FOLLOWED_ITERATIONS and new != previous:
+            low = -inf if new.low < previous.low else new.low
+            new = Interval(low, inf if new.high > previous.high else new.high)
         axes[axis] = new
-    first = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
+    first_offsets = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
     return TimeState(
         axes,
         carry.is_last_only or next_state.is_last_only,
         carry.is_all or next_state.is_all,
-        first,
+        first_offsets,
     )
 
 
 def resolve_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
-    """Return the result axis along which a dependence reads, and the interval that it reads, in
-    time if `time_axis` is given. The tightest of several masks is used. A reduction over all keys
-    is elementwise if masked keys have no effect. Return `PREFIX_READ` if no position on the time
-    axis is read.
+    """Return the result axis along which `dependence` reads, and the interval of offsets that it
+    reads, counted in time if `time_axis` is not None.
+
+    With several masks, return the tightest interval. A reduction over all keys is elementwise along
+    the query axis if masked keys do not affect it. Return `PREFIX_READ` if the dependence reads no
+    position of the time axis.
     """
     if (
         dependence.kind == "all"
         and time_axis
-        and (found := resolve_splice(node, dependence, time_axis))
+        and (splice := resolve_splice(node, dependence, time_axis))
     ):
-        return found
+        return splice
     if dependence.kind == "strided" and time_axis:
         return resolve_stride(node, dependence, time_axis)
-    best: TimeRead = (dependence.result_axis, dependence.offsets)
-    for to, reach in (
+    tightest: TimeRead = (dependence.result_axis, dependence.offsets)
+    for result_axis, offsets in (
         *_iterate_masked_reads(node, dependence, time_axis),
         *iterate_unaffected_reductions(node, dependence, time_axis),
     ):
-        if _is_preferred_interval(reach, best[1]):
-            best = to, reach
-    return best
+        if _is_preferred_interval(offsets, tightest[1]):
+            tightest = result_axis, offsets
+    return tightest
 
 
 def _iterate_masked_reads(
@@ -376,12 +382,12 @@ def _iterate_masked_reads(
         if isinstance(node.op, ops.MaskedSoftmax):
             # Scores of -inf act as a mask.
             query = node.get_operand().rank - 2
-            low = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
-            yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
+            score_constants = find_masked_constants(node.get_operand(), query, query + 1, time_axis)
+            yield gate.result_axis, score_constants.get(-inf, FULL_INTERVAL)
 
 
 def _is_preferred_interval(a: Interval, b: Interval) -> bool:
-    """Return True if interval `a` is preferred to `b`: causal intervals first, then shorter
-    intervals, then intervals with less look-ahead.
+    """Return True if interval `a` bounds a dependence better than `b`: a causal interval is better
+    than one with look-ahead, then a shorter one, then one with less look-ahead.
     """
     return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)

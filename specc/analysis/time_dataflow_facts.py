@@ -25,8 +25,8 @@ class TimeState:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
 
-    A value without time axes may contain the last position (`is_last_only`), a reduction over all
-    positions (`is_all`), or only the first position (`first_offsets`).
+    A value without time axes may depend on the last position (`is_last_only`), on all positions
+    (`is_all`), or only on the first position, at distances in `first_offsets`.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
@@ -122,9 +122,9 @@ def iterate_capture_violations(
         case ops.RecurrentLayer():
             # Time-dependent values that are read in other ways are checked through their
             # dependences.
-            for place in (s.index for s in node.op.initial_states):
-                if place < len(operand_states) and operand_states[place].is_first_only:
-                    yield Leak(node, "captured", place)
+            for operand in (s.index for s in node.op.initial_states):
+                if operand < len(operand_states) and operand_states[operand].is_first_only:
+                    yield Leak(node, "captured", operand)
 
 
 def _iterate_loop_violations(
@@ -150,8 +150,8 @@ def violates_prefix_causality(
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
         return False  # each op of its body is checked
-    heads = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
-    return any(head is not None and head != 0 for head in heads)
+    prefix_lengths = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
+    return any(prefix_length is not None and prefix_length != 0 for prefix_length in prefix_lengths)
 
 
 def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
@@ -159,31 +159,31 @@ def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
     return time_axis.get_prefix_length(op.get_first_scanned(node).shape[op.axis]) is not None
 
 
-def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
+def inline_loop_captures(loop: Node, op: ops.Scan) -> Graph:
     """Return the body of a loop with captures replaced by the values of the outer graph. Its inputs
     are the scanned elements and the loop-carried values.
     """
-    inner, outer = op.split_body_inputs(), op.split_operands(node.args)
-    now: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
-    now.update(zip(inner.captured, outer.captured, strict=True))
-    nodes, made = [], {}
-    for old, results in op.body.nodes:
-        new, fresh = _copy_node(old, results, now)
-        now.update(zip(results, fresh, strict=True))
-        nodes.append((new, fresh))
-        if old in op.body.node_origins:
-            made[new] = op.body.node_origins[old]
-    named = [*op.body.inputs.items()][: op.scanned_count + op.carry_count]
-    outputs = {name: now[v] for name, v in op.body.outputs.items()}
+    inner, outer = op.split_body_inputs(), op.split_operands(loop.args)
+    new_values: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
+    new_values.update(zip(inner.captured, outer.captured, strict=True))
+    nodes, node_origins = [], {}
+    for node, results in op.body.nodes:
+        copy, copied_results = _copy_node(node, results, new_values)
+        new_values.update(zip(results, copied_results, strict=True))
+        nodes.append((copy, copied_results))
+        if node in op.body.node_origins:
+            node_origins[copy] = op.body.node_origins[node]
+    inputs = [*op.body.inputs.items()][: op.scanned_count + op.carry_count]
+    outputs = {name: new_values[v] for name, v in op.body.outputs.items()}
     return Graph(
         name=op.body.name,
-        inputs=dict(named),
-        input_facts={name: op.body.input_facts[name] for name, _ in named},
+        inputs=dict(inputs),
+        input_facts={name: op.body.input_facts[name] for name, _ in inputs},
         parameters={},
         parameter_facts={},
         nodes=tuple(nodes),
         outputs={name: v for name, v in outputs.items() if v is not None},
-        node_origins=made,
+        node_origins=node_origins,
     )
 
 
@@ -191,39 +191,41 @@ def _copy_node(
     node: Node, results: NodeResults, new_values: Mapping[Value, Value | None]
 ) -> tuple[Node, NodeResults]:
     """Return a copy of a node with replaced operands, and its results."""
-    new = Node(node.op, tuple(a and new_values[a] for a in node.args))
-    return new, tuple(Value(r.type, new, r.index) for r in results)
+    copy = Node(node.op, tuple(a and new_values[a] for a in node.args))
+    return copy, tuple(Value(r.type, copy, r.index) for r in results)
 
 
 def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
-    """Return the first node of a body, or of a nested loop, with one of `dependent_symbols` in an
-    attribute.
+    """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
+    whose own body contains such a node. Return None if there is none.
     """
     for node, _ in body.nodes:
-        inner = isinstance(node.op, ops.Scan) and find_length_use(node.op.body, dependent_symbols)
-        if inner or _has_symbol(node.op.iterate_lengths(), dependent_symbols):
+        has_nested_use = isinstance(node.op, ops.Scan) and find_length_use(
+            node.op.body, dependent_symbols
+        )
+        if has_nested_use or _has_symbol(node.op.iterate_lengths(), dependent_symbols):
             return node
     return None
 
 
 def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
-    """Return True if an op uses the size of the time axis for anything but creating an axis of this
-    size or dropping prefix positions.
+    """Return True if the result of an op depends on the size of the time axis. Ops that create an
+    axis of this size or drop prefix positions do not count.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
-            rows = time_axis.get_prefix_length(dim) is not None
+            is_allowed = time_axis.get_prefix_length(dim) is not None
         case ops.Slice(axis, start, stop):
-            moved = _has_symbol((start,), time_axis.dependent_symbols)
-            rows = not moved and _is_axis_end(node, axis, stop)
+            has_moving_start = _has_symbol((start,), time_axis.dependent_symbols)
+            is_allowed = not has_moving_start and _is_axis_end(node, axis, stop)
         case ops.StridedSlice(axis, start, stop, step):
-            moved = _has_symbol((start, step), time_axis.dependent_symbols)
-            rows = not moved and _is_axis_end(node, axis, stop)
+            has_moving_start = _has_symbol((start, step), time_axis.dependent_symbols)
+            is_allowed = not has_moving_start and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
             return False  # `Resize` depends on the size through its dependences
         case _:
-            rows = False
-    return not rows and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
+            is_allowed = False
+    return not is_allowed and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
 
 
 def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bool:
@@ -267,15 +269,19 @@ def iterate_unsupported_loops(
     for node, _ in graph.nodes:
         if node not in live_nodes:
             continue
-        inside = _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
-        if inside is not None:
-            yield inside
-        elif why := _explain_running_sum(node, flow):
-            yield UnsupportedLoop(graph, node, why)
+        inner_loop = (
+            _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
+        )
+        if inner_loop is not None:
+            yield inner_loop
+        elif reason := _explain_running_sum(node, flow):
+            yield UnsupportedLoop(graph, node, reason)
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return the reason why a cumulative sum has no state of fixed shape, or "" if it has one."""
+    """Return the reason why no state of fixed shape can continue a cumulative sum, or "" if one can
+    or if `node` is another op.
+    """
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -285,8 +291,8 @@ def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
 
 
 def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
-    """Return True if a cumulative sum has a single time axis, or runs over keys and all later keys
-    are masked out. A step then recomputes it.
+    """Return True if the cumulative sum of `x` along `axis` has no time axis besides `axis`, or
+    sums over keys of which all later ones are masked out. A decode step then recomputes it.
     """
     return all(
         any(reach.low >= 0 for reach in find_masked_constants(x, query, axis, time_axis).values())
@@ -296,22 +302,28 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
 
 
 def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop | None:
-    """Return the first node of a loop body that cannot resume from cached states, or None."""
+    """Return the first node in the body of `loop` that a decode step cannot compute from cached
+    states, or None.
+    """
     op, body = loop.op, flow.loop_body_dataflows[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
-        deeper = _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
-        if deeper is not None:
-            return deeper
-        if why := _explain_unsupported_node(node, results, op.axis, flow):
-            return UnsupportedLoop(body, node, why)
+        inner_loop = (
+            _find_unsupported_in_body(node, flow) if node in flow.loop_body_dataflows else None
+        )
+        if inner_loop is not None:
+            return inner_loop
+        if reason := _explain_unsupported_node(node, results, op.axis, flow):
+            return UnsupportedLoop(body, node, reason)
     return None
 
 
 def _explain_unsupported_node(
     node: Node, results: tuple[Value, ...], axis: int, flow: TimeDataflow
 ) -> str:
-    """Return the reason why a node of a loop body cannot resume from states, or "" if it can."""
+    """Return the reason why a decode step cannot compute a node of a loop body from cached states,
+    or "" if it can.
+    """
     if _is_position_id_source(node, flow.time_axis):
         return POSITION_IDS_REASON
     if is_prefix_slice(node, flow.time_axis):

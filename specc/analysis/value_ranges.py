@@ -42,7 +42,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
     "sqrt": NONNEGATIVE_RANGE,
     "tanh": (-1.0, 1.0),
 }
-"""The interval of results of a `Pointwise` function over all arguments."""
+"""The range of each `Pointwise` function over all arguments. Other functions are unbounded."""
 
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[float, float], bool]] = {
     f.__name__: f
@@ -72,7 +72,9 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of all elements for all inputs."""
+    """Return the minimum and maximum of all elements of `value` for all model inputs. Return the
+    unbounded range if `value` is None.
+    """
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack: residual connections double the number of
@@ -80,11 +82,11 @@ def find_value_range(value: Value | None) -> ValueRange:
     known_ranges: dict[Value, ValueRange] = {}
     worklist = [value]
     while worklist:
-        at = worklist[-1]
-        missing = [a for a in _list_range_operands(at) if a not in known_ranges]
-        if at in known_ranges or not missing or len(known_ranges) > MAX_RANGE_VALUES:
+        current = worklist[-1]
+        missing = [a for a in _list_range_operands(current) if a not in known_ranges]
+        if current in known_ranges or not missing or len(known_ranges) > MAX_RANGE_VALUES:
             known_ranges.setdefault(
-                at, UNBOUNDED_RANGE if missing else _compute_range(at, known_ranges)
+                current, UNBOUNDED_RANGE if missing else _compute_range(current, known_ranges)
             )
             worklist.pop()
         else:
@@ -110,41 +112,37 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
         return UNIT_RANGE
     if node is None:
         return UNBOUNDED_RANGE
-    picked = isinstance(node.op, SELECTION_OPS)
-    if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
+    is_selection = isinstance(node.op, SELECTION_OPS)
+    if isinstance(node.op, INDEX_RESULT_OPS) or (is_selection and value.index):
         return NONNEGATIVE_RANGE  # indices, including the second result of sort and top-k
-    operand_range = [known_ranges[a] for a in _list_range_operands(value)]
-    return operand_range[0] if picked else _compute_op_range(node, value, operand_range)
+    operand_ranges = [known_ranges[a] for a in _list_range_operands(value)]
+    return operand_ranges[0] if is_selection else _compute_op_range(node, value, operand_ranges)
 
 
-def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange]) -> ValueRange:
+def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]) -> ValueRange:
     """Return the range of an op's result from the ranges of its operands."""
-    if node.op.is_view and operand_range:
-        return operand_range[0]
+    if node.op.is_view and operand_ranges:
+        return operand_ranges[0]
     match node.op:
         case ops.Constant(number):
             return float(number), float(number)
         case ops.Pointwise(function_name):
-            return _bound_function(function_name, operand_range[0])
+            return _bound_function(function_name, operand_ranges[0])
         case ops.Arith(function_name):
-            return _compute_arithmetic_range(function_name, node, *operand_range)
+            return _compute_arithmetic_range(function_name, node, *operand_ranges)
         case ops.Where():
-            return _merge_branch_ranges(node, operand_range)
+            return _merge_ranges([_refine_range(node, n, operand_ranges[n]) for n in (1, 2)])
         case ops.Einsum() | ops.MatMul() | ops.WeightedSum():
-            return NONNEGATIVE_RANGE if min(operand_range)[0] >= 0 else UNBOUNDED_RANGE
+            return NONNEGATIVE_RANGE if min(operand_ranges)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            return _convert_range(_merge_ranges(operand_range), value.dtype)
+            return _convert_range(_merge_ranges(operand_ranges), value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
-            return _bound_reduction(node, operand_range[0])
+            return _bound_reduction(node, operand_ranges[0])
         case ops.Delay(fill_value=first):
-            return _merge_ranges([operand_range[0], (float(first), float(first))])
+            return _merge_ranges([operand_ranges[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
-
-
-def _merge_branch_ranges(node: Node, operand_range: list[ValueRange]) -> ValueRange:
-    return _merge_ranges([_refine_range(node, n, g) for n, g in enumerate(operand_range) if n])
 
 
 def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
@@ -188,19 +186,20 @@ def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange
 
 
 def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
-    """Return the range of a `where` branch, narrowed by a condition that compares it with a
-    constant. The branch may add a constant to the compared value: `where(x > 0, x + 1, …)`.
+    """Return the range of one branch of a `where` (operand 1 or 2), narrowed by a condition that
+    compares the branch with a constant. The branch may add a constant to the compared value:
+    `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
-            least = find_constant_value(right)
+            bound = find_constant_value(right)
         case _:
             return operand_range
-    if least is None or operand != 1:
+    if bound is None or operand != 1:
         return operand_range
     if x is left:
-        return max(operand_range[0], least), operand_range[1]
-    return _refine_shifted_range(x.node, left, least, operand_range)
+        return max(operand_range[0], bound), operand_range[1]
+    return _refine_shifted_range(x.node, left, bound, operand_range)
 
 
 def _refine_shifted_range(
@@ -211,18 +210,18 @@ def _refine_shifted_range(
     """
     match node:
         case Node(ops.Arith("add"), (a, b)) if a is compared:
-            added = find_constant_value(b)
+            addend = find_constant_value(b)
             return (
                 operand_range
-                if added is None
-                else (max(operand_range[0], bound + added), operand_range[1])
+                if addend is None
+                else (max(operand_range[0], bound + addend), operand_range[1])
             )
     return operand_range
 
 
 def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
-    """Return the range of an increasing function. Below -80 the exponential underflows to 0 in
-    float32.
+    """Return the range of an increasing function for arguments of at least `low`, where `high` is
+    the upper bound of the function. Below -80 the exponential underflows to 0 in float32.
     """
     if function_name == "sqrt":
         return sqrt(low) if low > 0 else 0.0, high
@@ -236,12 +235,12 @@ def convert_number(number: float, dtype: str) -> float:
     """Return the result of a `Cast` of a number: integers are truncated and clipped."""
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
-    least, most = FLOAT32_INTEGER_RANGES[dtype]
-    return float(trunc(min(max(number, least), most)))
+    minimum, maximum = FLOAT32_INTEGER_RANGES[dtype]
+    return float(trunc(min(max(number, minimum), maximum)))
 
 
-def _merge_ranges(operand_range: list[ValueRange]) -> ValueRange:
-    return min(low for low, _ in operand_range), max(high for _, high in operand_range)
+def _merge_ranges(ranges: list[ValueRange]) -> ValueRange:
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _compute_arithmetic_range(
@@ -301,8 +300,8 @@ def _make_range(low: float, high: float) -> ValueRange:
 
 
 def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
-    """Return the value before all views and before the unary ops `skipped_ops`. An `extent`
-    computes new position ids and is not skipped.
+    """Return the value that `value` views: follow the first operand through views and through ops
+    of the types `skipped_ops`. An `extent` computes new position ids and is not skipped.
     """
     while value and value.node and value.node.args:
         op = value.node.op
@@ -313,7 +312,7 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
 
 
 def get_viewed_op(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
-    """Return the op that computes the value before all views (`skip_views`)."""
+    """Return the op that computes the value that `value` views (`skip_views`), or None."""
     inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 
@@ -331,7 +330,9 @@ def find_constant_value(value: Value | None) -> float | None:
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the number or boolean to which a value is equal at every position, or None."""
+    """Return the constant to which all elements of a value are equal, with true as 1 and false as
+    0, or None.
+    """
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)
@@ -340,9 +341,9 @@ def find_uniform_value(value: Value | None) -> float | None:
         case Node(ops.Constant(number)):
             return reduce(convert_number, reversed(casts), float(number))
         case Node(ops.Compare(fn), (left, right)):
-            one, other = find_uniform_value(left), find_uniform_value(right)
-            if one is not None and other is not None:
-                truth = float(COMPARISON_FUNCTIONS[fn](one, other))
+            left_value, right_value = find_uniform_value(left), find_uniform_value(right)
+            if left_value is not None and right_value is not None:
+                truth = float(COMPARISON_FUNCTIONS[fn](left_value, right_value))
                 return reduce(convert_number, reversed(casts), truth)
     return None
 
@@ -359,39 +360,27 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
     """Return True if a value is `exp(x - max(x))` along `axis`. Its maximum is 1, so its sum is
     never zero.
     """
-    match value:
-        case Value(
-            node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, most))),))
-        ):
-            largest = skip_views(most)
-            return largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,))
-    return False
+    x, maximum = _split_exponential(value)
+    return maximum is not None and maximum.node == Node(ops.Reduce("max", axis), (x,))
 
 
 def find_softmax_scores(value: Value | None, axis: int) -> Value | None:
     """Return `x` if a value is `exp(x - max(x))` along `axis`, where another number may replace an
     infinite maximum. Return None for other values.
     """
+    x, maximum = _split_exponential(value)
+    match maximum and maximum.node:
+        case Node(ops.Where(), (Value(node=Node(ops.Compare("lt"), (size, bound))), original, _)):
+            is_absolute = size and size.node == Node(ops.Pointwise("abs"), (original,))
+            if is_absolute and find_constant_value(bound) == inf:
+                maximum = skip_views(original)
+    is_maximum = maximum is not None and maximum.node == Node(ops.Reduce("max", axis), (x,))
+    return x if is_maximum else None
+
+
+def _split_exponential(value: Value | None) -> tuple[Value | None, Value | None]:
+    """Return `x`, and the value that `y` views, if `value` is `exp(x - y)`; otherwise Nones."""
     match value:
-        case Value(
-            node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, most))),))
-        ):
-            largest = skip_views(most)
-            match largest and largest.node:
-                case Node(
-                    ops.Where(),
-                    (
-                        Value(
-                            node=Node(
-                                ops.Compare("lt"),
-                                (Value(node=Node(ops.Pointwise("abs"), (magnitude,))), bound),
-                            )
-                        ),
-                        yes,
-                        _,
-                    ),
-                ) if magnitude is yes and find_constant_value(bound) == inf:
-                    largest = skip_views(yes)
-            if largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,)):
-                return x
-    return None
+        case Value(node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, y))),))):
+            return x, skip_views(y)
+    return None, None

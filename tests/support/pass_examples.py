@@ -177,7 +177,7 @@ def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
     graph, (query, key) = get_main_graph(graphs), map(int, words)
     for name, value in graph.outputs.items():
         true = find_query_key_band(QueryKeyTensor(value, query, key))
-        false = find_query_key_band(QueryKeyTensor(value, query, key), negated=True)
+        false = find_query_key_band(QueryKeyTensor(value, query, key), is_negated=True)
         yield f"{name} is true within {format_interval(true)}, false within {format_interval(false)}"
 
 
