@@ -55,7 +55,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 
 def get_read_length(node: Node, dependence: Dependence) -> Dim:
-    """Return the size of the operand axis that a dependence reads."""
+    """Return the size of the operand axis of `node` that `dependence` reads."""
     return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
@@ -78,8 +78,8 @@ def find_op_dependences(
 
 @dataclass
 class AxisTrace:
-    """The positions of one traced axis on which a value depends: an interval of offsets per axis of
-    the value, or all positions.
+    """The positions of one traced axis on which a value depends: an interval of offsets for each
+    axis of the value that corresponds to the traced axis, or all positions.
     """
 
     axes: dict[int, Interval] = field(default_factory=dict)
@@ -87,14 +87,14 @@ class AxisTrace:
 
     def join(self, other: "AxisTrace") -> bool:
         """Merge `other` into this trace; return True if anything changed."""
-        before = dict(self.axes), self.is_fully_read
+        previous = dict(self.axes), self.is_fully_read
         self.is_fully_read = self.is_fully_read or other.is_fully_read
-        for axis, reach in other.axes.items():
-            self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
+        for axis, interval in other.axes.items():
+            self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | interval
         # a trace of all positions includes all other traces
         if self.is_fully_read:
             self.axes.clear()
-        return before != (self.axes, self.is_fully_read)
+        return previous != (self.axes, self.is_fully_read)
 
     @property
     def is_read(self) -> bool:
@@ -103,53 +103,58 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Propagate the traced axes of the values in `start` to all values of `graph` that depend on
-    them.
+    """Propagate the traces of the values in `start` to all values of `graph` that depend on them.
+    Return the trace of each of these values.
     """
-    found: dict[Value, AxisTrace] = {
+    traces: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
     for node, results in graph.nodes:
-        if found.keys().isdisjoint(node.operands):
+        if traces.keys().isdisjoint(node.operands):
             continue
-        for link in find_dependences(node, results):
-            operand = node.args[link.operand]
-            source = found.get(operand) if operand else None
+        for dependence in find_dependences(node, results):
+            operand = node.args[dependence.operand]
+            source = traces.get(operand) if operand else None
             # a value that uses only the size of an axis does not depend on its elements
-            if source is None or not source.is_read or link.kind == "extent":
+            if source is None or not source.is_read or dependence.kind == "extent":
                 continue
-            into = found.setdefault(results[link.result], AxisTrace())
-            into.join(_extend_trace(link, source))
-    return found
+            result_trace = traces.setdefault(results[dependence.result], AxisTrace())
+            result_trace.join(_extend_trace(dependence, source))
+    return traces
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
     """Compose a trace with a dependence. The offsets of consecutive windows are added; any other
     combination may read all positions.
     """
-    reach = source.axes.get(dependence.operand_axis)
-    if reach is None:
+    interval = source.axes.get(dependence.operand_axis)
+    if interval is None:
         return AxisTrace(is_fully_read=source.is_fully_read)
     if dependence.kind in ("same", "window") and dependence.result_axis is not None:
-        return AxisTrace({dependence.result_axis: reach + dependence.offsets}, source.is_fully_read)
+        return AxisTrace(
+            {dependence.result_axis: interval + dependence.offsets}, source.is_fully_read
+        )
     return AxisTrace(is_fully_read=True)
 
 
 def _iterate_scan_dependences(
     op: Scan, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
+    """Yield the dependences of the results of a `Scan` on its operands."""
     if op.has_mask:
         yield from _iterate_mask_dependences(op, len(results))
     for n in range(op.first_body_operand, len(args)):
         arg = args[n]
         assert arg is not None, "a scan has no optional operands"
-        scanned = n - op.first_body_operand < op.scanned_count
+        is_scanned = n - op.first_body_operand < op.scanned_count
         for axis in range(arg.rank):
-            if scanned and axis == op.axis:
+            if is_scanned and axis == op.axis:
                 yield from _iterate_scanned_axis(op, n, axis, len(results))
             else:
-                inner = axis - (axis > op.axis) if scanned else axis
-                yield from _iterate_body_dependences(op, n, axis, n - op.first_body_operand, inner)
+                body_axis = axis - (axis > op.axis) if is_scanned else axis
+                yield from _iterate_body_dependences(
+                    op, n, axis, n - op.first_body_operand, body_axis
+                )
 
 
 def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependence]:
@@ -157,57 +162,71 @@ def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependenc
     depends on the mask at earlier positions.
     """
     yield from _iterate_scanned_axis(op, 0, 1, result_count)
-    for r in range(result_count):
+    for result in range(result_count):
         yield make_dependence(
-            0, 0, r, _convert_to_outer_axis(op, 0, r >= op.carry_count), "same", SAME_POSITION
+            0,
+            0,
+            result,
+            _convert_to_outer_axis(op, 0, result >= op.carry_count),
+            "same",
+            SAME_POSITION,
         )
 
 
-def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
-    """Yield the dependences along the scan axis of the loop."""
-    for r in range(count):
-        if r < op.carry_count:
+def _iterate_scanned_axis(
+    op: Scan, operand: int, axis: int, result_count: int
+) -> Iterator[Dependence]:
+    """Yield the dependences of all results of a loop on the scan axis `axis` of the operand
+    `operand`.
+    """
+    for result in range(result_count):
+        if result < op.carry_count:
             # the final loop-carried value depends on all positions; the last position is the final
             # iteration only in forward direction
             if op.reverse:
-                yield make_dependence(operand, axis, r, None, "all")
+                yield make_dependence(operand, axis, result, None, "all")
             else:
-                yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
+                yield make_dependence(operand, axis, result, None, "newest", PAST_POSITIONS)
         elif op.carry_count:
             # a position of a scan output depends on all positions that the loop has read so far
             yield make_dependence(
                 operand,
                 axis,
-                r,
+                result,
                 op.axis,
                 "window",
                 FUTURE_POSITIONS if op.reverse else PAST_POSITIONS,
             )
         else:
-            yield make_dependence(operand, axis, r, op.axis, "same", SAME_POSITION)
+            yield make_dependence(operand, axis, result, op.axis, "same", SAME_POSITION)
 
 
-def _convert_to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
-    """Convert an axis of a body output to the axis of the loop result."""
-    return axis + (collected and axis >= op.axis)
+def _convert_to_outer_axis(op: Scan, axis: int, is_scan_output: bool) -> int:
+    """Convert an axis of a body output to the axis of the loop result, which has the additional
+    scan axis if the output is a scan output.
+    """
+    return axis + (is_scan_output and axis >= op.axis)
 
 
 def _iterate_body_dependences(
-    op: Scan, operand: int, axis: int, body_input: int, inner: int
+    op: Scan, operand: int, axis: int, body_input: int, body_axis: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences along an axis other than the scan axis. The body is traced until the
-    dependences of the loop-carried values reach a fixpoint.
+    """Yield the dependences on the operand axis `axis`, which is not the scan axis; in the body it
+    is axis `body_axis` of the input `body_input`. The body is traced until the dependences of the
+    loop-carried values reach a fixpoint.
     """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
-    carried = op.split_body_inputs().initial_carries
-    start = {v: AxisTrace() for v in carried}
-    start.setdefault(inputs[body_input], AxisTrace()).join(AxisTrace({inner: SAME_POSITION}))
+    carries = op.split_body_inputs().initial_carries
+    input_traces = {v: AxisTrace() for v in carries}
+    input_traces.setdefault(inputs[body_input], AxisTrace()).join(
+        AxisTrace({body_axis: SAME_POSITION})
+    )
     iteration = 0
     while True:
-        traces = trace_axes(op.body, {v: t for v, t in start.items() if t.is_read})
+        traces = trace_axes(op.body, {v: t for v, t in input_traces.items() if t.is_read})
         changed = [
-            start[v].join(traces.get(after, AxisTrace()))
-            for v, after in zip(carried, outputs, strict=False)
+            input_traces[v].join(traces.get(next_carry, AxisTrace()))
+            for v, next_carry in zip(carries, outputs, strict=False)
         ]
         if not any(changed):
             break
@@ -215,25 +234,25 @@ def _iterate_body_dependences(
         # a dependence that still grows after three iterations grows in every iteration, e.g. if
         # each position of a loop-carried value reads its left neighbor
         if iteration >= 3:
-            for v, grew in zip(carried, changed, strict=True):
-                start[v].join(AxisTrace(is_fully_read=grew))
-    for r, value in enumerate(outputs):
-        state = AxisTrace()
-        state.join(traces.get(value, AxisTrace()))
-        if r < op.carry_count:
-            state.join(start[carried[r]])
-        yield from _iterate_trace_dependences(op, operand, axis, r, state)
+            for v, has_grown in zip(carries, changed, strict=True):
+                input_traces[v].join(AxisTrace(is_fully_read=has_grown))
+    for result, value in enumerate(outputs):
+        output_trace = AxisTrace()
+        output_trace.join(traces.get(value, AxisTrace()))
+        if result < op.carry_count:
+            output_trace.join(input_traces[carries[result]])
+        yield from _iterate_trace_dependences(op, operand, axis, result, output_trace)
 
 
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop result on an operand axis, given the trace of this axis
-    through the body.
+    """Yield the dependences of a loop result on the operand axis `axis`. `trace` is the trace of
+    this axis through the body.
     """
     if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
-    for a, reach in trace.axes.items():
-        kind: DependenceKind = "same" if reach == SAME_POSITION else "window"
-        outer_axis = _convert_to_outer_axis(op, a, result >= op.carry_count)
-        yield make_dependence(operand, axis, result, outer_axis, kind, reach)
+    for body_axis, interval in trace.axes.items():
+        kind: DependenceKind = "same" if interval == SAME_POSITION else "window"
+        outer_axis = _convert_to_outer_axis(op, body_axis, result >= op.carry_count)
+        yield make_dependence(operand, axis, result, outer_axis, kind, interval)

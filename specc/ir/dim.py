@@ -20,7 +20,7 @@ TOO_LARGE = "a length of 2^53 or more; the limit is 2^53 - 1"
 
 
 class DimError(Exception):
-    """An undefined operation on dimensions, described by the message."""
+    """An undefined operation on dimensions. The message describes the operation."""
 
 
 class DimLimitError(DimError):
@@ -54,16 +54,16 @@ class Dim:
     __slots__ = ("_hash", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
-        # Terms with coefficient 0 are dropped and the others are sorted, so that equal dimensions
-        # have equal terms.
-        kept = [(m, c) for m, c in terms.items() if c]
-        if len(kept) > 1:
-            if len(kept) > MAX_MONOMIALS:
-                raise DimLimitError(f"a length of {len(kept)} terms; the limit is {MAX_MONOMIALS}")
-            kept.sort(key=_get_monomial_sort_key)
-        if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept):
+        # drop terms with coefficient 0 and sort the others: equal dims have equal terms
+        kept_terms = [(m, c) for m, c in terms.items() if c]
+        if len(kept_terms) > 1:
+            if len(kept_terms) > MAX_MONOMIALS:
+                size = f"{len(kept_terms)} terms"
+                raise DimLimitError(f"a length of {size}; the limit is {MAX_MONOMIALS}")
+            kept_terms.sort(key=_get_monomial_sort_key)
+        if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept_terms):
             raise DimLimitError(TOO_LARGE)
-        self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
+        self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept_terms)
         self.origin = origin
         self._hash = hash(self.terms)
 
@@ -83,9 +83,9 @@ class Dim:
         """Return this dimension with another origin."""
         if origin is None:
             return self
-        made = object.__new__(Dim)
-        made.terms, made.origin, made._hash = self.terms, origin, self._hash
-        return made
+        copy = object.__new__(Dim)
+        copy.terms, copy.origin, copy._hash = self.terms, origin, self._hash
+        return copy
 
     @property
     def number(self) -> int | None:
@@ -169,14 +169,13 @@ class Dim:
         def substitute_atom(atom: Atom) -> Dim:
             if isinstance(atom, str):
                 return Dim.from_value(values[atom]) if atom in values else Dim.symbol(atom)
-            # A quotient is recomputed after the substitution, because it may become an integer or
-            # have a remainder.
+            # recompute a quotient: it may become an integer or have a remainder
             return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
 
         return self.map_atoms(substitute_atom).with_origin(self.origin)
 
     def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
-        """Replace each symbol and each opaque function by the result of `function`."""
+        """Replace each symbol and opaque function by the dimension that `function` returns."""
         total = Dim.from_value(0)
         for monomial, c in self.terms:
             factor = Dim.from_value(c)
@@ -186,7 +185,9 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for these values of symbols. Raise DimError if a division is inexact."""
+        """Return the size for these values of the symbols. Raise DimError if a symbol has no value
+        or a division has a remainder.
+        """
         if (name := self.name) is not None and name in values:
             return values[name]
         try:
@@ -199,7 +200,7 @@ class Dim:
         return number
 
     def _evaluate_terms(self, values: Mapping[str, int]) -> int:
-        """Return the size without building dims. Raise KeyError for a symbol without a value."""
+        """Return the size of the dim. Raise KeyError for a symbol without a value."""
         total = 0
         for monomial, product in self.terms:
             for atom, power in monomial:
@@ -207,8 +208,8 @@ class Dim:
                     product *= values[atom] ** power
                     continue
                 p, q = (a._evaluate_terms(values) for a in atom.args)
-                quick = atom.fn == "//" and q > 0
-                value = p // q if quick else DIM_FUNCTIONS[atom.fn](p, q).number
+                is_fast = atom.fn == "//" and q > 0
+                value = p // q if is_fast else DIM_FUNCTIONS[atom.fn](p, q).number
                 product *= (value or 0) ** power
             total += product
             if max(abs(product), abs(total)) >= MAX_DIM_INTEGER:
@@ -218,18 +219,14 @@ class Dim:
     def __str__(self) -> str:
         if not self.terms:
             return "0"
-        texts = [_format_monomial(m, c) for m, c in self.terms]
-        return texts[0] + "".join(
-            f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:]
-        )
+        return " + ".join(_format_monomial(m, c) for m, c in self.terms).replace("+ -", "- ")
 
     def __repr__(self) -> str:
         return f"Dim({self})"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # only a few different integers occur
 def _make_constant_dim(value: int) -> Dim:
-    """Return a constant dim. The result is cached, because only a few different integers occur."""
     return Dim({(): value})
 
 
@@ -237,13 +234,12 @@ def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """Return the exact quotient `p / q`. Raise DimError if the division has a remainder."""
     p, q = Dim.from_value(p), Dim.from_value(q)
     # exact division comes first, so that `(a * b) / b` becomes `a`
-    if (whole := _try_divide(p, q)) is not None:
-        return whole
-    a, b = p.number, q.number
-    if b == 0:
+    if (quotient := _try_divide(p, q)) is not None:
+        return quotient
+    if q == 0:
         raise DimError(f"{p} / 0 has no value")
-    if a is not None and b is not None:
-        raise DimError(f"{a} / {b} is not an integer")
+    if p.number is not None and q.number is not None:
+        raise DimError(f"{p} / {q} is not an integer")
     return Dim({((DimFunction("/", (p, q)), 1),): 1})
 
 
@@ -260,8 +256,8 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     # `(3 x + 4) // 6` becomes `(x + 1) // 2`: a common factor of the non-constant terms is
     # cancelled, unless the constant is negative, whose remainder would be rounded differently
     factors = (c for monomial, c in p.terms if monomial)
-    if number and number > 0 and (shared := gcd(number, *factors)) > 1:
-        return floor_divide_dims(Dim({m: c // shared for m, c in p.terms}), number // shared)
+    if number and number > 0 and (divisor := gcd(number, *factors)) > 1:
+        return floor_divide_dims(Dim({m: c // divisor for m, c in p.terms}), number // divisor)
     return _make_function_dim("//", lambda a, b: a // b, p, q)
 
 
@@ -300,21 +296,25 @@ def sum_dims(dims: Iterable[DimLike]) -> Dim:
 
 
 def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
+    """Return the dim `fn(p, q)`, simplified to a constant, to a quotient or to a smaller function
+    where possible. `evaluate` computes `fn` of two integers. Raise DimError for a division by 0.
+    """
     p, q = Dim.from_value(p), Dim.from_value(q)
     a, b = p.number, q.number
-    if b == 0 and fn in ("//", "%"):
+    is_division = fn in ("//", "%")
+    if b == 0 and is_division:
         raise DimError(f"{p} {fn} 0 has no value")
     if a is not None and b is not None:
         return Dim.from_value(evaluate(a, b))
-    if fn in ("//", "%"):
-        if (whole := _try_divide(p, q)) is not None:
-            return whole if fn == "//" else Dim.from_value(0)
+    if is_division:
+        if (quotient := _try_divide(p, q)) is not None:
+            return quotient if fn == "//" else Dim.from_value(0)
         if b is not None and b > 1:
-            whole = Dim({m: c // b for m, c in p.terms})
-            if whole != 0:
+            quotient = Dim({m: c // b for m, c in p.terms})
+            if quotient != 0:
                 # `(2n + 3) // 2` is `n + 1 + 1 // 2`; the remainder has coefficients < 2
-                left = _make_function_dim(fn, evaluate, p - whole * b, q)
-                return whole + left if fn == "//" else left
+                remainder = _make_function_dim(fn, evaluate, p - quotient * b, q)
+                return quotient + remainder if fn == "//" else remainder
     elif p == q:
         return p
     # the arguments of `min` and `max` are sorted, so that equal functions compare equal
@@ -340,6 +340,7 @@ def _try_divide(p: Dim, q: Dim) -> Dim | None:
 
 
 def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    """Return the monomial without the factors of `divisor`, or None if it lacks one of them."""
     powers = dict(monomial)
     for atom, power in divisor:
         if powers.get(atom, 0) < power:
@@ -356,27 +357,27 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
     for atom, n in right:
         powers[atom] = powers.get(atom, 0) + n
     monomial = tuple(sorted(powers.items(), key=lambda p: (type(p[0]) is DimFunction, str(p[0]))))
-    made = _cancel_quotient(monomial, 1)
-    return ((monomial, 1),) if made is None else made.terms
+    cancelled = _cancel_quotient(monomial, 1)
+    return ((monomial, 1),) if cancelled is None else cancelled.terms
 
 
 def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
-    """Cancel an exact quotient in a term with other factors; return None if there is none."""
+    """Return the term with an exact quotient `p / q` cancelled, or None if no quotient cancels."""
     # floor divisions do not cancel: `b * (a // b)` is not `a`
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
             p, q = atom.args
             rest = _divide_monomial(monomial, ((atom, 1),))
-            if rest is not None and (whole := _try_divide(Dim({rest: c}), q)) is not None:
-                return whole * p
+            if rest is not None and (quotient := _try_divide(Dim({rest: c}), q)) is not None:
+                return quotient * p
     return None
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
-    """Simplify `3 · (a / 3)` to `a` in the terms of a sum."""
+    """Return the sum of `terms`, with terms such as `3 · (a / 3)` simplified to `a`."""
     for monomial, c in terms.items():
-        if abs(c) > 1 and (made := _cancel_quotient(monomial, c)) is not None:
-            return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + made
+        if abs(c) > 1 and (cancelled := _cancel_quotient(monomial, c)) is not None:
+            return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + cancelled
     return Dim(terms)
 
 

@@ -17,8 +17,8 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor with its type and the node that computes it (None for inputs and parameters).
-    `index` is the result index of the node.
+    """A tensor of the graph: its type and the node that computes it (None for inputs and
+    parameters). `index` is the index of this value among the results of the node.
     """
 
     type: Type
@@ -32,7 +32,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """The shape."""
+        """The size of each axis."""
         return self.type.shape
 
     @property
@@ -52,8 +52,8 @@ NodeOperands: TypeAlias = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An application of `op` to `args`. Equal nodes compute equal values; the hash is computed
-    once.
+    """An application of `op` to the operands `args` (None for an absent operand). Equal nodes
+    compute equal values. The hash is computed once.
     """
 
     op: Op
@@ -81,7 +81,7 @@ class Node:
         return self.op.infer_result_types(*(a.type if a else None for a in self.args))
 
     def get_operand(self, index: int = 0) -> Value:
-        """Return a required operand."""
+        """Return the required operand with this index."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
         return value
@@ -89,8 +89,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight: its full name, type, initializer and source location, and the built-in function
-    that declares it. `tied_to` is the name of the weight to which it is tied.
+    """A weight of the model: its full name, type, initializer and source location, and the built-in
+    function that declares it. `tied_to` is the name of the weight to which it is tied, or "".
     """
 
     name: str
@@ -103,8 +103,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A graph input. `padding_side` is set for a padding mask. `upper_bound` is the exclusive upper
-    bound of ids.
+    """A graph input: its type, the padding side if it is a padding mask (otherwise ""), and the
+    exclusive upper bound of its ids (None if it contains no ids).
     """
 
     type: Type
@@ -197,7 +197,7 @@ class GraphBuilder:
     """The nodes that depend on a symbol that occurs only in bodies of experts."""
 
     def add_input(self, name: str, facts: Input) -> Value:
-        """Add an input."""
+        """Add an input and return its value. Input names must be unique."""
         assert name not in self.inputs, f"two inputs are called {name}"
         self.input_facts[name] = facts
         self.inputs[name] = Value(facts.type)
@@ -233,15 +233,16 @@ class GraphBuilder:
         return self.add_node(op, *args, scope=scope, span=span)[0]
 
     def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
-        old = self.node_origins.get(node, NodeOrigin())
-        made, seen = self.origin_scopes_and_spans.get(node, (None, set()))
-        if made is not old:
-            seen = {*old.scopes, *old.spans}
-        scopes = old.scopes if not scope or scope in seen else (*old.scopes, scope)
-        spans = old.spans if not span or span in seen else (*old.spans, span)
-        now = self.node_origins[node] = NodeOrigin(scopes, spans)
-        seen.update((scope, span))
-        self.origin_scopes_and_spans[node] = now, seen
+        """Add a scope path and a source span to the origin of `node`."""
+        origin = self.node_origins.get(node, NodeOrigin())
+        cached_origin, recorded = self.origin_scopes_and_spans.get(node, (None, set()))
+        if cached_origin is not origin:
+            recorded = {*origin.scopes, *origin.spans}
+        scopes = origin.scopes if not scope or scope in recorded else (*origin.scopes, scope)
+        spans = origin.spans if not span or span in recorded else (*origin.spans, span)
+        new_origin = self.node_origins[node] = NodeOrigin(scopes, spans)
+        recorded.update((scope, span))
+        self.origin_scopes_and_spans[node] = new_origin, recorded
 
     def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
         """Add the inputs and parameters of `graph`. Return the new values by old value."""
@@ -253,8 +254,8 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of a node with the operands mapped by `new_values`, and with its op replaced
-        by `op` if given.
+        """Add a copy of `node` with its operands mapped by `new_values`; `op` replaces the op of
+        the node unless it is None. Return the new results.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
@@ -277,9 +278,9 @@ class GraphBuilder:
 
     def copy_origin(self, graph: Graph, node: Node, results: Sequence[Value]) -> None:
         """Copy the origin of `node` in `graph` to the node that computes `results`."""
-        known = graph.node_origins.get(node)
-        if known and results and results[0].node:
-            self.node_origins[results[0].node] = known
+        origin = graph.node_origins.get(node)
+        if origin and results and results[0].node:
+            self.node_origins[results[0].node] = origin
 
     def finish_copy(
         self,
@@ -287,7 +288,9 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Finish a copy of `graph`: copy names, length bounds and outputs (or use `outputs`)."""
+        """Build the copy of `graph` whose nodes were added before: copy its names, length bounds
+        and outputs (or use `outputs`), mapped by `new_values`.
+        """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
@@ -308,10 +311,10 @@ class GraphBuilder:
         # dead nodes are dropped, so that a checkpoint does not need their weights
         live = collect_required_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
-        used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
+        used_values = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
         # names of unused results of live nodes are kept
-        live_names = {n for n, v in self.names.items() if v in used or v.node in live}
-        used_parameters = {k for k, v in self.parameters.items() if v in used}
+        live_names = {n for n, v in self.names.items() if v in used_values or v.node in live}
+        used_parameters = {k for k, v in self.parameters.items() if v in used_values}
         return Graph(
             name=name,
             inputs=dict(self.inputs),
@@ -332,7 +335,7 @@ V = TypeVar("V")
 
 
 def select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
-    """Return the entries of these keys, in order."""
+    """Return the entries of a mapping whose keys are in `keys`, in the order of the mapping."""
     return {key: value for key, value in entries.items() if key in keys}
 
 
@@ -341,19 +344,21 @@ def collect_required_nodes(
     get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
     """Return all nodes on which `values` depend. `get_operands` returns the operands to follow."""
-    live: set[Node] = set()
+    required_nodes: set[Node] = set()
     # an explicit stack, because graphs are thousands of nodes deep
     worklist = [v.node for v in values]
     while worklist:
         node = worklist.pop()
-        if node and node not in live:
-            live.add(node)
+        if node and node not in required_nodes:
+            required_nodes.add(node)
             worklist += [a.node for a in get_operands(node) if a]
-    return live
+    return required_nodes
 
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """Replace symbols by lengths in `graph`; types are inferred again."""
+    """Return `graph` with symbolic dimensions replaced by `lengths`. All types are inferred
+    again.
+    """
     facts = {
         name: replace(input, type=Type(t.dtype, tuple(d.substitute(lengths) for d in t.shape)))
         for name, input in graph.input_facts.items()
@@ -370,13 +375,15 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     b = GraphBuilder()
     new_values = b.copy_inputs_and_parameters(graph)
     for node, results in graph.nodes:
-        results_now = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))
-        new_values.update(zip(results, results_now, strict=True))
+        new_results = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))
+        new_values.update(zip(results, new_results, strict=True))
     return b.finish_copy(graph, new_values)
 
 
 def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
-    """Replace symbols by lengths in the attributes and the loop body of `op`."""
+    """Return `op` with symbolic dimensions in its attributes and in its loop body replaced by
+    `lengths`.
+    """
 
     def substitute_attribute(attribute: object) -> object:
         if isinstance(attribute, Dim):

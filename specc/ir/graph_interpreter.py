@@ -34,70 +34,79 @@ def evaluate_live_nodes(
     evaluate_node: Callable[[Node, list[T | None]], T | tuple[T, ...]],
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
-    """Compute the `requested` values from `known_values` (inputs and parameters). `replace_result`
-    is applied to each used result of a node. A value is freed after its last use.
+    """Compute the `requested` values from `known_values` (inputs and parameters). `evaluate_node`
+    computes a node from its operands; `replace_result` is applied to each of its used results. A
+    value is freed after its last use.
     """
-    known, requested = dict(known_values), list(requested)
+    values, requested = dict(known_values), list(requested)
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
-    last = _map_last_uses([node for node, _ in nodes], requested)
+    last_uses = _map_last_uses([node for node, _ in nodes], requested)
     for n, (node, results) in enumerate(nodes):
-        evaluated = evaluate_node(node, [known[a] if a else None for a in node.args])
-        made = evaluated if isinstance(evaluated, tuple) else (evaluated,)
-        known |= {r: replace_result(r, x) for r, x in zip(results, made, strict=True) if r in last}
+        output = evaluate_node(node, [values[a] if a else None for a in node.args])
+        outputs = output if isinstance(output, tuple) else (output,)
+        values |= {
+            r: replace_result(r, x) for r, x in zip(results, outputs, strict=True) if r in last_uses
+        }
         for operand in node.args:
-            if operand and last[operand] == n:
-                known.pop(operand, None)
-    return {v: known[v] for v in requested}
+            if operand and last_uses[operand] == n:
+                values.pop(operand, None)
+    return {v: values[v] for v in requested}
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
     """Map each value to the index of the last node that reads it. Requested values are used at the
     end.
     """
-    last = {a: n for n, node in enumerate(nodes) for a in node.args}
-    return last | dict.fromkeys(requested, len(nodes))
+    last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
+    return last_uses | dict.fromkeys(requested, len(nodes))
 
 
 def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
-    """Bind arrays to inputs and parameters, and infer the size of each symbolic dimension. Raise
+    """Return the array of each input and parameter, and the size of each symbolic dimension. Raise
     E0910 if a required input is missing, and E0911 or E0912 if a shape does not match.
     """
     _check_no_input_missing(graph, inputs, requested)
-    given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
-    given |= {value: parameters[name] for name, value in graph.parameters.items()}
-    named = (*graph.inputs.items(), *graph.parameters.items())
-    sizes = [(name, v.type, tuple(given[v].shape)) for name, v in named if v in given]
-    return given, bind_symbols(sizes, graph.length_equations, graph.min_lengths)
+    bound_arrays = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
+    bound_arrays |= {value: parameters[name] for name, value in graph.parameters.items()}
+    named_values = (*graph.inputs.items(), *graph.parameters.items())
+    sizes = [
+        (name, v.type, tuple(bound_arrays[v].shape))
+        for name, v in named_values
+        if v in bound_arrays
+    ]
+    return bound_arrays, bind_symbols(sizes, graph.length_equations, graph.min_lengths)
 
 
 def _check_no_input_missing(
     graph: Graph, inputs: Container[str], requested: Iterable[Value]
 ) -> None:
-    """Raise E0910 if a required input is missing."""
-    read = {a for node, _ in graph.nodes for a in node.args}.union(requested)
+    """Raise E0910 if an input on which `requested` values or nodes of `graph` depend is missing in
+    `inputs`.
+    """
+    used_values = {a for node, _ in graph.nodes for a in node.args}.union(requested)
     for name, value in graph.inputs.items():
-        if name not in inputs and value in read:
+        if name not in inputs and value in used_values:
             names = _format_quoted(graph.inputs)
             raise_error("E0910", f"missing model input `{name}`", helps=[f"pass {names}"])
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
-    """Raise E0910 if `graph` has no input `name`, and E0907 if its element kind is not `kind` (`f`,
-    `i` or `b`).
+    """Raise E0910 if `graph` has no input `name`, and E0907 if the input does not accept elements
+    of this kind (`f`, `i` or `b`). `dtype` is the element type in the message.
     """
     if name not in graph.inputs:
         helps = [f"expected one of {_format_quoted(graph.inputs)}"]
         raise_error("E0910", f"unknown model input `{name}`", helps=helps)
-    wanted = graph.inputs[name].dtype
-    expected = KIND_BY_DTYPE[wanted]
-    if kind != expected and (kind, expected) not in (("i", "f"), ("i", "q")):
+    expected_dtype = graph.inputs[name].dtype
+    expected_kind = KIND_BY_DTYPE[expected_dtype]
+    if kind != expected_kind and (kind, expected_kind) not in (("i", "f"), ("i", "q")):
         raise_error(
             "E0907",
-            f"the input `{name}` is {dtype}, expected {KIND_DESCRIPTIONS[expected]}",
-            helps=[f"pass an array of {wanted}"],
+            f"the input `{name}` is {dtype}, expected {KIND_DESCRIPTIONS[expected_kind]}",
+            helps=[f"pass an array of {expected_dtype}"],
         )
 
 
@@ -115,11 +124,11 @@ def run_scan(
     iteration. `select_value` returns the new value at valid positions, and the old value (or zeros
     if it is None) at padded positions.
     """
-    given, results = op.split_operands(operands), list(op.body.outputs.values())
+    roles, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
-    carries = list(given.initial_carries)
+    carries = list(roles.initial_carries)
     collected: list[list[T]] = [[] for _ in results[op.carry_count :]]
-    old: list[T | None] = [None] * len(collected)
+    initial_outputs: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
         # all batch elements are finished
         if (
@@ -128,15 +137,15 @@ def run_scan(
             and is_all_true(carries[op.end_condition_index])
         ):
             break
-        rows = [slice_position(x, t) for x in given.scanned]
-        made = evaluate_body(
-            dict(zip(inputs, (*rows, *carries, *given.captured), strict=True)), results
+        slices = [slice_position(x, t) for x in roles.scanned]
+        body_values = evaluate_body(
+            dict(zip(inputs, (*slices, *carries, *roles.captured), strict=True)), results
         )
-        pairs = zip(results, (*carries, *old), strict=True)
-        after = [select_value(t, made[value], before) for value, before in pairs]
-        carries = after[: op.carry_count]
-        for stack, x in zip(collected, after[op.carry_count :], strict=True):
-            stack.append(x)
+        pairs = zip(results, (*carries, *initial_outputs), strict=True)
+        next_values = [select_value(t, body_values[value], old_value) for value, old_value in pairs]
+        carries = next_values[: op.carry_count]
+        for outputs, x in zip(collected, next_values[op.carry_count :], strict=True):
+            outputs.append(x)
     return carries, collected
 
 
@@ -149,24 +158,26 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
     try:
         return dim.evaluate(lengths)
     except DimError as error:
-        known = ", ".join(f"{k} = {lengths[k]}" for k in sorted(dim.symbols()) if k in lengths)
+        known_lengths = ", ".join(
+            f"{k} = {lengths[k]}" for k in sorted(dim.symbols()) if k in lengths
+        )
         raise_error(
             "E0912",
             f"a length cannot be computed from the inputs: {error}",
-            notes=[f"with {known}"] if known else [],
+            notes=[f"with {known_lengths}"] if known_lengths else [],
             helps=["use input lengths that satisfy the divisions of the model"],
         )
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
     """Raise E0913 unless `min_index` and `max_index` are valid indices of a table with `bound`
-    entries.
+    entries. `description` is the subject of the message.
     """
     if min_index < 0 or max_index >= bound:
-        wrong = min_index if min_index < 0 else max_index
+        invalid_index = min_index if min_index < 0 else max_index
         raise_error(
             "E0913",
-            f"{description} has indices 0 to {bound - 1}, got {wrong}",
+            f"{description} has indices 0 to {bound - 1}, got {invalid_index}",
             helps=["check that the ids are from the tokenizer of this model"],
         )
 
@@ -188,13 +199,15 @@ def evaluate_split_shape(
     """Return the output shape of a split. Raise E0912 if the sizes do not match the axis."""
     sizes = [evaluate_length(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
-        parts = " · ".join(map(str, sizes))
-        raise_error("E0912", f"an axis of length {shape[op.axis]} cannot be split into {parts}")
+        sizes_text = " · ".join(map(str, sizes))
+        raise_error(
+            "E0912", f"an axis of length {shape[op.axis]} cannot be split into {sizes_text}"
+        )
     return [*shape[: op.axis], *sizes, *shape[op.axis + 1 :]]
 
 
 def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
-    """Return the output shape of a merge."""
+    """Return the output shape of a merge of adjacent axes."""
     end = op.axis + op.count
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
@@ -211,10 +224,10 @@ def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tu
 
 def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
     """Return the index of an `index` op. Raise E0912 if it is out of range."""
-    at = evaluate_length(op.index, lengths)
-    if not 0 <= at < length:
-        raise_error("E0912", f"index {at} is out of range for an axis of length {length}")
-    return at
+    index = evaluate_length(op.index, lengths)
+    if not 0 <= index < length:
+        raise_error("E0912", f"index {index} is out of range for an axis of length {length}")
+    return index
 
 
 def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
@@ -248,8 +261,8 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
         evaluate_length(op.padding_after, lengths),
     )
     # reflection does not repeat the last position, so at most `length - 1` positions can be padded
-    most = {"reflect": length - 1, "edge": 0 if not length else before + after}
-    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
+    max_padding = {"reflect": length - 1, "edge": 0 if not length else before + after}
+    if min(before, after) < 0 or max(before, after) > max_padding.get(op.mode, before + after):
         raise_error(
             "E0912",
             f"cannot pad an axis of length {length} by {before} and {after} in mode {op.mode}",
@@ -261,18 +274,20 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
     """Return the number of patches along the height and the width. Raise E0912 if the image size is
     not divisible by the patch size.
     """
-    (*_, high, wide), (*_, p, r) = image, patch
-    if high % p or wide % r:
+    (*_, height, width), (*_, p, r) = image, patch
+    if height % p or width % r:
         raise_error(
             "E0912",
-            f"an image of {high} x {wide} pixels cannot be divided into patches of {p} x {r}",
+            f"an image of {height} x {width} pixels cannot be divided into patches of {p} x {r}",
             helps=[f"use an image with a height divisible by {p} and a width divisible by {r}"],
         )
-    return high // p, wide // r
+    return height // p, width // r
 
 
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
-    """Count the windows along each axis. Raise E0912 if an axis is too short."""
+    """Return the number of windows along each axis. Raise E0912 if an axis is too short for a
+    window.
+    """
     for n, size in enumerate(sizes):
         if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
             raise_axis_too_short(
@@ -282,8 +297,8 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Count the output positions of a transposed convolution along each axis. Raise E0912 if a
-    number is negative.
+    """Return the number of output positions of a transposed convolution along each axis. Raise
+    E0912 if it is negative.
     """
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
@@ -295,7 +310,9 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
-    """Count the positions of the output mask. Raise E0912 if the axis is too short."""
+    """Return the number of positions of the downsampled mask. Raise E0912 if the mask of `size`
+    positions is too short.
+    """
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)
@@ -305,17 +322,19 @@ def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
 def count_window_elements(
     op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
 ) -> list[list[int]]:
-    """Count the valid positions of every window, along each axis."""
-    found = []
+    """Return the divisor of every window of an average pooling (the number of positions that it
+    averages), along each axis. `counts` are the numbers of windows.
+    """
+    element_counts = []
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         # with `count_include_pad`, explicit padding is counted; positions added by ceil mode are
         # not
-        least, most = 0, size
+        first, end = 0, size
         if op.count_include_pad:
-            least, most = -op.padding_before[n], size + op.padding_after[n]
+            first, end = -op.padding_before[n], size + op.padding_after[n]
         starts = [t * op.stride[n] - op.padding_before[n] for t in range(count)]
-        found.append([min(t + op.kernel[n], most) - max(t, least) for t in starts])
-    return found
+        element_counts.append([min(t + op.kernel[n], end) - max(t, first) for t in starts])
+    return element_counts
 
 
 def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
@@ -328,7 +347,9 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Convert the axis labels of an einsum to integers, for each operand and the result."""
+    """Convert the axis names of an einsum to integers. Return the axes of each operand, and those
+    of the result.
+    """
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

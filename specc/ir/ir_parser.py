@@ -76,11 +76,11 @@ class _GraphParser:
         self.b = GraphBuilder()
         self.values: list[Value] = []
         self.outputs: dict[str, Value] = {}
-        self.least: dict[str, int] = {}
-        self.facts: dict[str, Dim] = {}
+        self.min_lengths: dict[str, int] = {}
+        self.length_equations: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph, whose lines are grouped by kind in the order in which the printer writes
+        """Parse the graph. Its lines are grouped by kind, in the order in which `format_ir` writes
         them.
         """
         lines = self.lines
@@ -92,22 +92,22 @@ class _GraphParser:
         lines.advance_line()
         # values are numbered in the order of the printer, so that printing the parsed graph
         # reproduces the text
-        for word, reader in (
+        for word, read_line in (
             ("least ", self.read_min_length),
             ("fact ", self.read_length_equation),
             ("input ", self.read_input),
             ("parameter ", self.read_parameter),
         ):
             while lines.skip_word(word):
-                reader()
+                read_line()
                 lines.advance_line()
         while lines.is_next_word("%"):
             self.read_node()
         for word, table in (("name ", self.b.names), ("output ", self.outputs)):
             while lines.skip_word(word):
-                made = self.read_unique_name(table)
+                name_text = self.read_unique_name(table)
                 lines.expect_word(" ")
-                table[made] = self.read_defined_value()
+                table[name_text] = self.read_defined_value()
                 lines.advance_line()
         lines.expect_word("end")
         lines.advance_line()
@@ -122,8 +122,8 @@ class _GraphParser:
             outputs=self.outputs,
             names=b.names,
             node_origins=b.node_origins,
-            min_lengths=self.least,
-            length_equations=self.facts,
+            min_lengths=self.min_lengths,
+            length_equations=self.length_equations,
         )
 
     def read_min_length(self) -> None:
@@ -131,17 +131,17 @@ class _GraphParser:
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" ")
         bound = self.lines.read_number()
-        if isinstance(bound, float) or name in self.least:
+        if isinstance(bound, float) or name in self.min_lengths:
             self.lines.raise_error_here(f"expected one integer for `{name}`")
-        self.least[name] = bound
+        self.min_lengths[name] = bound
 
     def read_length_equation(self) -> None:
         """Parse an equation of a symbolic dimension, e.g. `fact size = 4*half`."""
         name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
         self.lines.expect_word(" = ")
-        if name in self.facts:
+        if name in self.length_equations:
             self.lines.raise_error_here(f"`{name}` is duplicated")
-        self.facts[name] = self.parse_length()
+        self.length_equations[name] = self.parse_length()
 
     def parse_length(self) -> Dim:
         """Parse a dimension up to the end of the line."""
@@ -155,16 +155,18 @@ class _GraphParser:
         name = self.read_unique_name(self.b.inputs)
         lines.expect_word(" ")
         type = self.parse_definition()
-        keep = lines.read_string() if lines.skip_word(" keep=") else ""
-        below = self.parse_length() if lines.skip_word(" below=") else None
-        match keep:
+        padding_side = lines.read_string() if lines.skip_word(" keep=") else ""
+        upper_bound = self.parse_length() if lines.skip_word(" below=") else None
+        match padding_side:
             case "" | "left" | "right" | "any":
-                self.values.append(self.b.add_input(name, Input(type, keep, below)))
+                self.values.append(self.b.add_input(name, Input(type, padding_side, upper_bound)))
             case _:
-                lines.raise_error_here(f"`{keep}` is not a padding side")
+                lines.raise_error_here(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
+        """Parse a parameter, e.g. `parameter "norm.weight" %1: f32[768] initial="ones"
+        made_by=""`.
+        """
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -178,8 +180,8 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body if the line ends in
-        `body`.
+        """Parse a node, e.g. `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body if the
+        line ends in `body`.
         """
         lines = self.lines
         lines.node_count += 1
@@ -193,8 +195,8 @@ class _GraphParser:
         node, types, scopes = self.parse_node(span)
         # compare the type in the text with the inferred type, to locate corrupted lines
         if [str(t) for t in types] != recorded_types:
-            gives = ", ".join(map(str, types))
-            lines.raise_error_here(f"{node.op.name} returns {gives}", span)
+            inferred_text = ", ".join(map(str, types))
+            lines.raise_error_here(f"{node.op.name} returns {inferred_text}", span)
         # equal nodes are merged by the builder, so a duplicate is an error
         if node in self.b.nodes:
             lines.raise_error_here("duplicate node", span)
@@ -204,7 +206,9 @@ class _GraphParser:
             self.b.node_origins[node] = NodeOrigin(scopes)
 
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """Parse the node after the `=`. Return the node, its inferred types and its scopes."""
+        """Parse the part of a node after `=`. `span` locates errors. Return the node, the inferred
+        types of its results, and its scopes.
+        """
         lines = self.lines
         name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
@@ -218,8 +222,8 @@ class _GraphParser:
             types = node.op.infer_result_types(*(a.type if a else None for a in args))
         except OP_BUILD_ERRORS as error:
             reason = f"{name}: {error}"
-            unsaid = f"`{name}` cannot be built like this"
-            lines.raise_error_here(reason if str(error) else unsaid, span)
+            default_reason = f"`{name}` cannot be built like this"
+            lines.raise_error_here(reason if str(error) else default_reason, span)
         return node, types, scopes
 
     def read_unique_name(self, values_by_name: dict[str, Value]) -> str:
@@ -230,7 +234,9 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse `%4: f32[n]`, where 4 is the next value index; return the type."""
+        """Parse the definition of an input or parameter, e.g. `%4: f32[n]`, where 4 is the next
+        value index. Return the type.
+        """
         self.expect_number(len(self.values))
         return self.lines.read_type()
 
@@ -240,13 +246,13 @@ class _GraphParser:
         return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
-        """Parse `%n: `, where n is the expected value index."""
+        """Parse a value index and a colon (`%n: `). Raise E0928 unless the index is `expected`."""
         if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
         self.lines.expect_word(": ")
 
     def read_defined_value(self) -> Value:
-        """Parse a reference to a value defined above."""
+        """Parse a reference to a value (`%3`). Raise E0928 unless the value is defined above."""
         number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
@@ -264,19 +270,21 @@ class _GraphParser:
 
     def parse_attributes(self) -> dict[str, object]:
         """Parse the attributes of an op up to the brace, e.g. `axis=1, fn="sum"}`."""
-        found: dict[str, object] = {}
+        attributes: dict[str, object] = {}
         while True:
             name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
             self.lines.expect_word("=")
-            if name in found:
+            if name in attributes:
                 self.lines.raise_error_here(f"duplicate `{name}`")
-            found[name] = self.parse_attribute(0)
+            attributes[name] = self.parse_attribute(0)
             if self.lines.skip_word("}"):
-                return found
+                return attributes
             self.lines.expect_word(", ")
 
     def parse_attribute(self, depth: int) -> object:
-        """Parse a number, a string, `true`, `false`, `<dim>` or a tuple of these."""
+        """Parse the value of an attribute: a number, a string, `true`, `false`, a dimension
+        `<dim>`, or a tuple of these. Tuples cannot be nested (`depth` 1 is inside a tuple).
+        """
         lines = self.lines
         if lines.skip_word("true"):
             return True
@@ -297,28 +305,30 @@ class _GraphParser:
 
     def parse_scopes(self) -> tuple[str, ...]:
         """Parse parameter scopes, e.g. `"layers.0", "layers.1"`."""
-        found = [self.lines.read_string()]
+        scopes = [self.lines.read_string()]
         while self.lines.skip_word(", "):
-            found.append(self.lines.read_string())
-        return tuple(found)
+            scopes.append(self.lines.read_string())
+        return tuple(scopes)
 
 
 EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """Build an op. Raise ShapeError if an attribute is missing, unknown or of the wrong type."""
-    kind = OPS_BY_NAME.get(name)
-    if kind is None:
+    """Build the op `name`. Raise ShapeError if the op is unknown, or if an attribute is missing,
+    unknown or of the wrong type.
+    """
+    op_class = OPS_BY_NAME.get(name)
+    if op_class is None:
         raise ShapeError("unknown op")
-    wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
-    given = attributes if body is None else {**attributes, "body": body}
-    for field in wanted.values():
-        _check_attribute(field, given)
-    for attribute in given:
-        if attribute not in wanted:
+    op_fields = {f.name: f for f in fields(op_class)}  # type: ignore[arg-type]  # every op is a dataclass
+    op_attributes = attributes if body is None else {**attributes, "body": body}
+    for field in op_fields.values():
+        _check_attribute(field, op_attributes)
+    for attribute in op_attributes:
+        if attribute not in op_fields:
             raise ShapeError(f"unknown attribute `{attribute}`")
-    return kind(**given)
+    return op_class(**op_attributes)
 
 
 def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
@@ -342,8 +352,8 @@ def _has_type(value: object, type: object) -> bool:
     if get_origin(type) is Literal:
         return isinstance(value, str) and value in get_args(type)
     if get_origin(type) is tuple:
-        item = get_args(type)[0]
-        return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
+        item_type = get_args(type)[0]
+        return isinstance(value, tuple) and all(_has_type(v, item_type) for v in value)
     if type is int:
         return _is_dim_integer(value)
     # types must match exactly: `true` is not an int, and 1 is not a float

@@ -46,6 +46,7 @@ def quote_string(text: str) -> str:
 
 
 def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
+    """Yield the lines of a graph, indented by `depth` levels."""
     indent = "  " * depth
     numbers: dict[Value, str] = {}
 
@@ -54,20 +55,20 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
         return f"{numbers[value]}: {value.type}"
 
     yield f"{indent}graph {quote_string(graph.name)}"
-    for name, bound in graph.min_lengths.items():
-        yield f"{indent}least {name} {bound}"
+    for name, min_length in graph.min_lengths.items():
+        yield f"{indent}least {name} {min_length}"
     for name, dim in graph.length_equations.items():
         yield f"{indent}fact {name} = {dim}"
     for name, value in graph.inputs.items():
-        facts = _format_input_facts(graph.input_facts[name])
-        yield f"{indent}input {quote_string(name)} {number_value(value)}{facts}"
+        input_text = _format_input_facts(graph.input_facts[name])
+        yield f"{indent}input {quote_string(name)} {number_value(value)}{input_text}"
     for name, value in graph.parameters.items():
         parameter = graph.parameter_facts[name]
-        facts_text = (
+        parameter_text = (
             f"initial={quote_string(parameter.initializer)} "
             f"made_by={quote_string(parameter.declared_by)}"
         )
-        yield f"{indent}parameter {quote_string(name)} {number_value(value)} {facts_text}"
+        yield f"{indent}parameter {quote_string(name)} {number_value(value)} {parameter_text}"
     for node, results in graph.nodes:
         args = ", ".join(numbers[a] if a else "_" for a in node.args)
         results_text = ", ".join(map(number_value, results))
@@ -85,20 +86,24 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
 
 
 def _format_input_facts(facts: Input) -> str:
-    keep = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
-    below = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
-    return f"{keep}{below}"
+    """Format the padding side and the upper bound of an input, or return "" if it has neither."""
+    padding_text = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
+    bound_text = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
+    return f"{padding_text}{bound_text}"
 
 
 def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> Iterator[str]:
-    plain, bodies = [], []
+    """Yield the line of a node, and the lines of its loop body. `node_text` is the line up to the
+    operands.
+    """
+    attribute_texts, bodies = [], []
     for name, value in node.op.get_attributes().items():
         if isinstance(value, Graph):
             bodies.append(value)
         else:
-            plain.append(f"{name}={_format_attribute(value)}")
+            attribute_texts.append(f"{name}={_format_attribute(value)}")
     assert len(bodies) <= 1, f"{node.op.name} has two bodies"
-    attributes = f" {{{', '.join(plain)}}}" if plain else ""
+    attributes = f" {{{', '.join(attribute_texts)}}}" if attribute_texts else ""
     scopes = f" @ {', '.join(map(quote_string, origin.scopes))}" if origin.scopes else ""
     yield f"{node_text}{attributes}{scopes}{' body' if bodies else ''}"
     for body in bodies:
@@ -106,6 +111,7 @@ def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> 
 
 
 def _format_attribute(value: object) -> str:
+    """Format the value of an op attribute."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -140,18 +146,19 @@ def parse_dim(text: str) -> Dim:
 
 
 def _split_tokens(text: str) -> list[str]:
-    tokens, at, end = [], 0, len(text.rstrip())
-    while at < end:
-        found = TOKEN_PATTERN.match(text, at)
-        if not found:
-            raise DimError(f"`{text[at:].strip()[:20]}` is not part of a length")
-        tokens.append(found.group().strip())
-        at = found.end()
+    """Split the text of a dimension into tokens. Raise DimError for an invalid character."""
+    tokens, offset, end = [], 0, len(text.rstrip())
+    while offset < end:
+        match = TOKEN_PATTERN.match(text, offset)
+        if not match:
+            raise DimError(f"`{text[offset:].strip()[:20]}` is not part of a length")
+        tokens.append(match.group().strip())
+        offset = match.end()
     return tokens
 
 
 class _DimParser:
-    """A recursive-descent parser of dimensions."""
+    """A recursive-descent parser of dimensions. `depth` is the nesting depth of parentheses."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
@@ -214,11 +221,11 @@ class _DimParser:
         if depth > MAX_DIM_NESTING:
             raise DimError(f"a length nested more than {MAX_DIM_NESTING} levels deep")
         if self.take_token("("):
-            inside = self.parse_sum(depth + 1)
+            dim = self.parse_sum(depth + 1)
             if fn := self.take_token("/", "//", "%"):
-                inside = DIM_FUNCTIONS[fn](inside, self.parse_sum(depth + 1))
+                dim = DIM_FUNCTIONS[fn](dim, self.parse_sum(depth + 1))
             self.expect_token(")")
-            return inside
+            return dim
         token = self.peek_token()
         if token.isdecimal():
             return Dim.from_value(self.parse_integer())
@@ -262,11 +269,12 @@ class IrLineReader:
         self._load()
 
     def _load(self) -> None:
+        """Load the line that starts at `offset`, and skip its indentation."""
         self.start = self.offset
         end = self.source.text.find("\n", self.offset)
         end = len(self.source.text) if end < 0 else end
-        whole = self.source.text[self.offset : end]
-        self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
+        line = self.source.text[self.offset : end]
+        self.line, self.column = line, len(line) - len(line.lstrip(" "))
 
     def advance_line(self) -> None:
         """Go to the next line. Raise E0928 if the current line has unread text."""
@@ -304,11 +312,11 @@ class IrLineReader:
 
     def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
         """Consume the text that `pattern` matches. Raise E0928 if it does not match."""
-        found = pattern.match(self.line, self.column)
-        if not found:
+        match = pattern.match(self.line, self.column)
+        if not match:
             self.raise_error_here(f"expected {description}")
-        self.column = found.end()
-        return found
+        self.column = match.end()
+        return match
 
     def read_string(self) -> str:
         """Read a quoted string."""
@@ -321,7 +329,7 @@ class IrLineReader:
         return value
 
     def parse_dim(self, text: str) -> Dim:
-        """Parse a dimension."""
+        """Parse a dimension. Raise E0928 if it is invalid."""
         try:
             return parse_dim(text)
         except DimError as error:
@@ -341,10 +349,10 @@ class IrLineReader:
 
     def read_type(self) -> Type:
         """Read an element type and a shape."""
-        dtype, inside = self.match_pattern(TYPE_PATTERN, "a type").groups()
+        dtype, shape_text = self.match_pattern(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.raise_error_here(f"unknown element type `{dtype}`")
-        dims = tuple(self.parse_dim(d) for d in _split_at_commas(inside))
+        dims = tuple(self.parse_dim(d) for d in _split_at_commas(shape_text))
         if len(dims) > MAX_RANK:
             self.raise_error_here(f"more than {MAX_RANK} axes")
         return Type(dtype, dims)

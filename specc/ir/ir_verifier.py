@@ -9,37 +9,41 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """Return the errors of `graph`. All types are inferred again and compared with the stored
-    ones.
+    """Return messages for all invariants that `graph` violates; the list is empty for a valid
+    graph. The types of all nodes are inferred again and compared with the stored types.
     """
-    return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
+    return [f"{graph.name}: {error}" for error in _iterate_errors(graph)]
 
 
 def _iterate_errors(graph: Graph) -> Iterator[str]:
+    """Yield the violated invariants of a graph or loop body."""
     inputs = {name: facts.type for name, facts in graph.input_facts.items()}
     parameters = {name: facts.type for name, facts in graph.parameter_facts.items()}
     yield from _iterate_input_errors("input", graph.inputs, inputs)
     yield from _iterate_input_errors("parameter", graph.parameters, parameters)
-    known = {*graph.inputs.values(), *graph.parameters.values()}
-    seen: set[Node] = set()
+    defined_values = {*graph.inputs.values(), *graph.parameters.values()}
+    previous_nodes: set[Node] = set()
     for n, (node, results) in enumerate(graph.nodes):
-        where = f"node {n} ({node.op.name})"
-        if node in seen:
-            yield f"{where} is duplicated"
-        seen.add(node)
-        for fault in _iterate_node_errors(node, results, known):
-            yield f"{where}: {fault}"
-        known.update(results)
-    yield from _iterate_undefined("output", graph.outputs, known)
-    yield from _iterate_undefined("name", graph.names, known)
+        location = f"node {n} ({node.op.name})"
+        if node in previous_nodes:
+            yield f"{location} is duplicated"
+        previous_nodes.add(node)
+        for error in _iterate_node_errors(node, results, defined_values):
+            yield f"{location}: {error}"
+        defined_values.update(results)
+    yield from _iterate_undefined("output", graph.outputs, defined_values)
+    yield from _iterate_undefined("name", graph.names, defined_values)
     for node in graph.node_origins:
-        if node not in seen:
+        if node not in previous_nodes:
             yield f"provenance of a node that is not in the graph: {node.op.name}"
 
 
 def _iterate_undefined(
     value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
 ) -> Iterator[str]:
+    """Yield an error for each named value that the graph does not define. `value_kind` ("output" or
+    "name") is used in the message.
+    """
     for name, value in values.items():
         if value not in defined_values:
             yield f"the {value_kind} `{name}` is not defined in the graph"
@@ -50,8 +54,8 @@ def _iterate_input_errors(
 ) -> Iterator[str]:
     """Yield the errors of inputs or parameters, given their declared types."""
     if values.keys() != types.keys():
-        differ = sorted(values.keys() ^ types.keys())
-        yield f"the {input_kind}s and their declarations differ: {differ}"
+        differing_names = sorted(values.keys() ^ types.keys())
+        yield f"the {input_kind}s and their declarations differ: {differing_names}"
     for name, value in values.items():
         if value.node:
             yield f"{input_kind} `{name}` is the result of a node"
@@ -72,6 +76,9 @@ def is_length_dependent(node: Node) -> bool:
 def _iterate_node_errors(
     node: Node, results: NodeResults, defined_values: set[Value]
 ) -> Iterator[str]:
+    """Yield the errors of a node: undefined operands, invalid results, and errors of its loop
+    body.
+    """
     for n, a in enumerate(node.args):
         if a and a not in defined_values:
             yield f"operand {n + 1} is used before it is defined"
@@ -92,18 +99,22 @@ def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
     except (ShapeError, DimError) as error:
         yield str(error)
         return
-    recorded = tuple(r.type for r in results)
-    if types != recorded:
-        inferred_text, recorded_text = ", ".join(map(str, types)), ", ".join(map(str, recorded))
+    recorded_types = tuple(r.type for r in results)
+    if types != recorded_types:
+        inferred_text, recorded_text = (
+            ", ".join(map(str, types)),
+            ", ".join(map(str, recorded_types)),
+        )
         yield f"the shape rule infers {inferred_text}, recorded is {recorded_text}"
 
 
 def _iterate_body_errors(body: Graph) -> Iterator[str]:
+    """Yield the errors of the body of a loop or mixture of experts."""
     if body.parameters:
         yield "the body of a loop has parameters"
     if any(is_length_dependent(n) for n, _ in body.nodes):
         yield (
-            "the body of a loop computes position indices, which would restart where "
-            "it runs on some of the positions"
+            "the body of a loop computes position indices, which would restart at 0 if the loop "
+            "processes only some of the positions"
         )
     yield from _iterate_errors(body)

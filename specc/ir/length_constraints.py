@@ -32,12 +32,12 @@ class PositionLimit:
 def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
     """Yield the limits that position embeddings impose on dynamic axis sizes."""
     for node, _ in graph.nodes:
-        found = find_position_limit(node)
-        if found is None:
+        limit = find_position_limit(node)
+        if limit is None:
             continue
-        length = found.length.substitute(graph.length_equations)
+        length = limit.length.substitute(graph.length_equations)
         if length.symbols():
-            yield PositionLimit(node, length, found.max_positions, found.table)
+            yield PositionLimit(node, length, limit.max_positions, limit.table)
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
@@ -47,19 +47,23 @@ def find_position_limit(node: Node) -> PositionLimit | None:
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
-        case Node(ops.Gather(axis), (Value() as rows, Value() as ids)):
-            table = rows
+        case Node(ops.Gather(axis), (Value() as sliced_table, Value() as ids)):
+            # the limit is that of the slice; the message names the table
+            table = sliced_table
             while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
                 table = table.node.first_operand
-            return _make_position_limit(node, ids, rows.shape[axis].number, table)
-        case Node(ops.RopeAngles(max_positions=most), (Value() as ids, *_)) if most:
-            return _make_position_limit(node, ids, most, None)
+            return _make_position_limit(node, ids, sliced_table.shape[axis].number, table)
+        case Node(ops.RopeAngles(max_positions=limit), (Value() as ids, *_)) if limit:
+            return _make_position_limit(node, ids, limit, None)
     return None
 
 
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionLimit | None:
+    """Return the limit for a lookup of the position ids `ids` in a table of `max_positions`
+    entries, or None if the largest id or the table size is unknown.
+    """
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None
@@ -117,7 +121,9 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A dimension that must be defined, and non-negative if it counts positions."""
+    """A dimension that must be defined (no inexact division), and non-negative if it counts
+    positions.
+    """
 
     length: Dim
     is_position_count: bool
@@ -136,56 +142,58 @@ def find_valid_lengths(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Find sizes of the symbolic dimensions near `preferred_lengths` that satisfy all constraints,
-    `max_lengths` and the bounds of the graph; return None if there are none. Other sizes are not in
-    `excluded`.
+    """Return sizes of the symbolic dimensions near `preferred_lengths` that satisfy all constraints
+    of `graph` and `max_lengths`, or None if there are none. A size that differs from the preferred
+    one is not in `excluded`.
     """
-    open_ = [
+    constraints = [
         d
         for d in collect_length_constraints(graph)
         if d.length.symbols() <= preferred_lengths.keys()
     ]
-    if all(d.is_satisfied(preferred_lengths) for d in open_):
+    if all(d.is_satisfied(preferred_lengths) for d in constraints):
         return dict(preferred_lengths)
-    moved = {s for d in open_ for s in d.length.symbols()}
-    symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
+    constrained_symbols = {s for d in constraints for s in d.length.symbols()}
+    symbols = sorted(constrained_symbols, key=lambda s: (_is_coupled(s, constraints), s))
     # the radius grows for all symbolic dimensions together, so that sizes near the preferred ones
     # are tried first for all of them
-    for reach in SEARCH_RADII:
-        tries = dict[str, list[int]]()
+    for radius in SEARCH_RADII:
+        candidates = dict[str, list[int]]()
         for s in symbols:
-            largest = (max_lengths or {}).get(s, preferred_lengths[s] + reach)
-            near = _iterate_nearby_lengths(
-                preferred_lengths[s], reach, graph.min_lengths.get(s, 1), largest
+            largest = (max_lengths or {}).get(s, preferred_lengths[s] + radius)
+            nearby_lengths = _iterate_nearby_lengths(
+                preferred_lengths[s], radius, graph.min_lengths.get(s, 1), largest
             )
-            tries[s] = _exclude_lengths(near, preferred_lengths[s], excluded)
-        if found := _search_lengths(symbols, tries, open_):
-            return {**preferred_lengths, **found}
+            candidates[s] = _exclude_lengths(nearby_lengths, preferred_lengths[s], excluded)
+        if lengths := _search_lengths(symbols, candidates, constraints):
+            return {**preferred_lengths, **lengths}
     return None
 
 
 def _exclude_lengths(
     lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
 ) -> list[int]:
-    """Return all sizes that are not excluded; the preferred one is never excluded."""
+    """Return the sizes that are not in `excluded`; the preferred size is never excluded."""
     return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the total stride of each symbolic dimension that occurs in a quotient."""
-    found: dict[str, int] = {}
-    for part in _iterate_quotients(graph):
-        divided, by = part.args
-        for symbol in divided.symbols():
-            found[symbol] = max(found.get(symbol, 1), by.number or 1)
-    return found
+    """Return the total stride of each symbolic dimension that occurs in a floor division: its
+    largest divisor.
+    """
+    strides: dict[str, int] = {}
+    for quotient in _iterate_quotients(graph):
+        dividend, divisor = quotient.args
+        for symbol in dividend.symbols():
+            strides[symbol] = max(strides.get(symbol, 1), divisor.number or 1)
+    return strides
 
 
 def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
     """Yield the quotients in the shapes of all values."""
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
-    lengths = (d for v in values for d in v.shape)
-    return (p for length in lengths for p in length.iterate_functions() if p.fn == "//")
+    dims = (d for v in values for d in v.shape)
+    return (function for dim in dims for function in dim.iterate_functions() if function.fn == "//")
 
 
 @lru_cache(maxsize=8)
@@ -193,30 +201,20 @@ def collect_length_constraints(graph: Graph) -> frozenset[LengthConstraint]:
     """Collect all constraints on the axis sizes of a graph, in terms of free symbolic dimensions.
     The result is cached, because sizes are chosen many times for the same graph.
     """
-    found = {
-        LengthConstraint(d, True) for d in graph.length_equations.values()
-    } | _collect_node_constraints(graph)
-    found |= {
-        LengthConstraint(room.max_positions - room.length, True)
-        for room in iterate_position_limits(graph)
-    }
-    found = {
-        LengthConstraint(d.length.substitute(graph.length_equations), d.is_position_count)
-        for d in found
-    }
-    # integers and single symbols are not constraints
-    return frozenset(d for d in found if d.length.number is None and d.length.name is None)
-
-
-def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Collect the size constraints of the nodes of a graph and of its loop bodies."""
-    found: set[LengthConstraint] = set()
+    counts = {*graph.length_equations.values()}
+    counts |= {limit.max_positions - limit.length for limit in iterate_position_limits(graph)}
+    # an attribute may be negative, but must evaluate without division by zero or remainder
+    attributes: set[Dim] = set()
     for node, results in iterate_nested_nodes(graph):
-        made = [d for r in results for d in r.shape]
-        found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
-        # an attribute may be negative, but must evaluate without division by zero or remainder
-        found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
-    return found
+        counts.update(list_nonnegative_dims(node), *(r.shape for r in results))
+        attributes.update(node.op.iterate_lengths())
+    constraints = (
+        LengthConstraint(dim.substitute(graph.length_equations), is_position_count)
+        for dims, is_position_count in ((counts, True), (attributes, False))
+        for dim in dims
+    )
+    # integers and single symbols are not constraints
+    return frozenset(d for d in constraints if d.length.number is None and d.length.name is None)
 
 
 def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
@@ -228,7 +226,7 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Return the dimensions that must be non-negative for all reads of a node to be in range."""
+    """Return the dimensions that must be non-negative so that all reads of `node` are in range."""
     if not node.args or node.args[0] is None:
         return ()
     shape = node.args[0].shape
@@ -261,16 +259,16 @@ def _list_length_slacks(
     """Return the size of each window axis minus the kernel extent. The window axes are axis 1 of a
     sequence, and axes 2 and 3 of an image.
     """
-    moved = shape[len(op.kernel) :]
-    return tuple(op.compute_length_slack(moved[n], n) for n in range(len(op.kernel)))
+    window_lengths = shape[len(op.kernel) :]
+    return tuple(op.compute_length_slack(window_lengths[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
     """Return True if a constraint combines this symbolic dimension with others. Dimensions without
     such a constraint are chosen first.
     """
-    read = [d.length.symbols() for d in open_constraints]
-    return any(symbol in symbols and len(symbols) > 1 for symbols in read)
+    symbol_sets = [d.length.symbols() for d in open_constraints]
+    return any(symbol in symbols and len(symbols) > 1 for symbols in symbol_sets)
 
 
 def _iterate_nearby_lengths(
@@ -286,26 +284,28 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
-    """Return the first sizes that satisfy all constraints, or None after too many attempts."""
+    """Return the first combination of candidate sizes that satisfies all constraints, or None after
+    MAX_TRIES attempts.
+    """
     # check a constraint as soon as all of its dimensions have sizes, to prune the search early
-    place = {s: n for n, s in enumerate(symbols)}
-    due: list[list[LengthConstraint]] = [[] for _ in symbols]
-    for demand in open_constraints:
-        due[max(place[s] for s in demand.length.symbols())].append(demand)
+    constraints_by_index: list[list[LengthConstraint]] = [[] for _ in symbols]
+    for constraint in open_constraints:
+        last_index = max(map(symbols.index, constraint.length.symbols()))
+        constraints_by_index[last_index].append(constraint)
     sizes: dict[str, int] = {}
-    stack, left = [iter(candidate_lengths[symbols[0]])], MAX_TRIES
-    while stack and left:
-        left -= 1
-        at = len(stack) - 1
-        number = next(stack[-1], None)
-        if number is None:
+    stack, remaining_tries = [iter(candidate_lengths[symbols[0]])], MAX_TRIES
+    while stack and remaining_tries:
+        remaining_tries -= 1
+        index = len(stack) - 1
+        length = next(stack[-1], None)
+        if length is None:
             stack.pop()
             continue
-        sizes[symbols[at]] = number
-        if all(d.is_satisfied(sizes) for d in due[at]):
-            if at + 1 == len(symbols):
+        sizes[symbols[index]] = length
+        if all(d.is_satisfied(sizes) for d in constraints_by_index[index]):
+            if index + 1 == len(symbols):
                 return sizes
-            stack.append(iter(candidate_lengths[symbols[at + 1]]))
+            stack.append(iter(candidate_lengths[symbols[index + 1]]))
     return None
 
 
@@ -316,15 +316,15 @@ def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None)
     """Return True if a dimension is provably non-negative, given the lower bounds `min_lengths` of
     symbolic dimensions (default 0). Positive terms are bounded from below, negative from above.
     """
-    open_, seen = [length], {length}
-    while open_ and len(seen) < MAX_BOUND_STEPS:
-        found = open_.pop()
-        if _find_lower_bound(found, min_lengths or {}) is not None:
+    worklist, visited = [length], {length}
+    while worklist and len(visited) < MAX_BOUND_STEPS:
+        dim = worklist.pop()
+        if _find_lower_bound(dim, min_lengths or {}) is not None:
             return True
-        for simpler in _iterate_relaxed_lengths(found):
-            if simpler not in seen:
-                seen.add(simpler)
-                open_.append(simpler)
+        for bound in _iterate_relaxed_lengths(dim):
+            if bound not in visited:
+                visited.add(bound)
+                worklist.append(bound)
     return False
 
 
@@ -335,9 +335,9 @@ def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None
         if monomial and c < 0:
             return None
         for atom, power in monomial:
-            if (least_of := _find_factor_bound(atom, min_lengths)) is None:
+            if (factor_bound := _find_factor_bound(atom, min_lengths)) is None:
                 return None
-            c *= least_of**power
+            c *= factor_bound**power
         total += c
     return total if total >= 0 else None
 
@@ -365,14 +365,14 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
     for monomial, c in length.terms:
         # one function at a time, because the bound of a product requires bounds of all factors
         match monomial:
-            case ((DimFunction() as part, 1),):
-                for bound in _bound_function(part, c):
+            case ((DimFunction() as function, 1),):
+                for bound in _bound_function(function, c):
                     yield length + (bound - Dim({monomial: 1})) * c
 
 
 def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
-    """Return a bound of an opaque function: a lower bound if the term is positive, an upper bound
-    if it is negative.
+    """Return bounds of an opaque function with the coefficient `count`: lower bounds if the
+    coefficient is positive, upper bounds if it is negative.
     """
     a, b = function.args
     if count > 0:

@@ -19,8 +19,8 @@ spec."""
 
 @dataclass(frozen=True)
 class GenerateSection:
-    """The `generate` section: the input with the token ids, the output with the logits, and
-    `settings` such as `start`, `stop` and `strategy` as Python values.
+    """The `generate` section of a spec: the input with the token ids, the output with the logits,
+    and `settings` such as `start`, `stop` and `strategy` as Python values.
     """
 
     name: str
@@ -60,7 +60,9 @@ def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
 
 @dataclass(frozen=True)
 class StreamSection:
-    """The `stream` section: the streamed input, and the outputs that are computed from it."""
+    """The `stream` section of a spec: the streamed input, and the outputs that are computed from
+    it.
+    """
 
     sequence_input: str
     streamed_outputs: tuple[str, ...]
@@ -73,9 +75,9 @@ class StreamSection:
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
     """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
-    inputs. `input_configs` (preprocessing), `output_formats` (postprocessing) and `config` are
-    JSON-compatible values for the manifest. `shared_scopes` maps each scope that a `share` rule
-    matches to True if several calls share its weights.
+    inputs (None if no input has a default). `input_configs` (preprocessing), `output_formats`
+    (postprocessing) and `config` are JSON-compatible values for the manifest. `shared_scopes` maps
+    each scope that a `share` rule matches to True if several calls share its weights.
     """
 
     name: str
@@ -233,23 +235,23 @@ ModelSource: TypeAlias = Graph | KVBufferGraph | StandaloneGeneratorGraph
 generator."""
 
 
-def resolve_missing_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
-    """Return a graph that computes the `absent` inputs from all other inputs. Missing inputs on
-    which defaults depend are replaced by their defaults, unless the dependence is circular; then
-    they remain inputs.
+def resolve_missing_inputs(defaults: Graph, missing_names: Collection[str]) -> Graph:
+    """Return a graph that computes the defaults of `missing_names` from all other inputs of the
+    model. If a default depends on another missing input, that input is replaced by its own default,
+    unless the dependence is circular; then it remains an input of the graph.
     """
     builder, new_values = GraphBuilder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
-        if name not in absent:
+        if name not in missing_names:
             new_values[defaults.inputs[name]] = builder.add_input(name, facts)
-    waiting = [n for n in defaults.outputs if n in absent]
+    pending_names = [n for n in defaults.outputs if n in missing_names]
     outputs: dict[str, Value] = {}
-    while waiting:
-        name = _choose_next_default(defaults, waiting)
-        waiting.remove(name)
-        for other in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
-            new_values[defaults.inputs[other]] = builder.add_input(
-                other, defaults.input_facts[other]
+    while pending_names:
+        name = _choose_next_default(defaults, pending_names)
+        pending_names.remove(name)
+        for source_name in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
+            new_values[defaults.inputs[source_name]] = builder.add_input(
+                source_name, defaults.input_facts[source_name]
             )
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_required_nodes([value]))
@@ -257,23 +259,25 @@ def resolve_missing_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         # later defaults use this default, unless their input was already added
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
-    ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
-    return builder.build_graph(defaults.name, ordered, min_lengths=defaults.min_lengths)
+    ordered_outputs = {n: outputs[n] for n in defaults.outputs if n in outputs}
+    return builder.build_graph(defaults.name, ordered_outputs, min_lengths=defaults.min_lengths)
 
 
 def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
     """Return a default that depends on no pending default. If there is none, return the first
     pending default; the inputs on which it depends then remain inputs of the graph.
     """
-    ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
-    return next(ready, pending_names[0])
+    ready_names = (
+        n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names}
+    )
+    return next(ready_names, pending_names[0])
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
     """Return the names of the inputs on which the default of `name` depends."""
     value = defaults.outputs[name]
-    used = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
-    return {n for n, v in defaults.inputs.items() if v in used}
+    used_values = {value, *(a for node in collect_required_nodes([value]) for a in node.args)}
+    return {n for n, v in defaults.inputs.items() if v in used_values}
 
 
 TOKENWISE_OPS = (
@@ -299,14 +303,19 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
 
 def find_circular_default(defaults: Graph) -> str:
     """Return the name of an input whose default depends on itself, or ""."""
-    waiting = set(defaults.outputs)
-    while ready := {n for n in waiting if not find_default_sources(defaults, n) & waiting}:
-        waiting -= ready
-    return next((n for n in defaults.outputs if n in waiting), "")
+    pending_names = set(defaults.outputs)
+    while ready_names := {
+        n for n in pending_names if not find_default_sources(defaults, n) & pending_names
+    }:
+        pending_names -= ready_names
+    return next((n for n in defaults.outputs if n in pending_names), "")
 
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
-    """Replace inputs of `graph` by the outputs of `defaults` with the same names."""
+    """Return `graph` with every input that has a default replaced by the output of `defaults` with
+    the same name. If the default of a padding mask is inlined, negative token ids at padded
+    positions become 0.
+    """
     defaults = resolve_missing_inputs(defaults, defaults.outputs)
     builder = GraphBuilder()
     for name, facts in graph.input_facts.items():
@@ -329,18 +338,23 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 
 
 def _zero_padding_ids(
-    builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], keep: Value
+    builder: GraphBuilder, graph: Graph, new_values: dict[Value, Value], mask: Value
 ) -> None:
-    """Replace negative token ids at padded positions by 0."""
+    """Replace negative token ids at padded positions by 0, so that embedding lookups stay in range.
+    `mask` is the padding mask; `new_values` is updated in place.
+    """
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
-        if facts.upper_bound is None or ids not in new_values or ids.shape != keep.shape:
+        if facts.upper_bound is None or ids not in new_values or ids.shape != mask.shape:
             continue
         zero = builder.add_op(ops.Constant(0, ids.dtype))
-        below = builder.add_op(ops.Compare("lt"), new_values[ids], zero)
-        unread = builder.add_op(ops.And(), builder.add_op(ops.Not(), new_values[keep]), below)
-        new_values[ids] = builder.add_op(ops.Where(), unread, zero, new_values[ids])
+        is_negative = builder.add_op(ops.Compare("lt"), new_values[ids], zero)
+        is_padding = builder.add_op(
+            ops.And(), builder.add_op(ops.Not(), new_values[mask]), is_negative
+        )
+        new_values[ids] = builder.add_op(ops.Where(), is_padding, zero, new_values[ids])
 
 
 def _copy_remaining_inputs(graph: Graph, builder: GraphBuilder) -> dict[Value, Value]:
+    """Map the inputs of `graph` to the inputs of `builder` with the same names; omit the others."""
     return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

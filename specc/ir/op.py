@@ -32,9 +32,9 @@ imported.
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops: frozen dataclasses whose fields are compile-time attributes. `is_heavy`
-    ops are never recomputed in a derived graph. `is_view` ops move no data. `spec_name` is the name
-    of the op in specs.
+    """Base class of ops: frozen dataclasses whose fields are compile-time attributes. Derived
+    graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data. `spec_name` is
+    the name of the op in specs.
     """
 
     name: ClassVar[str]
@@ -68,15 +68,18 @@ class Op:
         return axis
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
-        """Infer the result types. The builder and the verifier call this method for every node."""
-        rule = self.get_signature()
-        axes = rule.bind_axes(args, self.get_first_variadic_rank())
+        """Return the result types for operands of the types `args` (None for an absent operand).
+        Raise ShapeError if the operands are invalid. The builder and the verifier call this method
+        for every node.
+        """
+        signature = self.get_signature()
+        axes = signature.bind_axes(args, self.get_first_variadic_rank())
         self.infer_result_axes(axes)
-        return rule.build_results(axes)
+        return signature.build_results(axes)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        """Infer the sizes of result axes that the signature does not determine, and check
-        constraints that it cannot express.
+        """Set the sizes of result axes that the signature does not determine, and raise ShapeError
+        if the operands violate a constraint that the signature cannot express.
         """
 
     def get_attributes(self) -> dict[str, object]:
@@ -92,8 +95,8 @@ class Op:
 
     def map_attributes(self, transform: Callable[[object], object]) -> "Op":
         """Return the op with `transform` applied to every attribute."""
-        made: Op = type(self)(**{k: transform(v) for k, v in self.get_attributes().items()})
-        return made
+        op: Op = type(self)(**{k: transform(v) for k, v in self.get_attributes().items()})
+        return op
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -110,7 +113,7 @@ class OpRuleTable(Generic[F]):
     rules: dict[type[Op], F] = field(default_factory=dict)
 
     def __call__(self, rule: F) -> F:
-        """Register the decorated function."""
+        """Register the decorated function for the op class in its annotation of `op`."""
         self.add_rules({get_annotations(rule)["op"]: rule})
         return rule
 

@@ -127,42 +127,42 @@ def iterate_op_dependences(
     op: Op, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
     """Yield all dependences between the operands and the results of an op."""
-    rule = op.get_signature()
+    signature = op.get_signature()
     operand_marks: list[AxisMarks] = [
         assign_axis_marks(term, arg.rank, op.get_first_variadic_rank(), n) if arg else ()
-        for n, (term, arg) in enumerate(rule.pair_operands(args))
+        for n, (term, arg) in enumerate(signature.pair_operands(args))
     ]
     # the operands determine the number of result axes that `*s` covers
-    spreads = [
+    variadic_axes = [
         (m, dims)
         for p in operand_marks
         for m, dims in p
         if m.is_variadic and not m.is_broadcastable
     ]
-    widths = {m.name: len(dims) for m, dims in spreads}
-    for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):
-        target = assign_result_axes(term, type.rank, widths)
-        for at in _iterate_operand_axes(op, operand_marks, target, r):
-            arg = args[at.operand]
+    widths = {m.name: len(dims) for m, dims in variadic_axes}
+    for result, (term, type) in enumerate(zip(signature.results, results, strict=True)):
+        result_axes = assign_result_axes(term, type.rank, widths)
+        for operand_axis in _iterate_operand_axes(op, operand_marks, result_axes, result):
+            arg = args[operand_axis.operand]
             assert arg is not None, "an absent operand has no axes"
-            yield _build_dependence(at, arg, type)
+            yield _build_dependence(operand_axis, arg, type)
 
 
 def _iterate_operand_axes(
-    op: Op, operand_marks: Sequence[AxisMarks], target: ResultAxes, result: int
+    op: Op, operand_marks: Sequence[AxisMarks], result_axes: ResultAxes, result: int
 ) -> Iterator["_OperandAxis"]:
-    """Yield the operand axes that a result may read."""
-    for n, marked in enumerate(operand_marks):
+    """Yield the operand axes that the result with index `result` may read."""
+    for n, axis_marks in enumerate(operand_marks):
         if isinstance(op, Attend) and (n, result) == (op.values.index, op.weights_result):
             continue  # attention weights do not depend on the value operand
-        for mark, dims in marked:
+        for mark, dims in axis_marks:
             if isinstance(op, Extent) and mark.mark != "@":
                 continue  # the size is read, but no positions
             for axis in dims:
                 yield _OperandAxis(
                     op=op,
                     operand_marks=operand_marks,
-                    result_axes=target,
+                    result_axes=result_axes,
                     mark=mark,
                     named_axes=dims,
                     axis=axis,
@@ -173,9 +173,9 @@ def _iterate_operand_axes(
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand relative to a result. `mark` is its name and mark in the signature,
-    `named_axes` are all axes that the name covers, `operand_marks` are the marks of all operands,
-    and `result_axes` the axes of the result.
+    """One axis of an operand, and the result whose dependence on it is derived. `mark` is the name
+    and mark of the axis in the signature, `named_axes` are all axes that the name covers,
+    `operand_marks` are the marks of all operands, and `result_axes` the axes of the result.
     """
 
     op: Op
@@ -188,14 +188,16 @@ class _OperandAxis:
     result: int
 
     def find_result_axis(self) -> int | None:
-        """Return the result axis with the same name, or None."""
-        found = self.result_axes.get(self.mark.name)
-        if found is None:
+        """Return the result axis with the same name as this axis, or None if the result has no such
+        axis.
+        """
+        result_axes = self.result_axes.get(self.mark.name)
+        if result_axes is None:
             return None
         # broadcast axes are aligned from the right
         if self.mark.is_broadcastable:
-            return found.stop - (self.named_axes.stop - self.axis)
-        return found.start + self.axis - self.named_axes.start
+            return result_axes.stop - (self.named_axes.stop - self.axis)
+        return result_axes.start + self.axis - self.named_axes.start
 
     def make_dependence(
         self,
@@ -205,21 +207,23 @@ class _OperandAxis:
         gates: tuple[DependenceMask, ...] = (),
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `result_axis`."""
-        made = make_dependence(self.operand, self.axis, self.result, result_axis, kind, offsets)
-        return replace(made, gates=gates) if gates else made
+        dependence = make_dependence(
+            self.operand, self.axis, self.result, result_axis, kind, offsets
+        )
+        return replace(dependence, gates=gates) if gates else dependence
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
     """Return the dependence defined by the mark of an operand axis, or `same` if it has no mark."""
-    to, mark = operand_axis.find_result_axis(), operand_axis.mark
-    repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
-    if repeated and to is not None and result.shape[to] != 1:
+    result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
+    is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
+    if is_repeated and result_axis is not None and result.shape[result_axis] != 1:
         # an axis of size 1 is broadcast, so all result positions read it
         return operand_axis.make_dependence(None, "all")
     if mark.mark:
-        return _interpret_mark(operand_axis, to)
-    if to is not None:
-        return operand_axis.make_dependence(to, "same", SAME_POSITION)
+        return _interpret_mark(operand_axis, result_axis)
+    if result_axis is not None:
+        return operand_axis.make_dependence(result_axis, "same", SAME_POSITION)
     # if the result has no such axis, all positions are read, or in a contraction only the positions
     # where no factor is zero
     if isinstance(operand_axis.op, Einsum):
@@ -232,7 +236,9 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
 
 
 def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Return the dependence that a mark of the signature defines."""
+    """Return the dependence that the mark of an operand axis defines (`specc.ir.signature` lists
+    the marks).
+    """
     mark = operand_axis.mark.mark
     match mark[0]:
         case "@":
@@ -265,15 +271,17 @@ def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Depe
 
 def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
     """Return the dependence of a mark `[low:high]` or `[low:high:stride:axis]`."""
-    low, high, *moved = operand_axis.mark.mark[1:-1].split(":")
-    reach = Interval(_evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high))
-    if not moved:
-        return operand_axis.make_dependence(result_axis, "window", reach)
-    stride, made = moved
-    link = operand_axis.make_dependence(
-        _find_axis(operand_axis.result_axes, made), "strided", reach
+    low, high, *stride_and_axis = operand_axis.mark.mark[1:-1].split(":")
+    offsets = Interval(
+        _evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high)
     )
-    return replace(link, stride=_evaluate_bound(operand_axis.op, stride))
+    if not stride_and_axis:
+        return operand_axis.make_dependence(result_axis, "window", offsets)
+    stride, result_name = stride_and_axis
+    dependence = operand_axis.make_dependence(
+        _find_axis(operand_axis.result_axes, result_name), "strided", offsets
+    )
+    return replace(dependence, stride=_evaluate_bound(operand_axis.op, stride))
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
@@ -286,31 +294,39 @@ def _evaluate_bound(op: Op, text: str) -> int:
 
 
 def _find_masks(
-    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, target: ResultAxes
+    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, result_axes: ResultAxes
 ) -> tuple[DependenceMask, ...]:
-    gate = MASK_OPERANDS[type(op)].index
-    to = _find_axis(target, query)
+    """Return the mask that limits which positions of axis `key` each position of axis `query`
+    reads, or () if all are read. The mask operand of `op` is listed in `MASK_OPERANDS`.
+    """
+    mask_operand = MASK_OPERANDS[type(op)].index
+    result_axis = _find_axis(result_axes, query)
     # without a mask, or if the result has no query axis, all keys are read
-    if gate >= len(operand_marks) or to is None:
+    if mask_operand >= len(operand_marks) or result_axis is None:
         return ()
-    at = {m.name: d for m, d in operand_marks[gate]}
-    if key not in at or query not in at:
+    mask_axes = {m.name: d for m, d in operand_marks[mask_operand]}
+    if key not in mask_axes or query not in mask_axes:
         return ()
-    return (DependenceMask(gate, at[query].start, at[key].start, to),)
+    return (
+        DependenceMask(mask_operand, mask_axes[query].start, mask_axes[key].start, result_axis),
+    )
 
 
 def _find_contraction_masks(
-    operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
+    operand_marks: Sequence[AxisMarks], key: str, result_axes: ResultAxes
 ) -> tuple[DependenceMask, ...]:
     """Return the masks of a contraction: operands that have the key axis and a result axis, and may
     be zero outside a band.
     """
     gates = []
-    for operand, found in enumerate(operand_marks):
-        at = {m.name: d.start for m, d in found}
-        if key in at:
-            stay = [(name, axis) for name, axis in at.items() if name in target]
+    for operand, axis_marks in enumerate(operand_marks):
+        operand_axes = {m.name: d.start for m, d in axis_marks}
+        if key in operand_axes:
+            shared_axes = [
+                (name, axis) for name, axis in operand_axes.items() if name in result_axes
+            ]
             gates += [
-                DependenceMask(operand, axis, at[key], target[name].start) for name, axis in stay
+                DependenceMask(operand, axis, operand_axes[key], result_axes[name].start)
+                for name, axis in shared_axes
             ]
     return tuple(gates)

@@ -18,23 +18,33 @@ CellCaptures = Mapping[str, Value]
 def expand_to_scan(
     b: GraphBuilder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
-    """Add the nodes of `op` to `b` and return its results."""
-    from_x = op.sequence.select(args), op.input_weights.select(args), op.input_bias.select(args)
-    rows = b.add_op(ops.Linear(), *from_x, scope=scope)
+    """Add the projection, the loop over the cell and its initial states to `b`, in place of the
+    recurrent op `op` with operands `args`. Return the results of `op`: all outputs, then the final
+    states.
+    """
+    projection_operands = (
+        op.sequence.select(args),
+        op.input_weights.select(args),
+        op.input_bias.select(args),
+    )
+    projections = b.add_op(ops.Linear(), *projection_operands, scope=scope)
     # recurrent layers return the hidden states of all positions, then the final states
-    kinds = op.infer_result_types(*(a.type if a else None for a in args))[1:]
-    firsts = [state.select(args) for state in op.initial_states]
-    starts = [
-        first or _add_zeros(b, t.shape, t.dtype) for first, t in zip(firsts, kinds, strict=True)
+    state_types = op.infer_result_types(*(a.type if a else None for a in args))[1:]
+    initial_states = [state.select(args) for state in op.initial_states]
+    initial_values = [
+        initial_state or _add_zeros(b, t.shape, t.dtype)
+        for initial_state, t in zip(initial_states, state_types, strict=True)
     ]
-    captures = _add_captures(b, op, args, kinds[0].shape[1])
-    body = _build_body(op, rows, starts, captures)
+    captures = _add_captures(b, op, args, state_types[0].shape[1])
+    body = _build_body(op, projections, initial_values, captures)
     keep = op.keep.select(args)
-    scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
-    kept = [keep] if keep else []
-    made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
+    scan = ops.Scan(body, 1, len(initial_values), 1, op.reverse, keep is not None)
+    mask_operands = [keep] if keep else []
+    results = b.add_node(
+        scan, *mask_operands, projections, *initial_values, *captures.values(), scope=scope
+    )
     # a loop returns its final loop-carried values first; recurrent layers return the outputs first
-    return (made[-1], *made[:-1])
+    return (results[-1], *results[:-1])
 
 
 def _add_captures(b: GraphBuilder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
@@ -76,89 +86,99 @@ class CellBuilder:
 def _build_body(
     op: RecurrentOp, sequence: Value, initial_states: Sequence[Value], captures: CellCaptures
 ) -> Graph:
+    """Build the loop body: one step of the cell. Its inputs are the input projection of one
+    position, the states and the captures; its outputs are the next states and the output of the
+    position.
+    """
     inner = GraphBuilder()
-    row = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
+    position = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
     carries = [inner.add_input(f"state {n}", Input(s.type)) for n, s in enumerate(initial_states)]
-    outer = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
-    after = compute_cell(CellBuilder(inner), op, row, carries, outer)
+    captured = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
+    next_states = compute_cell(CellBuilder(inner), op, position, carries, captured)
     return inner.build_graph(
-        "step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]}
+        "step", {**{f"next {n}": s for n, s in enumerate(next_states)}, "out": next_states[0]}
     )
 
 
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states of the cell; `input` is the input projection of one position."""
+    """Return the next states of the cell. `input` is the input projection of one position, and `w`
+    are the captured weights.
+    """
     match op:
         case ops.Rnn(activation):
-            from_h = f.add_linear(states[0], w["u"], w.get("c"))
-            return [f.add_op(activation, f.add_op("add", input, from_h))]
+            projection = f.add_linear(states[0], w["u"], w.get("c"))
+            return [f.add_op(activation, f.add_op("add", input, projection))]
         case ops.Gru():
             z, new = compute_gru_gates(f, op, input, states[0], w)
             # equals `z · old + (1 - z) · new`, with one multiplication less
-            kept, other = (states[0], new) if op.update == "old" else (new, states[0])
-            return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
+            gated, base = (states[0], new) if op.update == "old" else (new, states[0])
+            return [f.add_op("add", base, f.add_op("mul", z, f.add_op("sub", gated, base)))]
     return _compute_lstm_cell(f, input, states, w)
 
 
 def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Split the recurrent weights into those of the gates and those of the new state if the reset
-    gate is applied before the recurrent projection.
+    """Return the recurrent weight and bias of a GRU by name. If the reset gate is applied before
+    the recurrent projection, the rows of the new state are separate entries (`u new`, `c new`).
     """
     if op.reset == "after":
         return {"u": u, "c": c}
-    made: dict[str, Value | None] = {}
+    weights: dict[str, Value | None] = {}
     for name, value in (("u", u), ("c", c)):
         if value:
-            made[name] = b.add_op(ops.Slice(0, Dim.from_value(0), h * 2), value)
-            made[f"{name} new"] = b.add_op(ops.Slice(0, h * 2, h * 3), value)
-    return made
+            weights[name] = b.add_op(ops.Slice(0, Dim.from_value(0), h * 2), value)
+            weights[f"{name} new"] = b.add_op(ops.Slice(0, h * 2, h * 3), value)
+    return weights
 
 
 def compute_gru_gates(
     f: CellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
 ) -> tuple[Value, Value]:
-    """Return the update gate and the new state of a GRU."""
+    """Return the update gate and the candidate state of a GRU for the hidden state `h`."""
     r_x, z_x, n_x = f.split_last_axis(input, 3)
     # the common MatMul includes the new state only if the reset gate is applied after the recurrent
     # projection
     count = 3 if op.reset == "after" else 2
-    from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
-    r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
-    z = f.add_op("sigmoid", f.add_op("add", z_x, from_h[1]))
+    projections = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
+    r = f.add_op("sigmoid", f.add_op("add", r_x, projections[0]))
+    z = f.add_op("sigmoid", f.add_op("add", z_x, projections[1]))
     if op.reset == "after":
-        past = f.add_op("mul", r, from_h[2])
+        recurrent_term = f.add_op("mul", r, projections[2])
     else:
-        past = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
-    return z, f.add_op("tanh", f.add_op("add", n_x, past))
+        recurrent_term = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
+    return z, f.add_op("tanh", f.add_op("add", n_x, recurrent_term))
 
 
 def _compute_lstm_cell(
     f: CellBuilder, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
+    """Return the next hidden state and cell state of an LSTM, with peepholes and a projection if
+    `w` contains them.
+    """
     h, c = states
-    from_h = f.add_linear(h, w["u"], w.get("c"))
-    i, forget, new, o = f.split_last_axis(f.add_op("add", input, from_h), 4)
+    projection = f.add_linear(h, w["u"], w.get("c"))
+    i, forget, new, o = f.split_last_axis(f.add_op("add", input, projection), 4)
     if "peep" in w:
         from_i, from_f, from_o = f.split_last_axis(w["peep"], 3)
         i = f.add_op("add", i, f.add_op("mul", from_i, c))
         forget = f.add_op("add", forget, f.add_op("mul", from_f, c))
     gated_input = f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", new))
-    kept = f.add_op("mul", f.add_op("sigmoid", forget), c)
-    c = f.add_op("add", kept, gated_input)
+    retained_cell = f.add_op("mul", f.add_op("sigmoid", forget), c)
+    c = f.add_op("add", retained_cell, gated_input)
     # the peephole of the output gate reads the new cell state, the others the old one (Gers and
     # Schmidhuber, 2000)
     if "peep" in w:
         o = f.add_op("add", o, f.add_op("mul", from_o, c))
-    out = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))
-    return [f.add_linear(out, w["map"]) if "map" in w else out, c]
+    hidden = f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", c))
+    return [f.add_linear(hidden, w["map"]) if "map" in w else hidden, c]
 
 
 def _add_zeros(b: GraphBuilder, shape: Sequence[Dim], dtype: str) -> Value:
-    made = b.add_op(ops.Constant(0.0, dtype))
+    """Add a tensor of zeros with this shape and element type."""
+    zeros = b.add_op(ops.Constant(0.0, dtype))
     for axis, length in enumerate(shape):
-        made = b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), made))
-    return made
+        zeros = b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), zeros))
+    return zeros

@@ -37,64 +37,73 @@ def bind_symbols(
     contradictory.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]
-    env: dict[str, int] = {}
-    source: dict[str, _ShapeEquation] = {}
+    sizes: dict[str, int] = {}
+    sources: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
     # repeat, because an equation may determine a symbol of another equation
-    while _apply_length_equations(length_equations, env) or _apply_equations(
-        equations, env, source
+    while _apply_length_equations(length_equations, sizes) or _apply_equations(
+        equations, sizes, sources
     ):
         pass
     for equation in equations:
-        _check_equation(equation, env, source)
-    _check_length_equations(length_equations, env)
-    _check_lower_bounds(min_lengths or {}, env, source)
-    return env
+        _check_equation(equation, sizes, sources)
+    _check_length_equations(length_equations, sizes)
+    _check_lower_bounds(min_lengths or {}, sizes, sources)
+    return sizes
 
 
 def _check_lower_bounds(
-    min_lengths: Mapping[str, int], env: Mapping[str, int], source: Mapping[str, "_ShapeEquation"]
+    min_lengths: Mapping[str, int],
+    sizes: Mapping[str, int],
+    sources: Mapping[str, "_ShapeEquation"],
 ) -> None:
-    for symbol, bound in min_lengths.items():
-        if env.get(symbol, bound) < bound:
-            title = f"`{symbol}` is {env[symbol]}, expected at least {bound}"
-            reason = [str(source[symbol])] if symbol in source else []
-            raise_error("E0912", title, notes=reason)
+    """Raise E0912 if the size of a symbolic dimension is below its lower bound."""
+    for symbol, min_length in min_lengths.items():
+        if sizes.get(symbol, min_length) < min_length:
+            title = f"`{symbol}` is {sizes[symbol]}, expected at least {min_length}"
+            notes = [str(sources[symbol])] if symbol in sources else []
+            raise_error("E0912", title, notes=notes)
 
 
-def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, int]) -> bool:
-    """Solve for symbols by the length equations of the graph. Return True if one was solved."""
-    before = len(env)
+def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
+    """Solve for symbols by the length equations of the graph, and add them to `sizes`. Return True
+    if one was solved.
+    """
+    previous_count = len(sizes)
     for symbol, dim in length_equations.items():
-        if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
-            env[symbol] = number
-    return len(env) > before
+        if symbol not in sizes and (size := _evaluate_dim(dim, sizes)) is not None:
+            sizes[symbol] = size
+    return len(sizes) > previous_count
 
 
 def _apply_equations(
-    equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
+    equations: Iterable[_ShapeEquation], sizes: dict[str, int], sources: dict[str, _ShapeEquation]
 ) -> bool:
-    """Solve for symbols by the shapes of the arrays. Return True if one was solved. `source`
-    records the equation of each symbol.
+    """Solve for symbols by the shapes of the arrays, and add them to `sizes`. Return True if one
+    was solved. `sources` records the equation of each symbol.
     """
-    before = len(env)
+    previous_count = len(sizes)
     for equation in equations:
-        if (solved := _solve_equation(equation, env)) is not None:
-            symbol, number = solved
-            env[symbol], source[symbol] = number, equation
-    return len(env) > before
+        if (solution := _solve_equation(equation, sizes)) is not None:
+            symbol, size = solution
+            sizes[symbol], sources[symbol] = size, equation
+    return len(sizes) > previous_count
 
 
-def _check_length_equations(length_equations: Mapping[str, Dim], env: Mapping[str, int]) -> None:
+def _check_length_equations(length_equations: Mapping[str, Dim], sizes: Mapping[str, int]) -> None:
+    """Raise E0912 if the sizes contradict a length equation of the graph."""
     for symbol, dim in length_equations.items():
-        number = _evaluate_dim(dim, env)
-        if number is not None and env.get(symbol, number) != number:
+        size = _evaluate_dim(dim, sizes)
+        if size is not None and sizes.get(symbol, size) != size:
             raise_error(
-                "E0912", f"`{symbol}` is {env[symbol]}, but must equal `{dim}`, which is {number}"
+                "E0912", f"`{symbol}` is {sizes[symbol]}, but must equal `{dim}`, which is {size}"
             )
 
 
 def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_ShapeEquation]:
+    """Return the shape equations of the array `name`, one per axis. Raise E0911 if its rank differs
+    from that of its type.
+    """
     if len(shape) != type.rank:
         raise_error(
             "E0911",
@@ -107,12 +116,12 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
     ]
 
 
-def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
+def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
     """Return the value of a dimension, or None if it is unknown. Raise E0912 for a division with a
     remainder.
     """
     try:
-        return dim.substitute(env).number
+        return dim.substitute(sizes).number
     except DimError as error:
         raise_error(
             "E0912",
@@ -121,35 +130,36 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
         )
 
 
-def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
+def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple[str, int] | None:
     """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None unless
     it has exactly one unknown symbol.
     """
-    if equation.dim.symbols() <= env.keys():
+    if equation.dim.symbols() <= sizes.keys():
         return None
     try:
-        dim = equation.dim.substitute(env)
+        dim = equation.dim.substitute(sizes)
     except DimError:
         return None
-    for name, factor, rest in _iterate_linear_terms(dim):
-        if rest.number is not None:
-            value, left = divmod(equation.size - rest.number, factor)
-            if left or value < 0:
+    for name, factor, offset in _iterate_linear_terms(dim):
+        if offset.number is not None:
+            value, remainder = divmod(equation.size - offset.number, factor)
+            if remainder or value < 0:
                 raise_error("E0912", f"{equation}, which is not a valid length of `{equation.dim}`")
             return name, value
     return None
 
 
 def _check_equation(
-    equation: _ShapeEquation, env: Mapping[str, int], source: Mapping[str, _ShapeEquation]
+    equation: _ShapeEquation, sizes: Mapping[str, int], sources: Mapping[str, _ShapeEquation]
 ) -> None:
-    expected = _evaluate_dim(equation.dim, env)
+    """Raise E0912 if an axis does not have the size that the other axes determine."""
+    expected = _evaluate_dim(equation.dim, sizes)
     if expected is None or expected == equation.size:
         return
-    origins = [str(source[s]) for s in sorted(equation.dim.symbols()) if s in source]
+    origins = [str(sources[s]) for s in sorted(equation.dim.symbols()) if s in sources]
     name = equation.dim.name
-    if name and name in source:
-        first = source[name]
+    if name and name in sources:
+        first = sources[name]
         title = (
             f"`{name}` is {first.size} in `{first.name}` but {equation.size} in `{equation.name}`"
         )
@@ -169,8 +179,8 @@ def _check_equation(
 @dataclass(frozen=True, slots=True)
 class AxisSource:
     """An input axis from which a symbolic dimension is computed at run time, as `(length - offset)
-    / factor`. For an input `[batch, 2 * past + new]` and known `new`, the source of `past` is (that
-    input, 1, 2, new).
+    / factor`. For an input `[batch, 2 * past + new]` whose `new` has a known size, the source of
+    `past` is (that input, 1, 2, new).
     """
 
     input: str
@@ -195,14 +205,14 @@ def find_length_sources(
     `length_equations`, or from an axis such as `past + new` whose other terms are known.
     `known_symbols` need no source.
     """
-    found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
+    sources: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
     for name, axis, length in axes:
         if length.name is not None:
-            found.setdefault(length.name, AxisSource(name, axis, 1, Dim.from_value(0)))
-    while more := _find_next_source(axes, length_equations or {}, found):
-        found |= [more]
-    return found
+            sources.setdefault(length.name, AxisSource(name, axis, 1, Dim.from_value(0)))
+    while new_source := _find_next_source(axes, length_equations or {}, sources):
+        sources |= [new_source]
+    return sources
 
 
 def _find_next_source(
@@ -215,9 +225,9 @@ def _find_next_source(
         if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
     for name, axis, length in axes:
-        for symbol, factor, rest in _iterate_linear_terms(length):
-            if symbol not in known_sources and rest.symbols() <= known_sources.keys():
-                return symbol, AxisSource(name, axis, factor, rest)
+        for symbol, factor, offset in _iterate_linear_terms(length):
+            if symbol not in known_sources and offset.symbols() <= known_sources.keys():
+                return symbol, AxisSource(name, axis, factor, offset)
     return None
 
 
@@ -228,6 +238,6 @@ def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
     for monomial, factor in length.terms:
         match monomial:
             case ((str() as symbol, 1),):
-                rest = length - Dim({monomial: factor})
-                if symbol not in rest.symbols():
-                    yield symbol, factor, rest
+                offset = length - Dim({monomial: factor})
+                if symbol not in offset.symbols():
+                    yield symbol, factor, offset

@@ -31,12 +31,14 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern. The message is the second part of a sentence."""
+    """An error in a rearrange pattern. The message is the second part of a sentence, after the
+    pattern.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RearrangePattern:
-    """The axes of a tensor before and after a rearrange."""
+    """The axes of a tensor before (`left`) and after (`right`) a rearrange."""
 
     left: tuple[AxisGroup, ...]
     right: tuple[AxisGroup, ...]
@@ -53,18 +55,20 @@ class RearrangePattern:
 
     def find_unbalanced_names(self) -> list[str]:
         """Return the names that do not occur exactly once on each side."""
-        before, after = self.left_names, self.right_names
-        names = {*before, *after}
-        return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
+        left_names, right_names = self.left_names, self.right_names
+        names = {*left_names, *right_names}
+        return sorted(n for n in names if left_names.count(n) != 1 or right_names.count(n) != 1)
 
     def find_permutation(self) -> tuple[int, ...]:
         """Return the axis permutation of a pattern without unbalanced names."""
-        before = self.left_names
-        return tuple(before.index(name) for name in self.right_names)
+        left_names = self.left_names
+        return tuple(left_names.index(name) for name in self.right_names)
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
-    """Parse a pattern. Raise RearrangePatternError if it is invalid."""
+    """Parse a rearrange pattern such as `b t (h d) -> b h t d`. Raise RearrangePatternError if it
+    is invalid.
+    """
     left, arrow, right = text.partition("->")
     if not arrow:
         raise RearrangePatternError("the pattern has no `->`")
@@ -72,18 +76,20 @@ def parse_rearrange_pattern(text: str) -> RearrangePattern:
 
 
 def _parse_side(text: str) -> tuple[AxisGroup, ...]:
-    """Parse `(h d) i 1` to ((h, d), (i,), ())."""
+    """Parse one side of a rearrange pattern, e.g. `(h d) i 1` to ((h, d), (i,), ())."""
     axes: list[AxisGroup] = []
-    at = 0
-    while text[at:].strip():
-        part = _AXIS_GROUP_PATTERN.match(text, at)
-        if not part:
-            raise RearrangePatternError(f"the pattern cannot be read at `{text[at:].strip()[:20]}`")
-        names = part[1].split() if part[1] is not None else [part[2]]
-        if wrong := [n for n in names if not (n.isidentifier() or n == "1")]:
-            raise RearrangePatternError(f"`{wrong[0]}` is not an axis name")
+    offset = 0
+    while text[offset:].strip():
+        match = _AXIS_GROUP_PATTERN.match(text, offset)
+        if not match:
+            raise RearrangePatternError(
+                f"the pattern cannot be read at `{text[offset:].strip()[:20]}`"
+            )
+        names = match[1].split() if match[1] is not None else [match[2]]
+        if invalid_names := [n for n in names if not (n.isidentifier() or n == "1")]:
+            raise RearrangePatternError(f"`{invalid_names[0]}` is not an axis name")
         axes.append(tuple(n for n in names if n != "1"))
-        at = part.end()
+        offset = match.end()
     return tuple(axes)
 
 
@@ -115,52 +121,58 @@ class SignatureTerm:
 
 @dataclass
 class AxisBindings:
-    """The size of each axis name, and the operand that determined it first."""
+    """The axis sizes and element types that the operands of an op determine, while its signature is
+    matched. `dims` maps each axis name to its sizes and the index of the operand that determined
+    them first.
+    """
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     broadcastable: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Dim:
-        """Return the size of a single axis."""
+        """Return the size of the axis `name`, which must not be variadic."""
         (dim,) = self.dims[name][0]
         return dim
 
     def __setitem__(self, name: str, dims: Dim | tuple[Dim, ...]) -> None:
+        """Set the sizes of the result axis `name`, which no operand determines."""
         assert name not in self.dims, f"`{name}` is bound by the operands already"
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign the axis sizes of `name`, or compare them with those that an earlier operand
-        determined.
+        """Assign the axis sizes `dims` to `name`. Raise ShapeError if an earlier operand determined
+        other sizes.
         """
-        known, first = self.dims.setdefault(name, (dims, operand))
-        if known == dims:
+        bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
+        if bound_dims == dims:
             return
-        if len(known) != len(dims):
+        if len(bound_dims) != len(dims):
             title = (
-                f"operand {first + 1} has {len(known)} axes where operand "
+                f"operand {first_operand + 1} has {len(bound_dims)} axes where operand "
                 f"{operand + 1} has {len(dims)}"
             )
-            raise ShapeError(title, (first, operand), name=name)
-        clash = next((a, b) for a, b in zip(known, dims, strict=True) if a != b)
-        raise make_length_mismatch(name, clash[0], first, clash[1], operand)
+            raise ShapeError(title, (first_operand, operand), name=name)
+        mismatch = next((a, b) for a, b in zip(bound_dims, dims, strict=True) if a != b)
+        raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast the axes that may have size 1 or be missing."""
-        for name, found in self.broadcastable.items():
-            if fixed := self.dims.get(name):
+        """Broadcast the axes marked `#`, which may have size 1 or be missing. Raise ShapeError if
+        two sizes other than 1 differ.
+        """
+        for name, operand_dims in self.broadcastable.items():
+            if fixed_dims := self.dims.get(name):
                 # operands without `#` determine the axes
-                start = [(d, fixed[1]) for d in fixed[0]]
-                _broadcast_variadic_axes(name, found, start, is_rank_fixed=True)
+                fixed_lengths = [(d, fixed_dims[1]) for d in fixed_dims[0]]
+                _broadcast_variadic_axes(name, operand_dims, fixed_lengths, is_rank_fixed=True)
                 continue
             # if all operands have `#`, the rank is the largest operand rank, as in NumPy
             # broadcasting
-            rank = max(len(dims) for dims, _ in found)
-            joined = _broadcast_variadic_axes(
-                name, found, [(Dim.from_value(1), SOLVED_OPERAND)] * rank
+            rank = max(len(dims) for dims, _ in operand_dims)
+            broadcast_lengths = _broadcast_variadic_axes(
+                name, operand_dims, [(Dim.from_value(1), SOLVED_OPERAND)] * rank
             )
-            self.dims[name] = tuple(d for d, _ in joined), found[0][1]
+            self.dims[name] = tuple(d for d, _ in broadcast_lengths), operand_dims[0][1]
 
 
 def _broadcast_variadic_axes(
@@ -171,7 +183,7 @@ def _broadcast_variadic_axes(
     is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
     """Broadcast the axes of all operands. Return each axis size with the operand that determines
-    it.
+    it. With `is_rank_fixed`, the operands cannot change `broadcast_lengths`.
     """
     rank = len(broadcast_lengths)
     for dims, operand in operand_lengths:
@@ -191,12 +203,12 @@ def _broadcast_length(
     length_and_operand: tuple[Dim, int],
     is_rank_fixed: bool,
 ) -> None:
-    """Broadcast an axis size of an operand. Size 1 broadcasts to any other size. Raise ShapeError
-    if two sizes other than 1 differ, or if the axes are fixed and the sizes differ.
+    """Broadcast an axis size of one operand. Size 1 broadcasts to any other size. Raise ShapeError
+    if two sizes other than 1 differ, or with `is_rank_fixed` if the sizes differ.
     """
-    known, first = broadcast_lengths[index]
-    if known != 1 or is_rank_fixed:
-        raise make_length_mismatch(name, known, first, *length_and_operand)
+    length, first_operand = broadcast_lengths[index]
+    if length != 1 or is_rank_fixed:
+        raise make_length_mismatch(name, length, first_operand, *length_and_operand)
     broadcast_lengths[index] = length_and_operand
 
 
@@ -225,8 +237,8 @@ class Signature:
         return _parse_signature(text)
 
     def pair_operands(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
-        """Pair each operand with its term. A repeated term is paired with all remaining
-        operands.
+        """Pair each operand with its term. A repeated term is paired with all remaining operands.
+        Raise ShapeError if the number of operands does not match.
         """
         terms = list(self.operands)
         if terms and terms[-1].is_repeated:
@@ -253,7 +265,7 @@ class Signature:
         return axes
 
     def build_results(self, axes: AxisBindings) -> tuple[Type, ...]:
-        """Return the result types for these axis sizes."""
+        """Return the result types for the axis sizes in `axes`."""
         return tuple(_build_type(term, axes) for term in self.results)
 
 
@@ -268,20 +280,22 @@ def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the axes that each mark of `term` covers in a tensor of rank `rank`."""
-    spreads = sum(a.is_variadic for a in term.axes)
-    named = len(term.axes) - spreads
+    variadic_count = sum(a.is_variadic for a in term.axes)
+    named_count = len(term.axes) - variadic_count
     # total number of axes that the variadic groups cover
-    extra = rank - named
-    if extra < 0 or (extra and not spreads):
-        least = "at least " if spreads else ""
-        title = f"operand {operand + 1} has {rank} axes, expected {least}{named}"
+    variadic_width = rank - named_count
+    if variadic_width < 0 or (variadic_width and not variadic_count):
+        minimum = "at least " if variadic_count else ""
+        title = f"operand {operand + 1} has {rank} axes, expected {minimum}{named_count}"
         raise ShapeError(title, (operand,))
     # the attribute `axis` is the index of the axis between the two variadic groups
-    if spreads == 2 and (axis is None or not 0 <= axis <= extra):
+    if variadic_count == 2 and (axis is None or not 0 <= axis <= variadic_width):
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
     first = axis or 0
-    return _assign_consecutive_axes(term, [first, extra - first] if spreads == 2 else [extra])
+    return _assign_consecutive_axes(
+        term, [first, variadic_width - first] if variadic_count == 2 else [variadic_width]
+    )
 
 
 def _assign_consecutive_axes(
@@ -289,45 +303,52 @@ def _assign_consecutive_axes(
 ) -> tuple[tuple[SignatureAxis, range], ...]:
     """Return the axes that each mark covers, given the number of axes of each variadic group."""
     widths = iter(wildcard_widths)
-    found, start = [], 0
+    assignments, start = [], 0
     for mark in term.axes:
         width = next(widths) if mark.is_variadic else 1
-        found.append((mark, range(start, start + width)))
+        assignments.append((mark, range(start, start + width)))
         start += width
-    return tuple(found)
+    return tuple(assignments)
 
 
 def assign_result_axes(
     term: SignatureTerm, rank: int, widths: Mapping[str, int]
 ) -> dict[str, range]:
-    """Return the axes that each name of a result covers. A variadic group of unknown rank covers
-    the remaining axes.
+    """Return the axes of a result of rank `rank` that each axis name covers. `widths` contains the
+    number of axes of each variadic group; a group without an entry covers the remaining axes.
     """
-    known = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
+    known_width = sum(widths.get(a.name, 0) if a.is_variadic else 1 for a in term.axes)
     axes: dict[str, range] = {}
     start = 0
     for a in term.axes:
-        width = widths.get(a.name, rank - known) if a.is_variadic else 1
+        width = widths.get(a.name, rank - known_width) if a.is_variadic else 1
         axes[a.name] = range(start, start + width)
         start += width
     return axes
 
 
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, operand: int) -> None:
+    """Bind the element kind of `term` to the element type of an operand. Raise ShapeError if the
+    type is of another kind or differs from that of an earlier operand.
+    """
     if operand_type.dtype not in DTYPES_BY_KIND[term.kind]:
-        words = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
-        expected = words.get(term.kind, "values")
+        kind_names = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
+        expected = kind_names.get(term.kind, "values")
         title = f"operand {operand + 1} is {operand_type.dtype}, expected {expected}"
         raise ShapeError(title, (operand,), hint=CAST_HINT if term.kind == "f" else "")
-    if (known := axes.dtypes.setdefault(term.kind, operand_type.dtype)) != operand_type.dtype:
+    if (bound_dtype := axes.dtypes.setdefault(term.kind, operand_type.dtype)) != operand_type.dtype:
         raise ShapeError(
-            f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {known}", (operand,)
+            f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {bound_dtype}",
+            (operand,),
         )
 
 
 def _bind_axis(
     axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], operand: int
 ) -> None:
+    """Bind the axis name of `mark` to the axis sizes `dims`, or collect them for broadcasting if
+    the axis is marked `#`.
+    """
     if mark.is_broadcastable:
         axes.broadcastable.setdefault(mark.name, []).append((dims, operand))
     else:
@@ -335,29 +356,33 @@ def _bind_axis(
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """Return the type of `term` for these axis sizes. If no operand determines the element type of
-    a kind, its default is used.
+    """Return the type of the result `term` for the axis sizes in `axes`. If no operand determines
+    the element type of a kind, it is f32, i64 or bool.
     """
-    usual = {"f": "f32", "i": "i64", "b": "bool"}
-    dtype = axes.dtypes.get(term.kind) or usual[term.kind]
+    default_dtypes = {"f": "f32", "i": "i64", "b": "bool"}
+    dtype = axes.dtypes.get(term.kind) or default_dtypes[term.kind]
     return Type(dtype, tuple(d for a in term.axes for d in axes.dims[a.name][0]))
 
 
 def _parse_terms(side: str) -> Iterator[SignatureTerm]:
-    at = 0
-    while side[at:].strip():
-        found = TERM_PATTERN.match(side, at)
-        assert found, f"not a signature: {side!r} at {at}"
-        kind, inside, end = found.groups()
-        yield SignatureTerm(kind, tuple(map(_parse_axis, inside.split())), end == "?", end == "...")
-        at = found.end()
+    """Parse the comma-separated terms of one side of a signature."""
+    offset = 0
+    while side[offset:].strip():
+        match = TERM_PATTERN.match(side, offset)
+        assert match, f"not a signature: {side!r} at {offset}"
+        kind, axes, suffix = match.groups()
+        yield SignatureTerm(
+            kind, tuple(map(_parse_axis, axes.split())), suffix == "?", suffix == "..."
+        )
+        offset = match.end()
 
 
 def _parse_axis(text: str) -> SignatureAxis:
-    found = AXIS_PATTERN.match(text)
-    assert found, f"not an axis of a signature: {text!r}"
-    one, spread, name, mark = found.groups()
-    return SignatureAxis(name, mark or "", bool(spread), bool(one))
+    """Parse an axis of a term, e.g. `#*s` or `k|q`."""
+    match = AXIS_PATTERN.match(text)
+    assert match, f"not an axis of a signature: {text!r}"
+    broadcast_mark, variadic_mark, name, mark = match.groups()
+    return SignatureAxis(name, mark or "", bool(variadic_mark), bool(broadcast_mark))
 
 
 def get_dtype_kind(dtype: str) -> str:

@@ -43,7 +43,9 @@ class Type:
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """Make a type, for example `Type.of("f32", Dim.symbol("batch"), 768)`."""
+        """Return the type with these axis sizes, for example `Type.of("f32", Dim.symbol("batch"),
+        768)`.
+        """
         return cls(dtype, tuple(Dim.from_value(d) for d in shape))
 
     @property
@@ -110,8 +112,8 @@ class Interval:
 
     def __and__(self, other: "Interval") -> "Interval":
         """Return the intersection of both intervals."""
-        both = Interval(max(self.low, other.low), min(self.high, other.high))
-        return EMPTY_INTERVAL if both.is_empty else both
+        intersection = Interval(max(self.low, other.low), min(self.high, other.high))
+        return EMPTY_INTERVAL if intersection.is_empty else intersection
 
     def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high

@@ -30,7 +30,9 @@ RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 
 
 class PaddedWindow:
-    """The kernel size of a window, and the padding (or cropping) along each of its axes."""
+    """Base class of ops with windows: the kernel size, and the padding (or cropping) along each
+    window axis.
+    """
 
     kernel: tuple[int, ...]
     pads: tuple[int, ...]
@@ -67,35 +69,41 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance from the first to the last position of a window."""
+        """Return the distance from the first to the last position of a window along window axis
+        `n`.
+        """
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
-        """Return the lag: output position t exists if input position `t · stride + lag` exists."""
+        """Return the lag along window axis `n`: output position t exists if input position `t ·
+        stride + lag` exists.
+        """
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
-        """Return the smallest and largest offset of the positions that are read, relative to
-        `t · stride` and counted backward.
+        """Return the smallest and the largest offset of the positions that a window reads along
+        window axis `n`, relative to `t · stride` and counted backward.
         """
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if result position t corresponds to operand position t, with equal axis
-        sizes.
+        """Return True if result position t corresponds to operand position t along window axis `n`,
+        with equal axis sizes.
         """
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of the output axis."""
+        """Return the size of the result axis for an operand axis of size `length` (window axis
+        `n`).
+        """
         # return an unchanged size as it is: a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
         return floor_divide_dims(length - (1 + self.get_lag(n)), self.stride[n]) + 1
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if the axis is shorter than a window, or an image is
-        empty.
+        """Return a dimension that is negative if an operand axis of size `length` is invalid:
+        shorter than a window, or an axis of an empty image.
         """
         # an empty image is an error; an empty time axis has an empty result
         if len(self.kernel) > 1:
@@ -107,31 +115,33 @@ class SlidingWindowOp(PaddedWindow):
         result.
         """
         marked_axes, result_names = [], []
-        for n, (old, new) in enumerate(self.pair_axis_names()):
+        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
-            kept = self.is_position_preserving(n)
+            is_preserving = self.is_position_preserving(n)
             # a result axis with another size has a separate name, which is part of the mark of the
             # operand axis
             marked_axes.append(
-                f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
+                f"{operand_name}[{low}:{high}]"
+                if is_preserving
+                else f"{operand_name}[{low}:{high}:{self.stride[n]}:{result_name}]"
             )
-            result_names.append(old if kept else new)
+            result_names.append(operand_name if is_preserving else result_name)
         return marked_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
-        """Compute the sizes of the result axes. Raise ShapeError if a static size is too small for
-        a window.
+        """Bind the sizes of the result axes in `axes`. Raise ShapeError if a static size is too
+        small for a window.
         """
-        for n, (old, new) in enumerate(self.pair_axis_names()):
-            length = axes[old]
+        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+            length = axes[operand_name]
             # dynamic sizes are checked at run time
-            spare = self.compute_length_slack(length, n).number
-            if spare is not None and spare < 0:
-                span = self.get_window_extent(n) + 1
-                title = f"a window spans {span} positions, but the axis has {length}"
-                raise ShapeError(title, (0,), name=old)
+            slack = self.compute_length_slack(length, n).number
+            if slack is not None and slack < 0:
+                window_size = self.get_window_extent(n) + 1
+                title = f"a window spans {window_size} positions, but the axis has {length}"
+                raise ShapeError(title, (0,), name=operand_name)
             if not self.is_position_preserving(n):
-                axes[new] = self.compute_length(length, n)
+                axes[result_name] = self.compute_length(length, n)
 
 
 def _build_window_signature(
@@ -141,7 +151,9 @@ def _build_window_signature(
     output_channels: str,
     result_axis_names: Sequence[str],
 ) -> Signature:
-    """Build the signature of a window over a sequence or an image."""
+    """Build the signature of an op with windows over a sequence [batch, time, channels] (one window
+    axis) or an image NCHW (two).
+    """
     if len(marked_axes) == 1:
         operands = f"f[b {marked_axes[0]} {input_channels}]{other_operands}"
         return Signature.parse(f"{operands} -> f[b {result_axis_names[0]} {output_channels}]")
@@ -157,9 +169,9 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
     """Raise ShapeError if the kernel shape of the weight differs from the attribute."""
-    for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
-        if axes[name] != wanted:
-            title = f"expected a kernel size of {wanted}, got {axes[name]}"
+    for name, expected_size in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
+        if axes[name] != expected_size:
+            title = f"expected a kernel size of {expected_size}, got {axes[name]}"
             raise ShapeError(title, (1,))
 
 
@@ -189,9 +201,9 @@ class Conv(
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with numeric offsets."""
-        rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        marked, named = self.mark_axes()
-        return _build_window_signature("i", marked, rest, "o", named)
+        other_operands = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
+        marked_axes, result_names = self.mark_axes()
+        return _build_window_signature("i", marked_axes, other_operands, "o", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
@@ -226,35 +238,45 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images. The offsets are exact only for stride 1."""
-        marked = []
+        marked_axes = []
         rank = len(self.kernel)
-        for n, (old, new) in enumerate(self.pair_axis_names()):
-            span = self.dilation[n] * (self.kernel[n] - 1)
-            low, high = -self.padding_before[n], span - self.padding_before[n]
+        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+            extent = self.dilation[n] * (self.kernel[n] - 1)
+            low, high = -self.padding_before[n], extent - self.padding_before[n]
             # with a stride above 1, the offsets depend on the result position, so the dependence is
             # `all`
-            one = self.stride[n] == 1
-            marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
-        rest = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
-        return _build_window_signature("i", marked, rest, "o", RESULT_WINDOW_AXES[rank])
+            has_unit_stride = self.stride[n] == 1
+            marked_axes.append(
+                f"{operand_name}[{low}:{high}:1:{result_name}]"
+                if has_unit_stride
+                else f"{operand_name}~"
+            )
+        other_operands = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
+        return _build_window_signature(
+            "i", marked_axes, other_operands, "o", RESULT_WINDOW_AXES[rank]
+        )
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of the output axis."""
-        span = self.dilation[n] * (self.kernel[n] - 1)
-        cut = self.padding_before[n] + self.padding_after[n]
-        return (length - 1) * self.stride[n] + (span + 1 - cut)
+        """Return the size of the result axis for an operand axis of size `length` (window axis
+        `n`).
+        """
+        extent = self.dilation[n] * (self.kernel[n] - 1)
+        cropping = self.padding_before[n] + self.padding_after[n]
+        return (length - 1) * self.stride[n] + (extent + 1 - cropping)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
-        out = axes["p"] * self.groups
-        check_channel_groups(axes["i"], out, self.groups)
+        output_channels = axes["p"] * self.groups
+        check_channel_groups(axes["i"], output_channels, self.groups)
         if "o" not in axes.dims:
-            axes["o"] = out
-        elif axes["o"] != out:
-            title = f"the weight has {out} output channels, but the bias has {axes['o']}"
-            raise ShapeError(title, (1, 2), (out, axes["o"]))
-        for n, (old, new) in enumerate(self.pair_axis_names()):
-            axes[new] = self.compute_length(axes[old], n)
+            axes["o"] = output_channels
+        elif axes["o"] != output_channels:
+            title = (
+                f"the weight has {output_channels} output channels, but the bias has {axes['o']}"
+            )
+            raise ShapeError(title, (1, 2), (output_channels, axes["o"]))
+        for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
+            axes[result_name] = self.compute_length(axes[operand_name], n)
 
 
 def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim) -> None:
@@ -270,36 +292,38 @@ class Pooling(SlidingWindowOp):
 
     def get_signature(self) -> Signature:
         """Build the signature for sequences or images, with numeric offsets."""
-        marked, named = self.mark_axes()
-        return _build_window_signature("c", marked, "", "c", named)
+        marked_axes, result_names = self.mark_axes()
+        return _build_window_signature("c", marked_axes, "", "c", result_names)
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         self.infer_window_axes(axes)
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if a window would read only padding."""
-        blind = self._find_missed_length(n)
+        """Return a dimension that is negative if an operand axis of size `length` is too short, or
+        a window would read only padding.
+        """
+        missed_length = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
-            return length - (blind + 1)
-        fits = super().compute_length_slack(length, n)
-        if not blind:
-            return fits
-        return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
+            return length - (missed_length + 1)
+        slack = super().compute_length_slack(length, n)
+        if not missed_length:
+            return slack
+        return min_dims(slack, length - min_dims(length, 1) * (missed_length + 1))
 
     def _find_missed_length(self, n: int) -> int:
         """Return the largest axis size for which a dilated window reads no position, or 0."""
-        places = [
-            self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
+        offsets = [
+            self.dilations[n] * offset - self.padding_before[n] for offset in range(self.kernel[n])
         ]
-        missed = 0
+        missed_length = 0
         # every window reads at least one of any `dilation` adjacent positions
-        for rows in range(1, self.dilations[n]):
-            made = self.compute_length(Dim.from_value(rows), n).number or 0
-            for first in range(0, made * self.stride[n], self.stride[n]):
-                if not any(0 <= first + place < rows for place in places):
-                    missed = rows
-        return missed
+        for length in range(1, self.dilations[n]):
+            window_count = self.compute_length(Dim.from_value(length), n).number or 0
+            for start in range(0, window_count * self.stride[n], self.stride[n]):
+                if not any(0 <= start + offset < length for offset in offsets):
+                    missed_length = length
+        return missed_length
 
 
 class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
@@ -362,7 +386,9 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:
-        """Return the size of the output axis."""
+        """Return the number of positions of the downsampled mask, for a mask of `length`
+        positions.
+        """
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

@@ -68,14 +68,14 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
         return self.signature
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        length, between = axes["t"], self.stop - self.start
-        for room in (self.start, between, length - self.stop):
-            if room.number is not None and room.number < 0:
+        length, slice_length = axes["t"], self.stop - self.start
+        for difference in (self.start, slice_length, length - self.stop):
+            if difference.number is not None and difference.number < 0:
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
         # the last step may go past the end
-        axes["u"] = floor_divide_dims(between + self.step - 1, self.step)
+        axes["u"] = floor_divide_dims(slice_length + self.step - 1, self.step)
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
@@ -90,8 +90,8 @@ class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
 class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     """Pad axis `axis` with `padding_before` and `padding_after` positions.
 
-    `constant` pads with `value`, `edge` repeats the first and last position, `reflect` mirrors
-    without repeating the edges.
+    `constant` pads with `value`, `edge` repeats the first and last position, `reflect` mirrors the
+    axis without repeating its first and last position.
     """
 
     axis: int
@@ -144,10 +144,10 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     antialias: bool = False
 
     def get_signature(self) -> Signature:
-        numbers = range(len(self.sizes))
-        before = " ".join(f"t{n}~" for n in numbers)
-        after = " ".join(f"u{n}" for n in numbers)
-        return Signature.parse(f"a[*a {before} *b] -> a[*a {after} *b]")
+        indices = range(len(self.sizes))
+        operand_axes = " ".join(f"t{n}~" for n in indices)
+        result_axes = " ".join(f"u{n}" for n in indices)
+        return Signature.parse(f"a[*a {operand_axes} *b] -> a[*a {result_axes} *b]")
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in RESIZE_MODES, self.mode
@@ -205,8 +205,8 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
         return self.axis - 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        rest = mod_dims(axes["c"], self.groups).number
-        if rest:
+        remainder = mod_dims(axes["c"], self.groups).number
+        if remainder:
             raise ShapeError(
                 f"{axes['c']} channels cannot be divided into {self.groups} equal groups", (0,)
             )

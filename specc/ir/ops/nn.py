@@ -136,15 +136,13 @@ class Attend(
     weights_result = 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        h, g = axes["h"], axes["g"]
-        rest = mod_dims(h, g).number
-        if rest:
+        heads, kv_heads = axes["h"], axes["g"]
+        remainder = mod_dims(heads, kv_heads).number
+        if remainder:
             raise ShapeError(
-                f"the number of query heads, {h}, must be a multiple of the number of key "
-                f"heads, {g}",
-                (0, 1),
-                (h, g),
-                "h",
+                f"the number of query heads, {heads}, must be a multiple of the number of key "
+                f"heads, {kv_heads}",
+                *((0, 1), (heads, kv_heads), "h"),
             )
 
 
@@ -158,12 +156,14 @@ class PatchEmbedding(
     """
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        rows = divide_image_size(axes["y"], axes["p"], "high")
-        axes["n"] = rows * divide_image_size(axes["x"], axes["r"], "wide")
+        patch_rows = divide_image_size(axes["y"], axes["p"], "high")
+        axes["n"] = patch_rows * divide_image_size(axes["x"], axes["r"], "wide")
 
 
 def divide_image_size(length: Dim, size: Dim, dimension: str) -> Dim:
-    """Return `length / size`, or raise ShapeError if the image size is not divisible."""
+    """Return `length / size`. Raise ShapeError if an image of `length` pixels along `dimension`
+    ("high" or "wide") is not divisible into patches of `size`.
+    """
     if mod_dims(length, size).number:
         raise ShapeError(
             f"an image {length} {dimension} cannot be divided into patches of {size}", (0, 1)
@@ -231,9 +231,9 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.pairs in ("half", "interleaved"), self.pairs
-        d, r = axes["d"].number, axes["r"].number
-        if d is not None and r is not None and 2 * r > d:
-            raise ShapeError(f"cannot rotate {2 * r} features of {d}", (0, 1))
+        head_size, pair_count = axes["d"].number, axes["r"].number
+        if head_size is not None and pair_count is not None and 2 * pair_count > head_size:
+            raise ShapeError(f"cannot rotate {2 * pair_count} features of {head_size}", (0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,14 +297,14 @@ class MixtureOfExperts(
 
     def split_operands(self, per_operand: Sequence[T]) -> MixtureOfExpertsOperands[T]:
         """Group the entries of a per-operand list by role."""
-        end = self.first_body_operand + self.stacked_count
+        stacked_end = self.first_body_operand + self.stacked_count
         return MixtureOfExpertsOperands(
             x=per_operand[0],
             ids=per_operand[1],
             gates=per_operand[2],
             keep=per_operand[3] if self.has_mask else None,
-            stacked=tuple(per_operand[self.first_body_operand : end]),
-            captured=tuple(per_operand[end:]),
+            stacked=tuple(per_operand[self.first_body_operand : stacked_end]),
+            captured=tuple(per_operand[stacked_end:]),
         )
 
     def get_signature(self) -> Signature:
@@ -326,11 +326,13 @@ class MixtureOfExperts(
             title = f"{self.num_experts} experts, but weights for {axes['e']}"
             raise ShapeError(title, (self.first_body_operand,))
 
-    def _check_body_inputs(self, outer: Sequence[Type]) -> None:
+    def _check_body_inputs(self, operand_types: Sequence[Type]) -> None:
         """Raise ShapeError if the inputs of the body do not have the types of the operands."""
-        for n, (value, outside) in enumerate(zip(self.get_body_inputs(), outer, strict=True)):
-            if value.type != outside:
-                title = f"the body expects {value.type}, got {outside}"
+        for n, (value, operand_type) in enumerate(
+            zip(self.get_body_inputs(), operand_types, strict=True)
+        ):
+            if value.type != operand_type:
+                title = f"the body expects {value.type}, got {operand_type}"
                 raise ShapeError(title, (n and self.first_body_operand - 1 + n,))
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
@@ -343,14 +345,14 @@ class MixtureOfExperts(
         if operand_types.x.rank < 2:
             raise ShapeError("routing needs a token axis", (0,))
         result_types = super().infer_result_types(*args)
-        ones = (Dim.from_value(1),) * (operand_types.x.rank - 2)
-        token_shape = (*ones, Dim.symbol(self.token_count_symbol))
-        outer = [
+        unit_axes = (Dim.from_value(1),) * (operand_types.x.rank - 2)
+        token_shape = (*unit_axes, Dim.symbol(self.token_count_symbol))
+        body_operand_types = [
             Type(operand_types.x.dtype, (*token_shape, operand_types.x.shape[-1])),
             *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked),
             *operand_types.captured,
         ]
-        self._check_body_inputs(outer)
+        self._check_body_inputs(body_operand_types)
         result = self.get_body_output().type
         if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):
             raise ShapeError(f"the body returns {result} for tokens {list(map(str, token_shape))}")

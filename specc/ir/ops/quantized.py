@@ -68,16 +68,18 @@ class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]"
     zero_points = OptionalOperand(4)
 
     def get_signature(self) -> Signature:
-        forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
-        return forms[self.layout, bool(self.group_size)]
+        signatures = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
+        return signatures[self.layout, bool(self.group_size)]
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
         if self.group_size:
             check_group_shape(axes, axes["i"], self.bits, self.group_size)
         if "z" in axes.dims:
-            count = (axes["k"].number or 0) if self.group_size else 0
-            if axes["z"] != count_packed_bytes(count, self.bits):
-                title = f"{count} zero points of {self.bits} bits do not take {axes['z']} bytes"
+            group_count = (axes["k"].number or 0) if self.group_size else 0
+            if axes["z"] != count_packed_bytes(group_count, self.bits):
+                title = (
+                    f"{group_count} zero points of {self.bits} bits do not take {axes['z']} bytes"
+                )
                 raise ShapeError(title, (4,), name="z")
 
 
@@ -163,19 +165,19 @@ def count_groups(width: int, group_size: int) -> int:
 
 
 def count_packed_bytes(count: int, bits: int) -> int:
-    """Return the number of bytes of `count` codes."""
+    """Return the number of bytes that `count` codes of `bits` bits take."""
     return -(-count * bits // 8)
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
-    """Raise ShapeError if the number of groups or their size in bytes does not match the row
-    width.
+    """Raise ShapeError if the number of groups or the number of bytes per group does not match a
+    row of `width` values.
     """
-    number, count = width.number, axes["k"].number
-    if number is None or count is None:
+    row_width, group_count = width.number, axes["k"].number
+    if row_width is None or group_count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
-    if count != count_groups(number, group_size):
-        title = f"{number} values cannot be divided into {count} blocks of {group_size}"
+    if group_count != count_groups(row_width, group_size):
+        title = f"{row_width} values cannot be divided into {group_count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
     if "p" in axes.dims and axes["p"] != group_size * bits // 8:
         title = f"{group_size} numbers of {bits} bits are not {axes['p']} bytes"
@@ -248,25 +250,31 @@ class QuantizationFormat:
 
     def compute_shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of the codes and the scales of a weight, or of a stack of weights."""
-        *stack, out, wide = shape
-        numbers, scales = self._compute_matrix_shapes((out, wide))
-        return (*stack, *numbers), (*stack, *scales)
+        *stack_sizes, out_features, in_features = shape
+        codes, scales = self._compute_matrix_shapes((out_features, in_features))
+        return (*stack_sizes, *codes), (*stack_sizes, *scales)
 
     def compute_zero_points_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the packed zero points of a weight, or of a stack of weights."""
-        *rows, count = self.compute_shapes(shape)[1]
-        return (*rows, count_packed_bytes(count, self.bits))
+        *leading_sizes, group_count = self.compute_shapes(shape)[1]
+        return (*leading_sizes, count_packed_bytes(group_count, self.bits))
 
     def _compute_matrix_shapes(
         self, shape: tuple[int, int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        out, wide = shape[::-1] if self.is_transposed else shape
-        count = count_groups(wide, self.group_size) if self.group_size else 0
+        """Return the shapes of the codes and the scales of one weight matrix of the given shape."""
+        out_features, in_features = shape[::-1] if self.is_transposed else shape
+        group_count = count_groups(in_features, self.group_size) if self.group_size else 0
         if self.layout == "columns":
-            return (wide, out), ((count, out) if count else (out,))
-        if count:
-            return (out, count, self.group_size * self.bits // 8), (out, count)
-        return (out, wide), (out,)
+            return (in_features, out_features), (
+                (group_count, out_features) if group_count else (out_features,)
+            )
+        if group_count:
+            return (out_features, group_count, self.group_size * self.bits // 8), (
+                out_features,
+                group_count,
+            )
+        return (out_features, in_features), (out_features,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,20 +63,22 @@ class RecurrentOperands(Generic[T]):
     def from_operands(
         cls, args: Sequence[T | None], *, quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Group a per-operand list of `rnn`, `gru`, `lstm` or `quantized_lstm` by role."""
-        first = args[: 5 if quantized else 3]
-        given = [a for a in first if a is not None]
-        assert len(given) == len(first), "inputs and weights are present"
-        rows, input_weights, recurrent_weights, *own = given
-        names = [f.name for f in fields(cls)][4:]
-        rest = dict(zip(names, args[len(first) :], strict=False))
-        scales = (own[0], own[1]) if quantized else None
+        """Group a per-operand list of `rnn`, `gru`, `lstm` or `quantized_lstm` by role. `quantized`
+        selects the operand order of `quantized_lstm`.
+        """
+        required_args = args[: 5 if quantized else 3]
+        required_operands = [a for a in required_args if a is not None]
+        assert len(required_operands) == len(required_args), "inputs and weights are present"
+        sequence, input_weights, recurrent_weights, *weight_scales = required_operands
+        optional_names = [f.name for f in fields(cls)][4:]
+        optional_operands = dict(zip(optional_names, args[len(required_args) :], strict=False))
+        scales = (weight_scales[0], weight_scales[1]) if quantized else None
         return cls(
-            sequence=rows,
+            sequence=sequence,
             input_weights=input_weights,
             recurrent_weights=recurrent_weights,
             scales=scales,
-            **rest,
+            **optional_operands,
         )
 
 
@@ -114,14 +116,18 @@ class Gru(
     reverse: bool = False
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        g, h = axes["g"], axes["h"]
-        if g != h * 3:
-            raise ShapeError(
-                f"expected {h * 3} rows of weights for three gates of size {h}, got {g}",
-                (1, 2),
-                (g, h * 3),
-                "g",
-            )
+        _check_gate_rows(axes, 3, "three", (1, 2))
+
+
+def _check_gate_rows(
+    axes: AxisBindings, count: int, count_text: str, operands: tuple[int, int]
+) -> None:
+    """Raise ShapeError unless the weights have `count` times as many rows as the hidden size."""
+    rows, expected = axes["g"], axes["h"] * count
+    if rows != expected:
+        gates = f"{count_text} gates of size {axes['h']}"
+        title = f"expected {expected} rows of weights for {gates}, got {rows}"
+        raise ShapeError(title, operands, (rows, expected), "g")
 
 
 class Lstm(
@@ -151,30 +157,27 @@ class Lstm(
     final_result, cell_result = 1, 2
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        g = axes["g"]
+        rows = axes["g"]
         if "h" not in axes.dims:
-            if mod_dims(g, 4).number:
+            if mod_dims(rows, 4).number:
                 raise ShapeError(
-                    f"{g} rows of weights cannot be divided into four gates", (1,), (g,), "g"
+                    f"{rows} rows of weights cannot be divided into four gates", (1,), (rows,), "g"
                 )
-            axes["h"] = divide_dims_exactly(g, 4)
-        h = axes["h"]
-        if g != h * 4:
-            raise ShapeError(
-                f"expected {h * 4} rows of weights for four gates of size {h}, got {g}",
-                (1, 7),
-                (g, h * 4),
-                "g",
-            )
-        if "p" in axes.dims and axes["p"] != h * 3:
-            raise ShapeError(f"expected {h * 3} peephole weights, got {axes['p']}", (8,), name="p")
+            axes["h"] = divide_dims_exactly(rows, 4)
+        _check_gate_rows(axes, 4, "four", (1, 7))
+        if "p" in axes.dims and axes["p"] != axes["h"] * 3:
+            title = f"expected {axes['h'] * 3} peephole weights, got {axes['p']}"
+            raise ShapeError(title, (8,), name="p")
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = super().infer_result_types(*args)
-        out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
-        if out != cell and self.projection.select(args) is None:
+        output_size, cell_size = types[self.final_result].shape[1], types[self.cell_result].shape[1]
+        if output_size != cell_size and self.projection.select(args) is None:
             raise ShapeError(
-                f"a state of size {cell} is fed back with size {out}", (1, 2), (cell, out), "r"
+                f"a state of size {cell_size} is fed back with size {output_size}",
+                (1, 2),
+                (cell_size, output_size),
+                "r",
             )
         return types
 
@@ -187,9 +190,8 @@ def reverse_signature(forward: Signature) -> Signature:
 
 @dataclass(frozen=True)
 class LoopOperands(Generic[T]):
-    """The operands of a loop, or per-operand data, by role.
-
-    `keep` is the padding mask; the `captured` values are loop-invariant.
+    """The operands of a loop, or one entry per operand, grouped by role. `keep` is the padding
+    mask; the `captured` values are loop-invariant.
     """
 
     keep: T | None
@@ -243,21 +245,21 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
 
     def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
         """Group the entries of a per-operand list by role (scanned, initial, captured)."""
-        rows_end = self.first_body_operand + self.scanned_count
-        starts_end = rows_end + self.carry_count
+        scanned_end = self.first_body_operand + self.scanned_count
+        carries_end = scanned_end + self.carry_count
         return LoopOperands(
             per_operand[0] if self.has_mask else None,
-            tuple(per_operand[self.first_body_operand : rows_end]),
-            tuple(per_operand[rows_end:starts_end]),
-            tuple(per_operand[starts_end:]),
+            tuple(per_operand[self.first_body_operand : scanned_end]),
+            tuple(per_operand[scanned_end:carries_end]),
+            tuple(per_operand[carries_end:]),
         )
 
     def split_body_inputs(self) -> "LoopOperands[Value]":
         """Group the inputs of the body by role."""
         inputs = tuple(self.body.inputs.values())
-        starts_end = self.scanned_count + self.carry_count
-        rows, starts = inputs[: self.scanned_count], inputs[self.scanned_count : starts_end]
-        return LoopOperands(None, rows, starts, inputs[starts_end:])
+        carries_end = self.scanned_count + self.carry_count
+        scanned, carries = inputs[: self.scanned_count], inputs[self.scanned_count : carries_end]
+        return LoopOperands(None, scanned, carries, inputs[carries_end:])
 
     def map_captures(self, per_operand: Sequence[T]) -> "dict[Value, T]":
         """Map each captured input of the body to its entry in a per-operand list."""
@@ -283,35 +285,43 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
         types = [a for a in args if a is not None]
         assert len(types) == len(args), "a scan has no optional operands"
-        given = self.split_operands(types)
-        length = self._find_trip_count(given.scanned)
-        inner = [v.type for v in self.body.inputs.values()]
-        rows = tuple(remove_axis(r, self.axis) for r in given.scanned)
-        outer = replace(given, scanned=rows).body_operands
-        self._check_body_types(inner, outer)
-        after = [v.type for v in self.body.outputs.values()]
-        carried = inner[self.scanned_count : self.scanned_count + self.carry_count]
-        _check_loop_carried_types(carried, after)
-        self._check_end_condition(carried)
-        stacked = (
+        roles = self.split_operands(types)
+        length = self._find_trip_count(roles.scanned)
+        body_input_types = [v.type for v in self.body.inputs.values()]
+        slice_types = tuple(remove_axis(r, self.axis) for r in roles.scanned)
+        body_operand_types = replace(roles, scanned=slice_types).body_operands
+        self._check_body_types(body_input_types, body_operand_types)
+        body_output_types = [v.type for v in self.body.outputs.values()]
+        carry_types = body_input_types[self.scanned_count : self.scanned_count + self.carry_count]
+        _check_loop_carried_types(carry_types, body_output_types)
+        self._check_end_condition(carry_types)
+        stacked_types = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
-            for t in after[self.carry_count :]
+            for t in body_output_types[self.carry_count :]
         )
-        return (*after[: self.carry_count], *stacked)
+        return (*body_output_types[: self.carry_count], *stacked_types)
 
-    def _check_body_types(self, inner: Sequence[Type], outer: Sequence[Type]) -> None:
-        """Raise ShapeError if the types of an operand and of the body input differ."""
-        for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
-            if inside != outside:
-                title = f"the body expects {inside}, got {outside}"
+    def _check_body_types(self, input_types: Sequence[Type], operand_types: Sequence[Type]) -> None:
+        """Raise ShapeError if the type of a body input differs from that of the operand passed to
+        it.
+        """
+        for n, (input_type, operand_type) in enumerate(
+            zip(input_types, operand_types, strict=True)
+        ):
+            if input_type != operand_type:
+                title = f"the body expects {input_type}, got {operand_type}"
                 raise ShapeError(title, (self.first_body_operand + n,))
 
-    def _check_end_condition(self, carried: Sequence[Type]) -> None:
-        """Raise ShapeError unless the loop-carried value that ends the loop exists and is
-        boolean.
+    def _check_end_condition(self, carry_types: Sequence[Type]) -> None:
+        """Raise ShapeError unless `end_condition_index` is -1 or selects a boolean loop-carried
+        value.
         """
-        rows = len(self.body.outputs) - self.carry_count
-        if not 0 <= self.unfrozen_output_count <= (0 if self.end_condition_index == -1 else rows):
+        scan_output_count = len(self.body.outputs) - self.carry_count
+        if (
+            not 0
+            <= self.unfrozen_output_count
+            <= (0 if self.end_condition_index == -1 else scan_output_count)
+        ):
             raise ShapeError(
                 f"this loop has fewer than {self.unfrozen_output_count} lasting results"
             )
@@ -321,32 +331,31 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
             raise ShapeError(
                 f"the end condition must be a carry of the loop, got {self.end_condition_index}"
             )
-        if carried[self.end_condition_index].dtype != "bool":
+        if carry_types[self.end_condition_index].dtype != "bool":
             raise ShapeError(
-                f"the end condition must be boolean, got {carried[self.end_condition_index]}"
+                f"the end condition must be boolean, got {carry_types[self.end_condition_index]}"
             )
 
     def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
         """Return the trip count: the common size of all scanned operands along the scan axis."""
         length = scanned_types[0].shape[self.axis]
-        for n, row in enumerate(scanned_types):
-            other = row.shape[self.axis]
-            if other != length:
-                title = f"scanned lengths {length} and {other} differ"
-                places = self.first_body_operand, self.first_body_operand + n
-                raise ShapeError(title, places, (length, other))
+        for n, scanned_type in enumerate(scanned_types):
+            other_length = scanned_type.shape[self.axis]
+            if other_length != length:
+                title = f"scanned lengths {length} and {other_length} differ"
+                operands = self.first_body_operand, self.first_body_operand + n
+                raise ShapeError(title, operands, (length, other_length))
         return length
 
 
 def _check_loop_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:
     """Raise ShapeError if an iteration changes the type of a loop-carried value."""
-    for before, now in zip(initial_types, next_types, strict=False):
-        if before != now:
-            raise ShapeError(
-                f"the loop-carried value has type {before} before the iteration, but {now} after it"
-            )
+    for initial_type, next_type in zip(initial_types, next_types, strict=False):
+        if initial_type != next_type:
+            types = f"{initial_type} before the iteration, but {next_type} after it"
+            raise ShapeError(f"the loop-carried value has type {types}")
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """Return the type of one slice along `axis`."""
+    """Return the type of one slice along `axis`: `type` without this axis."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))

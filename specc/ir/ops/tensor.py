@@ -91,8 +91,7 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
     def infer_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
-            title = "expected floats, got integers"
-            raise ShapeError(title, (0,), hint=CAST_HINT)
+            raise ShapeError("expected floats, got integers", (0,), hint=CAST_HINT)
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
@@ -165,8 +164,8 @@ class Transpose(Op, sig="a[*s] -> a[*t]", is_view=True):
     order: tuple[int, ...]
 
     def get_signature(self) -> Signature:
-        before = " ".join(f"s{n}" for n in range(len(self.order)))
-        return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
+        operand_axes = " ".join(f"s{n}" for n in range(len(self.order)))
+        return Signature.parse(f"a[{operand_axes}] -> a[{' '.join(f's{n}' for n in self.order)}]")
 
 
 class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
@@ -176,10 +175,10 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
     sizes: tuple[Dim, ...]
 
     def infer_result_axes(self, axes: AxisBindings) -> None:
-        length, product = axes["t"], multiply_dims(self.sizes)
-        if product != length:
+        length, size_product = axes["t"], multiply_dims(self.sizes)
+        if size_product != length:
             title = f"an axis of {length} cannot be split into {' · '.join(map(str, self.sizes))}"
-            raise ShapeError(title, (0,), (length, product), "t")
+            raise ShapeError(title, (0,), (length, size_product), "t")
         axes["u"] = self.sizes
 
 
@@ -208,10 +207,12 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
         axes["one"] = Dim.from_value(1)
 
 
-def _check_single_position(axes: AxisBindings, verb: str) -> None:
-    """Raise ShapeError unless the axis `one` has size 1."""
+def _check_single_position(axes: AxisBindings, participle: str) -> None:
+    """Raise ShapeError ("only an axis of length 1 can be <participle>") unless axis `one` has size
+    1.
+    """
     if (length := axes["one"]) != 1:
-        title = f"only an axis of length 1 can be {verb}, this one has length {length}"
+        title = f"only an axis of length 1 can be {participle}, this one has length {length}"
         raise ShapeError(title, (0,))
 
 
@@ -241,14 +242,15 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
     axis: int
 
     def infer_result_types(self, *args: Type | None) -> tuple[Type, ...]:
-        joined = [a.shape[self.axis] for a in args if a is not None]
-        alike = (
+        lengths = [a.shape[self.axis] for a in args if a is not None]
+        # set the concatenated axis to size 0, so that only the other axes are compared
+        empty_types = (
             a
             and Type(a.dtype, (*a.shape[: self.axis], Dim.from_value(0), *a.shape[self.axis + 1 :]))
             for a in args
         )
-        axes = self.signature.bind_axes(tuple(alike), self.axis)
-        axes["u"] = sum_dims(joined)
+        axes = self.signature.bind_axes(tuple(empty_types), self.axis)
+        axes["u"] = sum_dims(lengths)
         return self.signature.build_results(axes)
 
 
@@ -277,7 +279,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """Position `index` of axis `axis`."""
+    """Position `index` of axis `axis`, without that axis."""
 
     axis: int
     index: Dim
@@ -300,7 +302,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
-    """The last position of axis `axis`."""
+    """The last position of axis `axis`, without that axis."""
 
     axis: int
 
@@ -315,8 +317,8 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
     axis: int
 
     def get_signature(self) -> Signature:
-        lead = " ".join(f"b{n}" for n in range(self.axis))
-        return Signature.parse(f"a[{lead} t~ *d], i[{lead} u] -> a[{lead} u *d]")
+        batch_axes = " ".join(f"b{n}" for n in range(self.axis))
+        return Signature.parse(f"a[{batch_axes} t~ *d], i[{batch_axes} u] -> a[{batch_axes} u *d]")
 
     def get_first_variadic_rank(self) -> int | None:
         return None
@@ -329,8 +331,8 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
 
 
 class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
-    """Shift right along axis `axis`: position t of the result is position `t - steps` of the
-    operand; the first `steps` positions are `fill_value`.
+    """Shift right along axis `axis` by `steps` positions: position t of the result is position `t -
+    steps` of the operand; the first `steps` positions are `fill_value`.
     """
 
     axis: int
