@@ -254,8 +254,8 @@ class GraphBuilder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a copy of `node` with its operands mapped by `new_values`; `op` replaces the op of
-        the node unless it is None. Return the new results.
+        """Add a copy of `node` with its operands mapped by `new_values`, and with `op` in place of
+        its op if `op` is not None. Return the new results.
         """
         results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
@@ -288,16 +288,14 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Build the copy of `graph` whose nodes were added before: copy its names, length bounds
-        and outputs (or use `outputs`), mapped by `new_values`.
+        """Build the copy of `graph`: copy its names, length bounds and outputs (or use
+        `outputs`).
         """
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
-        facts = graph.length_equations
-        return self.build_graph(
-            graph.name, outputs, min_lengths=graph.min_lengths, length_equations=facts
-        )
+        bounds, equations = graph.min_lengths, graph.length_equations
+        return self.build_graph(graph.name, outputs, min_lengths=bounds, length_equations=equations)
 
     def build_graph(
         self,
