@@ -141,7 +141,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
     state_count = len(loop.token_carries) + len(loop.state_carries)
     with g.open_body() as body:
         g.site = LoweringSite(("step",))
-        iteration, condition = g.new_loop_inputs("i")
+        iteration, condition = g.new_loop_inputs()
         carry_tensors = [g.new_tensor(c.name, c.type) for c in carries]
         body_tensors = {
             c.name: t for c, t in zip(carries[:state_count], carry_tensors, strict=False)
@@ -273,9 +273,9 @@ def _emit_next_mask(
         g.values.tensors[value] = Tensor(token, value.type)
         # In IR types, `batch` is the number of sequences, but the loop body runs with all beams, so
         # these types are not recorded.
-        types, g.bodies.open_bodies[-1].types = g.bodies.open_bodies[-1].types, {}
+        types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
-        g.bodies.open_bodies[-1].types = types
+        g.innermost_body.types = types
         newest = g.values.tensors[default.outputs[name]].name
     # An input contains either all positions or only the positions of this step.
     if name in context.derived.full_length_inputs:

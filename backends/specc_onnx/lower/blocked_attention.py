@@ -267,7 +267,7 @@ def emit_block_loop(
     rounded_up = g.emit_node("Add", length, [local.block_size - 1])
     count = g.emit_node("Div", rounded_up, block)
     with g.open_body() as body:
-        block_index, condition = g.new_loop_inputs("block")
+        block_index, condition = g.new_loop_inputs()
         with _enter_blocks_scope(g):
             queries = _emit_query_span(g, block_index.name, length, local)
             keys = replace(_emit_key_span(g, queries, length, local), global_positions=global_keys)

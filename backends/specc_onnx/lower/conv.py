@@ -32,22 +32,22 @@ MIN_2D_KERNEL_LENGTH = 7
 
 @lower
 def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """Lower to the standard operator with explicit padding, because `auto_pad` ignores dilation."""
+    """Lower to `Conv` with explicit padding, because `auto_pad` ignores dilation."""
     is_depthwise = len(op.kernel) == 1 and op.groups == x.shape[-1]
     height_axes = [2] if is_depthwise and op.kernel[0] >= MIN_2D_KERNEL_LENGTH else []
-    one, zero = [1 for _ in height_axes], [0 for _ in height_axes]
+    ones, zeros = [1 for _ in height_axes], [0 for _ in height_axes]
 
     def emit_windows(name: str) -> str:
-        images = [emit_unsqueeze(g, tensor, *height_axes) for tensor in (name, weight.name)]
+        operands = [emit_unsqueeze(g, tensor, *height_axes) for tensor in (name, weight.name)]
         result = emit_convolution(
             g,
             "Conv",
-            (images[0], images[1], bias),
+            (operands[0], operands[1], bias),
             x.dtype,
-            kernel_shape=[*one, *op.kernel],
-            strides=[*one, *op.stride],
-            dilations=[*one, *op.dilation],
-            pads=[*zero, *op.padding_before, *zero, *op.padding_after],
+            kernel_shape=[*ones, *op.kernel],
+            strides=[*ones, *op.stride],
+            dilations=[*ones, *op.dilation],
+            pads=[*zeros, *op.padding_before, *zeros, *op.padding_after],
             group=op.groups.number,
         )
         return g.emit_node("Squeeze", result, height_axes) if height_axes else result
@@ -58,8 +58,8 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """Emit the standard operator `kind`. A bfloat16 convolution is computed in f32 if the opset has
-    no bfloat16 convolution.
+    """Emit the operator `kind` (`Conv` or `ConvTranspose`) for operands of the element type
+    `dtype`. A bfloat16 convolution is computed in f32 if the opset has no bfloat16 convolution.
     """
     needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     compute_dtype = "f32" if needs_f32 else dtype
@@ -71,14 +71,14 @@ def emit_convolution(
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
-    """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
+    """Lower to `ConvTranspose`; negative padding at the end becomes `output_padding`."""
     first_axis = len(op.kernel)
     axes = range(first_axis, 2 * first_axis)
     may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
     pad_input = x.name
     for axis in may_be_empty:
         pad_input = emit_min_length_padding(g, Tensor(pad_input, x.type), axis)
-    windows = emit_convolution(
+    result_channels_first = emit_convolution(
         g,
         "ConvTranspose",
         (_emit_channels_first(g, op.kernel, pad_input), weight, bias),
@@ -88,7 +88,7 @@ def conv_transpose(
         output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
     )
-    result = _emit_channels_first(g, op.kernel, windows)
+    result = _emit_channels_first(g, op.kernel, result_channels_first)
     for axis in may_be_empty:
         length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_checked_length(g, length, length)
@@ -111,19 +111,19 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     x = emit_cast(g, x, compute_dtype, source_dtype=dtype)
     if any(op.pads):
         x = _emit_window_padding(g, op, x, float("-inf"), compute_dtype)
-    sides = zip(op.kernel, op.stride, op.dilation, strict=True)
-    for axis, (count, step, dilation) in enumerate(sides, 2):
-        last = (count - 1) * dilation
+    window_params = zip(op.kernel, op.stride, op.dilation, strict=True)
+    for axis, (count, step, dilation) in enumerate(window_params, 2):
+        span = (count - 1) * dilation
         slices = [
             g.emit_node(
                 "Slice",
                 x,
-                [begin],
-                [begin - last if begin < last else BEYOND_ANY_AXIS],
+                [start],
+                [start - span if start < span else BEYOND_ANY_AXIS],
                 [axis],
                 [step],
             )
-            for begin in range(0, last + 1, dilation)
+            for start in range(0, span + 1, dilation)
         ]
         x = g.emit_node("Max", *slices) if count > 1 else slices[0]
     return emit_cast(g, x, dtype, source_dtype=compute_dtype)
@@ -185,11 +185,13 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
 
 @lower
 def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> str:
-    """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
+    """Lower to `MaxPool` over the mask as floats. For a positive lag, a result is true if all mask
+    values of its window are true, so the inverted mask is pooled and the result is inverted.
+    """
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
-    flagged = keep.name if is_any else g.emit_node("Not", keep)
-    flags = make_typed_tensor(emit_cast(g, flagged, "f32"), "f32", keep.shape)
+    flag_mask = keep.name if is_any else g.emit_node("Not", keep)
+    flags = make_typed_tensor(emit_cast(g, flag_mask, "f32"), "f32", keep.shape)
     # `Conv` accepts an empty axis, but `MaxPool` does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
@@ -219,7 +221,9 @@ class _EmptyWindowGuard:
         return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
 
     def pad_input(self, x: Tensor) -> str:
-        """Pad an axis that is empty at run time with zeros to the size of one window."""
+        """Emit `x` with each window axis that is empty at run time padded with zeros to the size of
+        one window.
+        """
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             needed = max(self.op.get_lag(n) + 1, 1)
@@ -240,7 +244,9 @@ class _EmptyWindowGuard:
         return self.g.emit_node("Reshape", x, shape, allowzero=1)
 
     def remove_placeholder(self, result: str, x: Tensor) -> str:
-        """Return the result without the windows over the added zeros."""
+        """Emit `result` without the windows over zeros that `pad_input` added to an empty axis of
+        `x`.
+        """
         for n in self._list_empty_axes(x):
             axis = self.first_axis + n
             length = self.op.compute_length(x.shape[axis], n)
@@ -249,7 +255,9 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit the size `length_name`. The model fails at run time if the axis is too short."""
+        """Emit the size `length_name`, i64[1]. The model fails at run time if window axis `n` of
+        `x` is too short for one window.
+        """
         surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
@@ -265,7 +273,7 @@ class _EmptyWindowGuard:
 
 
 def _make_window_attributes(op: ops.Conv | ops.ConvTranspose | ops.MaxPool) -> dict[str, Any]:
-    """Return the attributes of an ONNX window operator: kernel, strides, dilations and pads."""
+    """Return the kernel, stride and dilation attributes of a convolution or pooling operator."""
     return {
         "kernel_shape": list(op.kernel),
         "strides": list(op.stride),

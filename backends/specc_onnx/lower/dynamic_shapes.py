@@ -49,7 +49,7 @@ class LengthResolver:
             return g.emit_node("Squeeze", vector, [0])
 
     def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
-        """Emit several dimensions as a vector, int64 [n]."""
+        """Emit several dimensions as a vector, i64[n]."""
         # Adjacent constants become one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
         for is_static, group in groupby(map(Dim.from_value, dims), lambda d: d.number is not None):
@@ -63,7 +63,7 @@ class LengthResolver:
             return g.emit_node("Concat", *parts, axis=0)
 
     def emit_length(self, g: "Emitter", length: Dim) -> str:
-        """Emit a dimension as int64 [1]."""
+        """Emit a dimension as i64[1]."""
         if length.number is not None:
             return g.emit_constant([length.number], "i64")
         with g.hoist_nodes("lengths"):
@@ -76,19 +76,20 @@ class LengthResolver:
             if not terms or terms[0][1] < 0:
                 terms.insert(0, ((), 0))
             total = self._emit_term(g, *terms[0])
-            for monomial, c in terms[1:]:
-                term = self._emit_term(g, monomial, abs(c))
-                total = g.emit_node("Add" if c > 0 else "Sub", total, term)
+            for monomial, coefficient in terms[1:]:
+                term = self._emit_term(g, monomial, abs(coefficient))
+                total = g.emit_node("Add" if coefficient > 0 else "Sub", total, term)
             return total
 
     def get_lower_bound(self, length: Dim) -> int:
-        """Return a lower bound of a dimension."""
+        """Return a lower bound of a dimension, which is 0 if it may be negative."""
         # `past - window` may be negative.
-        if any(c < 0 for _, c in length.terms):
+        if any(coefficient < 0 for _, coefficient in length.terms):
             return 0
         return sum(
-            c * prod(_find_atom_lower_bound(self, atom) ** power for atom, power in monomial)
-            for monomial, c in length.terms
+            coefficient
+            * prod(_find_atom_lower_bound(self, atom) ** power for atom, power in monomial)
+            for monomial, coefficient in length.terms
         )
 
     def emit_length_check(self, g: "Emitter", length_name: str, *lengths: Dim) -> str:
@@ -114,7 +115,8 @@ class LengthResolver:
         """Return True if a dimension is known to be at least 1."""
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
-    def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
+    def _emit_term(self, g: "Emitter", monomial: Monomial, coefficient: int) -> str:
+        """Emit `coefficient` times a product of symbolic dimensions, i64[1]."""
         factors = [
             self._emit_symbol(g, atom)
             if isinstance(atom, str)
@@ -122,16 +124,16 @@ class LengthResolver:
             for atom, power in monomial
             for _ in range(power)
         ]
-        if c != 1 or not factors:
-            factors.append(g.emit_constant([c], "i64"))
-        total = factors[0]
+        if coefficient != 1 or not factors:
+            factors.append(g.emit_constant([coefficient], "i64"))
+        product = factors[0]
         for factor in factors[1:]:
-            total = g.emit_node("Mul", total, factor)
-        return total
+            product = g.emit_node("Mul", product, factor)
+        return product
 
     def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
-        """Emit a function of dimensions. A divisor of 0 is replaced by 1, because division by 0
-        crashes; the quotient is not used in this case.
+        """Emit a minimum, maximum, quotient or remainder of dimensions, i64[1]. A divisor of 0 is
+        replaced by 1, because a division by 0 crashes; no result depends on this quotient.
         """
         left, right = (self.emit_length(g, d) for d in function.args)
         # `Min` and `Max` are exact up to 2**53, which is larger than any dimension.

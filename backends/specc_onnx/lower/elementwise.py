@@ -6,7 +6,7 @@ CPU architecture. docs/language.md defines the expected results.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from specc.ir import ops
 from specc.ir.graph import Value
@@ -23,9 +23,11 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
+"""Integer types in which a graph may compute."""
 EXACT_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
+"""The ONNX operators of functions that ONNX Runtime computes exactly for integers."""
 FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
-"""Functions that lower to a single ONNX operator."""
+"""The ONNX operators of functions of floats that lower to a single operator."""
 
 
 @lower
@@ -50,16 +52,16 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `%` of integers, with the sign of the divisor. The result is 0 if the divisor is 0."""
-    # A multiplication by 0 instead of a constant 0 keeps the shape of the result.
+    """Emit the remainder `x % y` of integers, which has the sign of `y`, or is 0 if `y` is 0."""
+    # A multiplication by 0 has the shape of the result, unlike a constant 0.
     if find_tensor_constant(y) in (0, -1):
         return g.emit_node("Mul", x, g.emit_constant(0, x.dtype))
     return g.emit_node("Mod", x, _emit_safe_divisor(g, y)[0])
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer floor division. The result is 0 if the divisor is 0. `Div` truncates, so 1 is
-    subtracted if the remainder of `Div` differs from that of `Mod`.
+    """Emit the floor division `x // y` of integers, which is 0 if `y` is 0. `Div` truncates, so 1
+    is subtracted where its remainder differs from that of `Mod`.
     """
     dtype, divisor_value = x.dtype, find_tensor_constant(y)
     # Division by 0 returns 0, and division by -1 returns the negation; both are emitted as
@@ -69,18 +71,18 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     divisor, is_special = _emit_safe_divisor(g, y)
     quotient = g.emit_node("Div", x, divisor)
     is_nonnegative = _is_nonnegative_tensor(g, x)
-    # For nonnegative operands the operator rounds as specified.
+    # For nonnegative operands, truncation is equal to floor.
     if not (is_nonnegative and (divisor_value or 0) > 0) and not (
         is_nonnegative and _is_nonnegative_tensor(g, y)
     ):
         remainder = g.emit_node("Sub", x, g.emit_node("Mul", quotient, divisor))
         if divisor_value is not None:
-            too_large = _emit_sign_difference(g, remainder, divisor_value, dtype)
+            is_too_large = _emit_sign_difference(g, remainder, divisor_value, dtype)
         else:
-            too_large = g.emit_node(
+            is_too_large = g.emit_node(
                 "Not", g.emit_node("Equal", remainder, g.emit_node("Mod", x, divisor))
             )
-        quotient = g.emit_node("Sub", quotient, emit_cast(g, too_large, dtype))
+        quotient = g.emit_node("Sub", quotient, emit_cast(g, is_too_large, dtype))
     return (
         g.emit_node("Where", is_special, g.emit_node("Mul", x, y), quotient)
         if is_special
@@ -95,8 +97,8 @@ def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtyp
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """Emit the divisor with 0 and -1 replaced by 1, and the mask of replaced elements, or "" if no
-    element is replaced.
+    """Emit the divisor `y` with 0 and -1 replaced by 1. Return its name and the name of the mask of
+    replaced elements, which is "" if no element is replaced.
     """
     # Callers handle the constant divisors 0 and -1.
     if find_tensor_constant(y) is not None:
@@ -111,7 +113,9 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit an integer power by repeated squaring, because `Pow` computes in floats."""
+    """Emit `x ** y` of integers, for a constant `y`, by repeated squaring: ONNX Runtime computes
+    `Pow` of integers in floats.
+    """
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
@@ -137,22 +141,22 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """Emit `//` or `%` of floats. The remainder has the sign of the divisor, and `a // 0` is
-    `a / 0`.
+    """Emit `x // y` (if `fn` is "floordiv") or `x % y` ("mod") of floats. The remainder has the
+    sign of `y`, and `x // 0` is `x / 0`.
     """
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
     # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.
     remainder = g.emit_node("Mod", x, y, fmod=1)
-    signs_differ = g.emit_node(
+    has_opposite_signs = g.emit_node(
         "Less", g.emit_node("Mul", g.emit_node("Sign", remainder), g.emit_node("Sign", y)), zero
     )
     if fn == "mod":
-        return g.emit_node("Where", signs_differ, g.emit_node("Add", remainder, y), remainder)
+        return g.emit_node("Where", has_opposite_signs, g.emit_node("Add", remainder, y), remainder)
     # Dividend minus remainder is a multiple of the divisor, so the quotient of `Div` has only a
     # rounding error, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = g.emit_node("Round", g.emit_node("Div", g.emit_node("Sub", x, remainder), y))
-    quotient = g.emit_node("Sub", quotient, emit_cast(g, signs_differ, dtype))
+    quotient = g.emit_node("Sub", quotient, emit_cast(g, has_opposite_signs, dtype))
     # A nonzero constant divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
@@ -165,8 +169,10 @@ def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> 
         g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
     )
     # Casts of out-of-range values differ between CPU architectures.
-    without_nan = g.emit_node("Where", g.emit_node("IsNaN", x), g.emit_constant(0, source_dtype), x)
-    return emit_cast(g, g.emit_node("Clip", without_nan, lowest, highest), dtype)
+    x_without_nan = g.emit_node(
+        "Where", g.emit_node("IsNaN", x), g.emit_constant(0, source_dtype), x
+    )
+    return emit_cast(g, g.emit_node("Clip", x_without_nan, lowest, highest), dtype)
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
@@ -180,8 +186,8 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
 
 
 def is_small_integer(value: Value) -> bool:
-    """Return True if integers are provably far below 2**53, even if they are summed along an
-    axis.
+    """Return True if the elements of an integer tensor are position ids, indices or booleans cast
+    to integers, whose sums along an axis are far below 2**53.
     """
     while value.node is not None:
         if is_position_id_source(value):
@@ -197,7 +203,7 @@ def is_small_integer(value: Value) -> bool:
 
 
 def find_tensor_constant(x: Tensor) -> int | float | None:
-    """Return the value that all elements of a tensor share, or None if the elements may differ."""
+    """Return the value of a scalar constant, or None if `x` is not a constant."""
     node = x.value.node if x.value else None
     return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None
 
@@ -234,6 +240,7 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
 
 
 ConstantEmitter = Callable[[float], str]
+"""Emits a scalar constant in the compute type; returns its name."""
 
 
 def emit_gelu(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
@@ -264,8 +271,10 @@ def emit_gelu_tanh(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     cube = g.emit_node(
         "Mul", g.emit_node("Mul", g.emit_node("Mul", x, x), x), emit_constant(0.044715)
     )
-    inside = g.emit_node("Mul", g.emit_node("Add", x, cube), emit_constant(math.sqrt(2 / math.pi)))
-    return _emit_gate(g, x, g.emit_node("Tanh", inside), emit_constant)
+    argument = g.emit_node(
+        "Mul", g.emit_node("Add", x, cube), emit_constant(math.sqrt(2 / math.pi))
+    )
+    return _emit_gate(g, x, g.emit_node("Tanh", argument), emit_constant)
 
 
 def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
@@ -275,11 +284,13 @@ def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     one = emit_constant(1.0)
     exponential = g.emit_node("Exp", x)
     difference = g.emit_node("Sub", exponential, one)
-    near = g.emit_node("Mul", difference, g.emit_node("Div", x, g.emit_node("Log", exponential)))
+    value_near_zero = g.emit_node(
+        "Mul", difference, g.emit_node("Div", x, g.emit_node("Log", exponential))
+    )
     return _emit_near_zero(
         g,
         x,
-        g.emit_node("Where", g.emit_node("Equal", exponential, one), x, near),
+        g.emit_node("Where", g.emit_node("Equal", exponential, one), x, value_near_zero),
         difference,
         emit_constant,
     )
@@ -305,10 +316,14 @@ def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
     """
     one = emit_constant(1.0)
     u = g.emit_node("Add", x, one)
-    far = g.emit_node("Log", u)
-    near = g.emit_node("Mul", far, g.emit_node("Div", x, g.emit_node("Sub", u, one)))
+    log_u = g.emit_node("Log", u)
+    value_near_zero = g.emit_node("Mul", log_u, g.emit_node("Div", x, g.emit_node("Sub", u, one)))
     return _emit_near_zero(
-        g, x, g.emit_node("Where", g.emit_node("Equal", u, one), x, near), far, emit_constant
+        g,
+        x,
+        g.emit_node("Where", g.emit_node("Equal", u, one), x, value_near_zero),
+        log_u,
+        emit_constant,
     )
 
 
@@ -335,7 +350,7 @@ def emit_silu(g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float =
     return g.emit_node("Mul", x, g.emit_node("Sigmoid", scaled))
 
 
-FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
+FUNCTION_FORMULAS: Mapping[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
     "quick_gelu": lambda g, x, emit_constant: emit_silu(g, x, emit_constant, slope=1.702),
@@ -346,3 +361,6 @@ FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }
+"""The functions that emit pointwise functions without an ONNX operator, from their operand and a
+function that emits constants of the compute type.
+"""

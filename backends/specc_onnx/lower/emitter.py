@@ -7,7 +7,7 @@ to the innermost open `GraphBody`; nodes that compute dynamic dimensions are hoi
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,7 +46,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """The size of each axis."""
+        """Return the size of each axis."""
         return self.type.shape
 
     @property
@@ -112,13 +112,13 @@ class ValueTable:
     kv_buffers: set[Value] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BodyStack:
     """The open graph bodies, the innermost last. Dimensions are computed in the body at
     `root_index` (0, or a loop around a whole graph). Nodes before `isolated_index` are not reused.
     """
 
-    open_bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
+    open_bodies: tuple[GraphBody, ...] = field(default_factory=lambda: (GraphBody(),))
     root_index: int = 0
     isolated_index: int = 0
 
@@ -152,8 +152,8 @@ class GraphFacts:
     def add_branch_length_threshold(self, length: Dim, limit: int) -> None:
         """Record that the model takes a different branch if a dimension exceeds `limit`."""
         if length.name is not None:
-            known = self.branch_length_thresholds.get(length.name, 0)
-            self.branch_length_thresholds[length.name] = max(limit, known)
+            previous_limit = self.branch_length_thresholds.get(length.name, 0)
+            self.branch_length_thresholds[length.name] = max(limit, previous_limit)
 
 
 Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None
@@ -177,6 +177,11 @@ class Emitter:
     facts: GraphFacts = field(default_factory=GraphFacts)
     site: LoweringSite = field(default_factory=LoweringSite)
     attention_notes: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def innermost_body(self) -> GraphBody:
+        """Return the innermost open subgraph, to which nodes are added."""
+        return self.bodies.open_bodies[-1]
 
     def has_operator(self, kind: str) -> bool:
         """Return True if the target and the opset have the fused operator `kind`."""
@@ -203,19 +208,19 @@ class Emitter:
         options = tuple((k, make_hashable(v)) for k, v in present_attributes.items())
         key = (kind, result_count, domain, tuple(input_names), options)
         for body in self.bodies.open_bodies[self.bodies.isolated_index :]:
-            if (known_results := body.results_by_key.get(key)) is not None:
-                return known_results
+            if (results := body.results_by_key.get(key)) is not None:
+                return results
         name = self.reserve_name(self.make_scoped_name(kind))
         names = (name, *(self.reserve_name(f"{name}:{n}") for n in range(1, result_count)))
-        self.bodies.open_bodies[-1].nodes.append(
+        self.innermost_body.nodes.append(
             make_node(kind, name, input_names, names, domain, present_attributes)
         )
-        self.bodies.open_bodies[-1].results_by_key[key] = names
+        self.innermost_body.results_by_key[key] = names
         return names
 
     def make_scoped_name(self, suffix: str) -> str:
         """Return a name under the current scope, e.g. `encoder/layers/3/Gemm`."""
-        return "/".join([self.scope_prefix, suffix])
+        return f"{self.scope_prefix}/{suffix}"
 
     @property
     def scope_prefix(self) -> str:
@@ -226,9 +231,7 @@ class Emitter:
     def emit_identity(self, name: str, preferred_name: str) -> str:
         """Emit an `Identity` in the innermost body; return the name of its result."""
         result = self.reserve_name(preferred_name)
-        self.bodies.open_bodies[-1].nodes.append(
-            make_node("Identity", result, [name], [result], "", {})
-        )
+        self.innermost_body.nodes.append(make_node("Identity", result, [name], [result], "", {}))
         return result
 
     def reserve_name(self, preferred_name: str) -> str:
@@ -241,48 +244,46 @@ class Emitter:
         """Return a tensor with a unique name under the current scope."""
         return Tensor(self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
-    def new_loop_inputs(self, suffix: str) -> tuple[Tensor, Tensor]:
+    def new_loop_inputs(self) -> tuple[Tensor, Tensor]:
         """Return the first two inputs of a `Loop` body: iteration i64[] and condition bool[]."""
-        return self.new_tensor(suffix, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
+        i64, boolean = Type("i64", ()), Type("bool", ())
+        return self.new_tensor("iteration", i64), self.new_tensor("condition", boolean)
 
     @contextmanager
     def open_body(self, *, is_isolated: bool = False) -> Iterator[GraphBody]:
         """Open a subgraph for emitted nodes. If `is_isolated`, it reuses no nodes outside it."""
-        site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
-        self.bodies.open_bodies.append(body)
-        if is_isolated:
-            self.bodies.isolated_index = len(self.bodies.open_bodies) - 1
+        site, bodies, body = self.site, self.bodies, GraphBody()
+        isolated_index = len(bodies.open_bodies) if is_isolated else bodies.isolated_index
+        open_bodies = (*bodies.open_bodies, body)
+        self.bodies = replace(bodies, open_bodies=open_bodies, isolated_index=isolated_index)
         try:
             yield body
         finally:
-            self.bodies.open_bodies.pop()
-            self.site, self.bodies.isolated_index = site, outer_isolated
+            self.site, self.bodies = site, bodies
 
     @contextmanager
     def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a separate graph, with its own `lengths`, into the innermost subgraph."""
-        outer_lengths, outer_root = self.lengths, self.bodies.root_index
-        self.lengths, self.bodies.root_index = lengths, len(self.bodies.open_bodies) - 1
+        outer_lengths, bodies = self.lengths, self.bodies
+        self.lengths, self.bodies = lengths, replace(bodies, root_index=len(bodies.open_bodies) - 1)
         try:
             yield
         finally:
-            self.lengths, self.bodies.root_index = outer_lengths, outer_root
+            self.lengths, self.bodies = outer_lengths, bodies
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
         """Emit nodes into an enclosing subgraph: the one in which dynamic dimension sizes are
         computed, or the main graph if `level` is 0.
         """
-        bodies, site, isolated = self.bodies.open_bodies, self.site, self.bodies.isolated_index
-        self.bodies.open_bodies, self.site, self.bodies.isolated_index = (
-            bodies[: (self.bodies.root_index if level is None else level) + 1],
-            LoweringSite((scope,)),
-            0,
-        )
+        bodies, site = self.bodies, self.site
+        body_count = (bodies.root_index if level is None else level) + 1
+        self.bodies = replace(bodies, open_bodies=bodies.open_bodies[:body_count], isolated_index=0)
+        self.site = LoweringSite((scope,))
         try:
             yield
         finally:
-            self.bodies.open_bodies, self.site, self.bodies.isolated_index = bodies, site, isolated
+            self.bodies, self.site = bodies, site
 
     def emit_constant(self, value: object, dtype: str) -> str:
         """Emit a constant tensor, or reuse an equal constant; return its name."""
@@ -290,10 +291,10 @@ class Emitter:
         proto = make_tensor_proto(array, dtype)
         for n in count(1):
             name = proto.name if n == 1 else f"{proto.name}_{n}"
-            known = self.values.constants.get(name)
-            if known and known.raw_data == proto.raw_data and known.dims == proto.dims:
+            constant = self.values.constants.get(name)
+            if constant and constant.raw_data == proto.raw_data and constant.dims == proto.dims:
                 return name
-            # a different constant of this shape, or another value, may already have this name
+            # a different constant of this shape, or a value of the graph, may have this name
             if name not in self.names.used:
                 break
         proto.name = name
@@ -315,9 +316,7 @@ class Emitter:
 
 
 def _emit_operand(g: Emitter, operand: Operand) -> str:
-    """Return the name of an operand, or "" if it is absent; emit the operand if it is a
-    constant.
-    """
+    """Return the name of an operand, "" if it is absent; emit a constant for a Python value."""
     match operand:
         case str():
             return operand
@@ -340,13 +339,12 @@ def make_body_graph(
     inputs: Sequence[Tensor] = (),
 ) -> GraphProto:
     """Return the graph of a finished body, without unused nodes."""
-    outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
     body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
         name=name,
         node=body.nodes,
         input=[make_value_info(t.name, t.type) for t in inputs],
-        output=outputs,
+        output=[make_value_info(r, t) for r, t in zip(results, types, strict=True)],
         value_info=list_value_infos(body, results),
     )
 
@@ -355,10 +353,10 @@ def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
     """Return names of results that are distinct and defined in the innermost body, as ONNX
     requires; unchanged loop-carried values and outer values are copied.
     """
-    defined = {name for node in g.bodies.open_bodies[-1].nodes for name in node.output}
+    body_names = {name for node in g.innermost_body.nodes for name in node.output}
     names: list[str] = []
     for name in results:
-        is_usable = name in defined and name not in names
+        is_usable = name in body_names and name not in names
         names.append(name if is_usable else g.emit_identity(name, g.make_scoped_name("result")))
     return names
 
@@ -371,7 +369,9 @@ def make_branch(
     *,
     is_isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` that returns the results of `emit_results`."""
+    """Return a branch of an `If` whose outputs, of the given `types`, are the names that
+    `emit_results` returns. An isolated branch does not reuse nodes outside it.
+    """
     with g.open_body(is_isolated=is_isolated) as body:
         results = emit_body_results(g, emit_results())
     return make_body_graph(name, body, results, types)
@@ -387,14 +387,14 @@ def emit_if(
     """Emit an `If`. `branches` maps the names of the true and the false branch to functions that
     emit their results; branches in `isolated_branches` do not reuse outer values.
     """
-    then, otherwise = (
+    graphs = [
         make_branch(g, name, types, emit_results, is_isolated=name in isolated_branches)
         for name, emit_results in branches.items()
-    )
-    return g.emit_nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)
+    ]
+    return g.emit_nodes("If", len(types), condition, then_branch=graphs[0], else_branch=graphs[1])
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
-    """Return the types of the values of a body except its results."""
+    """Return a ValueInfoProto for each value of a body with a known type, except its results."""
     names = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
     return [make_value_info(name, body.types[name]) for name in names if name not in results]

@@ -59,9 +59,9 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
-    first = emit_slice(g, x, op.axis, length - shift, length)
-    second = emit_slice(g, x, op.axis, 0, length - shift)
-    return g.emit_node("Concat", first, second, axis=op.axis)
+    tail = emit_slice(g, x, op.axis, length - shift, length)
+    rest = emit_slice(g, x, op.axis, 0, length - shift)
+    return g.emit_node("Concat", tail, rest, axis=op.axis)
 
 
 @lower
@@ -78,11 +78,13 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
     if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
-        before, after = (
-            emit_full(g, op.value, x.dtype, (*x.shape[: op.axis], side, *x.shape[op.axis + 1 :]))
-            for side in (op.padding_before, op.padding_after)
+        start_padding, end_padding = (
+            emit_full(
+                g, op.value, x.dtype, (*x.shape[: op.axis], pad_width, *x.shape[op.axis + 1 :])
+            )
+            for pad_width in (op.padding_before, op.padding_after)
         )
-        return g.emit_node("Concat", before, x, after, axis=op.axis)
+        return g.emit_node("Concat", start_padding, x, end_padding, axis=op.axis)
     value = g.emit_constant(op.value, x.dtype) if op.mode == "constant" else None
     all_widths = g.emit_node("Concat", *widths, axis=0)
     return g.emit_node("Pad", x, all_widths, value, mode=op.mode)
@@ -101,9 +103,9 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
     name = x.name
-    for n in _order_resized_axes(op, x):
-        axis, size = op.axis + n, op.sizes[n]
-        sampler = _AxisSampler(g, op, x.shape[axis], size, n)
+    for index in _order_resized_axes(op, x):
+        axis, size = op.axis + index, op.sizes[index]
+        sampler = _AxisSampler(g, op, x.shape[axis], size, index)
         if op.antialias:
             name = sampler.emit_antialiased(name, axis, x.rank)
         elif op.interpolates:
@@ -120,8 +122,8 @@ def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
 
     def get_axis_order(n: int) -> tuple[bool, int]:
         length, size = x.shape[op.axis + n].number, op.sizes[n].number
-        grows = length is None or size is None or size > length
-        return grows, -n if grows else n
+        is_upsampled = length is None or size is None or size > length
+        return is_upsampled, -n if is_upsampled else n
 
     return sorted(range(len(op.sizes)), key=get_axis_order)
 
@@ -140,7 +142,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
 
 
 def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None) -> float:
-    """Return the scale factor of an axis, or 0 if it is not static."""
+    """Return the scale factor of a resized axis, or 0 if it is unknown at compile time."""
     if factor is not None and factor == int(factor):
         return factor
     if length.number is None or target_length.number is None:
@@ -150,17 +152,19 @@ def _compute_scale_factor(length: Dim, target_length: Dim, factor: float | None)
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """Emit `Resize` over `[n, 1, …]`; a single axis is resized like an image of height 1."""
+    """Emit `Resize` with all other axes merged into the batch axis: `[n, 1, height, width]` for two
+    resized axes, `[n, 1, 1, width]` for one.
+    """
     count, rank = len(op.sizes), x.rank
-    changed = range(op.axis, op.axis + count)
-    order = [*(n for n in range(rank) if n not in changed), *changed]
+    resized_axes = range(op.axis, op.axis + count)
+    order = [*(n for n in range(rank) if n not in resized_axes), *resized_axes]
     is_transposed = order != [*range(rank)]
     shape = [x.shape[n] for n in order]
-    unchanged = shape[: rank - count]
+    leading_shape = shape[: rank - count]
     unit_axes = [Dim.from_value(1)] * (2 if count == 1 else 1)
     name = g.emit_node("Transpose", x, perm=order) if is_transposed else x.name
-    result_shape = (multiply_dims(unchanged), *unit_axes, *op.sizes)
-    source_shape = (multiply_dims(unchanged), *unit_axes, *shape[rank - count :])
+    result_shape = (multiply_dims(leading_shape), *unit_axes, *op.sizes)
+    source_shape = (multiply_dims(leading_shape), *unit_axes, *shape[rank - count :])
     resized = g.emit_node(
         "Resize",
         emit_reshape(g, name, source_shape, source_shape=shape),
@@ -170,7 +174,7 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
         mode="linear",
         coordinate_transformation_mode="half_pixel",
     )
-    resized = emit_reshape(g, resized, (*unchanged, *op.sizes), source_shape=result_shape)
+    resized = emit_reshape(g, resized, (*leading_shape, *op.sizes), source_shape=result_shape)
     if not is_transposed:
         return resized
     return g.emit_node("Transpose", resized, perm=[order.index(n) for n in range(rank)])
@@ -214,9 +218,9 @@ def compute_antialias_weights(
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
     centers = (np.arange(target_length) + 0.5) * step
-    first = np.floor(centers - radius + 0.5)
+    first_positions = np.floor(centers - radius + 0.5)
     # [positions, points]
-    positions = first + np.arange(np.ceil(2 * radius) + 1)[:, None]
+    positions = first_positions + np.arange(np.ceil(2 * radius) + 1)[:, None]
     distance = np.abs(positions + 0.5 - centers) / filter_scale
     weights = ANTIALIAS_KERNELS[mode](distance) * ((positions >= 0) & (positions < length))
     weights = weights / weights.sum(axis=0)
@@ -233,10 +237,12 @@ def _evaluate_cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "bilinear": lambda far: np.maximum(1 - far, 0),
+    "bilinear": lambda distance: np.maximum(1 - distance, 0),
     "bicubic": _evaluate_cubic,
 }
-"""Filter that maps the distance of a source position, in units of the scale, to its weight."""
+"""The filter of each mode, which maps the distances of source positions from the center of an
+output position, divided by the filter scale, to filter weights.
+"""
 
 
 @dataclass(frozen=True)
@@ -261,49 +267,53 @@ class _AxisSampler:
         return self._clamp_positions(emit_cast(g, nearest, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
-        """Emit weighted sums over source positions. Axis sizes are static, and filter weights are
-        constant.
+        """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
+        weights are constants. Both axis sizes are static.
         """
         g, length, size = self.g, self.length.number, self.target_length.number
-        assert length is not None, "`resize` requires static lengths for this mode"
-        assert size is not None, "of both"
-        parts = []
+        assert length is not None, "antialiased `resize` requires a static axis size"
+        assert size is not None, "antialiased `resize` requires a static target size"
+        terms = []
         for indices, weights in compute_antialias_weights(self.op.mode, length, size):
             values = g.emit_node("Gather", x, indices.tolist(), axis=axis)
             weight = g.emit_constant(weights.reshape(-1, *[1] * (rank - axis - 1)), "f32")
-            parts.append(g.emit_node("Mul", values, weight))
-        return self._emit_weighted_sum(parts)
+            terms.append(g.emit_node("Mul", values, weight))
+        return self._emit_weighted_sum(terms)
 
-    def _emit_weighted_sum(self, parts: list[str]) -> str:
-        total = parts[0]
-        for part in parts[1:]:
-            total = self.g.emit_node("Add", total, part)
+    def _emit_weighted_sum(self, terms: list[str]) -> str:
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.g.emit_node("Add", total, term)
         return total
 
     def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
-        """Emit linear or cubic interpolation between neighboring positions."""
+        """Emit `x`, a tensor with `rank` axes, with `axis` resized by linear or cubic interpolation
+        between the neighboring positions.
+        """
         g, coordinates = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
             coordinates = g.emit_node("Max", coordinates, g.emit_constant(0.0, "f64"))
-        low = g.emit_node("Floor", coordinates)
-        fraction = emit_cast(g, g.emit_node("Sub", coordinates, low), "f32")
+        lower = g.emit_node("Floor", coordinates)
+        fraction = emit_cast(g, g.emit_node("Sub", coordinates, lower), "f32")
         fraction = emit_unsqueeze(g, fraction, *range(1, rank - axis))
-        first = emit_cast(g, low, "i64")
+        lower_index = emit_cast(g, lower, "i64")
         if self.op.mode == "bilinear":
-            left, right = (self._emit_neighbor(x, axis, first, step) for step in (0, 1))
+            left, right = (self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1))
             left_weight = g.emit_node("Sub", 1.0, fraction)
             # both neighbors are multiplied by a weight, because a difference of two infinities is
             # NaN
             return g.emit_node(
                 "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
             )
-        parts = [
+        terms = [
             g.emit_node(
-                "Mul", self._emit_neighbor(x, axis, first, step), self._emit_weight(fraction, step)
+                "Mul",
+                self._emit_neighbor(x, axis, lower_index, step),
+                self._emit_weight(fraction, step),
             )
             for step in (-1, 0, 1, 2)
         ]
-        return self._emit_weighted_sum(parts)
+        return self._emit_weighted_sum(terms)
 
     def _emit_positions(self) -> str:
         """Emit the source coordinates in float64."""
@@ -320,7 +330,7 @@ class _AxisSampler:
         return g.emit_node("Sub", shifted, half)
 
     def _emit_step(self, dtype: str) -> str:
-        """Emit the distance between two adjacent source coordinates as a float."""
+        """Emit the distance between the source coordinates of two adjacent output positions."""
         g = self.g
         if self.op.factors:
             return g.emit_constant(1 / self.op.factors[self.index], dtype)
@@ -329,12 +339,10 @@ class _AxisSampler:
             *(emit_cast(g, g.emit_length(d), dtype) for d in (self.length, self.target_length)),
         )
 
-    def _emit_neighbor(self, x: str, axis: int, first: str, step: int) -> str:
-        """Emit the values `step` positions after the first neighbor, clamped to the end of the
-        axis.
-        """
+    def _emit_neighbor(self, x: str, axis: int, lower_index: str, step: int) -> str:
+        """Emit the values of `x` at index `lower_index + step`, clamped to the range of `axis`."""
         g = self.g
-        positions = g.emit_node("Add", first, step) if step else first
+        positions = g.emit_node("Add", lower_index, step) if step else lower_index
         if self.op.mode == "bicubic":
             positions = g.emit_node("Max", positions, 0)
         return g.emit_node("Gather", x, self._clamp_positions(positions), axis=axis)

@@ -254,7 +254,7 @@ def _build_loop_body(
     body_inputs = list(op.body.inputs.items())
     initial_carries = body_inputs[op.scanned_count : op.scanned_count + op.carry_count]
     with g.open_body() as body:
-        iteration, condition = g.new_loop_inputs("iteration")
+        iteration, condition = g.new_loop_inputs()
         inputs = [
             iteration,
             condition,

@@ -50,8 +50,8 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor |
 def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
     """Return the stored weight of a linear layer, and True if it is stored as `[out, in]`."""
     match w.value:
-        case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as stored,))):
-            return g.values.tensors[stored], False
+        case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as weight,))):
+            return g.values.tensors[weight], False
     return w, True
 
 
@@ -66,7 +66,7 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) 
     if not is_transposed:
         return g.emit_node("MatMul", x, w)
     name = g.emit_node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
-    g.bodies.open_bodies[-1].types[name] = g.site.types[0]
+    g.innermost_body.types[name] = g.site.types[0]
     return name
 
 
@@ -81,7 +81,7 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
-    """Lower to `LayerNormalization`; a missing scale is replaced by ones."""
+    """Lower to `LayerNormalization` over the last axis; an absent scale is replaced by ones."""
     return g.emit_node(
         "LayerNormalization",
         _emit_norm_input(g, x),
@@ -107,8 +107,8 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit a `Sum` of two operands of the given type. Return None if an operand has a different
-    type.
+    """Emit a `Sum` of two operands `args` of type `type`. Return None, without emitting a node, if
+    one of them has a different type.
     """
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
@@ -125,8 +125,10 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> st
         )
     last = x.rank - 1
     mean = emit_reduce(g, "ReduceMean", g.emit_node("Mul", x, x), last, keepdims=True)
-    root = g.emit_node("Sqrt", g.emit_node("Add", mean, g.emit_constant(op.eps, x.dtype)))
-    result = g.emit_node("Div", x, root)
+    root_mean_square = g.emit_node(
+        "Sqrt", g.emit_node("Add", mean, g.emit_constant(op.eps, x.dtype))
+    )
+    result = g.emit_node("Div", x, root_mean_square)
     return g.emit_node("Mul", result, scale) if scale else result
 
 
@@ -155,8 +157,9 @@ lower.add_rules(
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Emit a softmax over the unmasked keys of the last axis. The result is zero if all keys are
-    masked or all scores are -inf. If `finite`, all scores are known to be finite.
+    """Emit a softmax of `scores`, which have the element type `dtype`, over the unmasked keys of
+    the last axis. The attention weights are zero if all keys are masked or all scores are -inf. If
+    `finite`, all scores are known to be finite.
     """
     has_mask = mask is not None and not is_always_true(mask)
     lowest = g.emit_constant(float("-inf"), dtype)
@@ -187,14 +190,16 @@ def patch_embedding(
     assert None not in (patch_height.number, patch_width.number), "patch sizes are static"
     size = [patch_height.number, patch_width.number]
     operands, dtype = (x.name, weight, bias), x.dtype
-    grid = emit_convolution(g, "Conv", operands, dtype, kernel_shape=size, strides=size)
+    feature_map = emit_convolution(g, "Conv", operands, dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
-    grid_shape = (
+    patch_counts = (
         divide_dims_exactly(x.shape[2], patch_height),
         divide_dims_exactly(x.shape[3], patch_width),
     )
-    flat = emit_reshape(g, grid, (batch, width, count), source_shape=(batch, width, *grid_shape))
-    return g.emit_node("Transpose", flat, perm=[0, 2, 1])
+    flat_map = emit_reshape(
+        g, feature_map, (batch, width, count), source_shape=(batch, width, *patch_counts)
+    )
+    return g.emit_node("Transpose", flat_map, perm=[0, 2, 1])
 
 
 @lower
@@ -210,9 +215,9 @@ def group_norm(
     """
     rank, dtype = x.rank, x.dtype
     order = [0, op.axis, *(n for n in range(1, rank) if n != op.axis)]
-    in_order = order == [*range(rank)]
+    is_channels_first = order == [*range(rank)]
     shape = [x.shape[n] for n in order]
-    name = x.name if in_order else g.emit_node("Transpose", x, perm=order)
+    name = x.name if is_channels_first else g.emit_node("Transpose", x, perm=order)
     size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
     name = emit_reshape(g, name, grouped, source_shape=shape)
@@ -224,18 +229,20 @@ def group_norm(
     name = emit_reshape(g, name, shape, source_shape=grouped)
     # Scale and bias are per channel, not per group, so they are applied after the layer norm.
     name = _emit_channel_scale(g, name, weight, bias, rank)
-    if in_order:
+    if is_channels_first:
         return name
     return g.emit_node("Transpose", name, perm=[order.index(n) for n in range(rank)])
 
 
 def _emit_channel_scale(
-    g: Emitter, name: str, gain: Tensor | None, bias: Tensor | None, rank: int
+    g: Emitter, name: str, scale: Tensor | None, bias: Tensor | None, rank: int
 ) -> str:
-    """Emit the scale and the bias of the channels on axis 1."""
-    for kind, weight in (("Mul", gain), ("Add", bias)):
-        if weight is not None:
-            name = g.emit_node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
+    """Emit `name` multiplied by `scale` and shifted by `bias` (one value per channel, or None);
+    axis 1 of the `rank` axes contains the channels.
+    """
+    for kind, parameter in (("Mul", scale), ("Add", bias)):
+        if parameter is not None:
+            name = g.emit_node(kind, name, emit_unsqueeze(g, parameter, *range(1, rank - 1)))
     return name
 
 
@@ -266,7 +273,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     sines, cosines = g.emit_node("Sin", angles), g.emit_node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.rank
-        columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
+        columns = [emit_unsqueeze(g, x, rank + 1) for x in (sines, cosines)]
         pairs = g.emit_node("Concat", *columns, axis=rank + 1)
         # in the shape operand of `Reshape`, 0 copies the size of the input axis at the same index
         table = g.emit_node("Reshape", pairs, [*[0] * rank, op.dim.number])
@@ -300,7 +307,7 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str
 
 
 def _emit_position_column(g: Emitter, positions: Tensor) -> str:
-    """Cast position ids to f64 and insert a last axis: f64[*s, 1]."""
+    """Emit position ids `[*s]` as f64[*s, 1]."""
     positions64 = emit_cast(g, positions, "f64")
     return emit_unsqueeze(g, positions64, positions.rank)
 
@@ -316,9 +323,9 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     rotated_width = 2 * cosines.shape[-1]
     width = x.shape[-1]
     c, s = emit_unsqueeze(g, cosines, 1), emit_unsqueeze(g, sines, 1)
-    head = x.name if rotated_width == width else emit_slice(g, x, 3, 0, rotated_width)
+    rotary_features = x.name if rotated_width == width else emit_slice(g, x, 3, 0, rotated_width)
     emit_rotation = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
-    result = emit_rotation(g, head, c, s, rotated_width)
+    result = emit_rotation(g, rotary_features, c, s, rotated_width)
     if rotated_width == width:
         return result
     return g.emit_node("Concat", result, emit_slice(g, x, 3, rotated_width, width), axis=3)

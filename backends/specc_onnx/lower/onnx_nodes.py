@@ -33,7 +33,7 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
-    """Yield the name of every input of a node and of the nodes in its bodies."""
+    """Yield the name of every value that a node, or a node in its subgraphs, reads."""
     yield from node.input
     for body in iterate_node_bodies(node):
         for inner in body.node:
@@ -48,17 +48,17 @@ def make_unique_name(preferred_name: str, used_names: set[str]) -> str:
     """
     name = preferred_name
     if name in used_names:
-        used, candidate = 1, 2  # a number that is taken, and a candidate
-        while f"{preferred_name}_{candidate}" in used_names:
-            used, candidate = candidate, 2 * candidate
-        while candidate - used > 1:
-            middle = (used + candidate) // 2
-            used, candidate = (
-                (middle, candidate)
+        used_number, free_number = 1, 2  # doubled until the name with `free_number` is unused
+        while f"{preferred_name}_{free_number}" in used_names:
+            used_number, free_number = free_number, 2 * free_number
+        while free_number - used_number > 1:
+            middle = (used_number + free_number) // 2
+            used_number, free_number = (
+                (middle, free_number)
                 if f"{preferred_name}_{middle}" in used_names
-                else (used, middle)
+                else (used_number, middle)
             )
-        name = f"{preferred_name}_{candidate}"
+        name = f"{preferred_name}_{free_number}"
     used_names.add(name)
     return name
 
@@ -94,17 +94,17 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto that holds `array` (little-endian bytes). The name of a small tensor is
-    formed from its values; that of any other tensor, from its shape.
+    """Build a TensorProto from `array`. Its name consists of `dtype` and the values of the array
+    (up to 8 elements) or its shape, e.g. `i64:[0,1]` or `f32:512x512`.
     """
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     is_small = array.size <= 8
     content = str(array.tolist()).replace(" ", "") if is_small else "x".join(map(str, array.shape))
     return TensorProto(
         name=f"{dtype}:{content}",
         data_type=ONNX_TYPE_CODES[dtype],
         dims=array.shape,
-        raw_data=little.tobytes(),
+        raw_data=little_endian.tobytes(),
     )
 
 
@@ -116,13 +116,13 @@ def make_value_info(name: str, type: Type) -> ValueInfoProto:
 
 
 def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes on which `required_names` depends."""
-    read, live = set(required_names), []
+    """Return the nodes from which the values `required_names` are computed, in graph order."""
+    used_names, live_nodes = set(required_names), []
     for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            live.append(node)
-            read.update(iterate_node_inputs(node))
-    return live[::-1]
+        if not used_names.isdisjoint(node.output):
+            live_nodes.append(node)
+            used_names.update(iterate_node_inputs(node))
+    return live_nodes[::-1]
 
 
 class _IdentityKey:
@@ -141,7 +141,7 @@ class _IdentityKey:
 
 
 def make_hashable(value: Any) -> Hashable:
-    """Return a hash key for an attribute; graphs are compared by identity."""
+    """Return a hash key for the value of a node attribute; graphs are compared by identity."""
     if isinstance(value, GraphProto):
         return _IdentityKey(value)
     return tuple(value) if isinstance(value, list) else value

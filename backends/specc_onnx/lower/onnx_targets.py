@@ -1,4 +1,4 @@
-"""Targets and opset versions.
+"""The compile targets, and the ONNX opsets and types that they support.
 
 The lowest supported opset is 17, so `OPERATOR_SINCE` lists only later operators; a test compares
 the table with ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from
@@ -47,7 +47,7 @@ FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types in which a graph may compute."""
 
 HALF_DTYPES = frozenset({"f16", "bf16"})
-"""16-bit floating-point types. Sums over an axis are accumulated in f32 instead."""
+"""16-bit floating-point types, for which sums along an axis are accumulated in f32."""
 
 
 MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
@@ -113,10 +113,11 @@ CUDA_LACKS = frozenset(
         *("Pad i64", "TopK inf f32", "stable TopK"),
     }
 )
-"""Operators without a kernel in the CUDA provider of ONNX Runtime 1.31. `MaxPool` has kernels up to
-opset 21. Measured on an H200: `MatMulInteger` fails for many shapes with 521 rows, because cuBLAS
-does not support them; `TopK` returns indices out of range for -inf (`TopK inf`), and orders
-equal elements arbitrarily on axes longer than 256 (`stable TopK`).
+"""Operators, with an element type or condition, that have no usable kernel in the CUDA provider of
+ONNX Runtime 1.31. `MaxPool` has kernels up to opset 21. Measured on an H200: `MatMulInteger` fails
+for many shapes with 521 rows, because cuBLAS does not support them; `TopK` returns indices out of
+range for -inf (`TopK inf`), and orders equal elements arbitrarily on axes longer than 256 (`stable
+TopK`).
 """
 
 TARGETS: Mapping[str, Target] = {

@@ -114,7 +114,7 @@ def _emit_matmul_nbits(
         block_size=op.group_size,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies.open_bodies[-1].types[name] = Type(x.dtype, result_shape)
+    g.innermost_body.types[name] = Type(x.dtype, result_shape)
     return name
 
 
@@ -138,14 +138,14 @@ def _emit_integer_product(
         # no zero point operand: ONNX Runtime 1.32 cannot convert one that nodes share to u8
         operands = (codes, w, token_scales, scales, zero_point)
         product = g.emit_node("MatMulIntegerToFloat", *operands, domain=CONTRIB_DOMAIN)
-        g.bodies.open_bodies[-1].types[product] = Type("f32", result_shape)
+        g.innermost_body.types[product] = Type("f32", result_shape)
         return product
     if g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
         gemm_operands = (flat_codes, 1.0, zero_point, w, 1.0, g.emit_constant(0, "i8"))
         product = g.emit_node("QGemm", *gemm_operands, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
-        g.bodies.open_bodies[-1].types[product] = flat_type
+        g.innermost_body.types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     elif is_float:
         # exact up to 1040 inputs; ONNX Runtime casts the weights once, at load time
@@ -296,7 +296,7 @@ def _emit_gather_block_quantized(
     )
     *lead, width = g.site.types[0].shape
     padded_width = count * op.group_size
-    g.bodies.open_bodies[-1].types[values] = Type(scales.dtype, (*lead, padded_width))
+    g.innermost_body.types[values] = Type(scales.dtype, (*lead, padded_width))
     return values if padded_width == width else emit_slice(g, values, len(lead), 0, width)
 
 

@@ -331,7 +331,7 @@ def emit_position_slice(
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
             name = _emit_gathered_positions(g, name, axis, span)
-    g.bodies.open_bodies[-1].types[name] = type
+    g.innermost_body.types[name] = type
     return Tensor(name, type)
 
 

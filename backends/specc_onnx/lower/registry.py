@@ -26,7 +26,9 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or only `selected_nodes`, and restore the emitter's site."""
+    """Lower the nodes of `graph`, or only `selected_nodes`, by the rules of their ops; record the
+    resulting tensors in `g.values.tensors`.
+    """
     outer_site = g.site
     use_counts = count_users(graph)
     # Use counts of the whole graph also apply to values that are recomputed in blocks.
@@ -46,18 +48,18 @@ def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | Non
 
 
 def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
-    """Lower one node by the rule of its op; record the tensors and types of its results."""
-    nodes = g.bodies.open_bodies[-1].nodes
-    first_new = len(nodes)
+    """Lower a node by the rule of its op; record the tensors and types of its results."""
+    nodes = g.innermost_body.nodes
+    node_count = len(nodes)
     operands = (None if a is None else g.values.tensors[a] for a in node.args)
     names = lower[node.op](node.op, g, *operands)
     if node.op.is_heavy:
         summary = extract_docstring_summary(type(node.op).__doc__)
-        _add_doc_string(nodes[first_new:], summary, g.scope_prefix)
+        _add_doc_string(nodes[node_count:], summary, g.scope_prefix)
     names = (names,) if isinstance(names, str) else names
     for result, name in zip(results, names, strict=True):
         g.values.tensors[result] = Tensor(name, result.type, result)
-        g.bodies.open_bodies[-1].types[name] = result.type
+        g.innermost_body.types[name] = result.type
 
 
 def lower_expansion(
@@ -75,21 +77,23 @@ def lower_expansion(
 
 
 def count_users(graph: Graph) -> Counter[Value]:
-    """Count the users of each value."""
+    """Count the users of each value; a graph output counts as a user."""
     counts = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     counts.update(graph.outputs.values())
     return counts
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> None:
-    """Set the doc string of an IR op on the first ONNX node of its scope."""
-    in_scope = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
-    for node in (in_scope or nodes)[:1]:
+    """Set `doc` as doc string of the first node directly under a scope, or of the first node."""
+    scope_nodes = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
+    for node in (scope_nodes or nodes)[:1]:
         node.doc_string = doc
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return, for each axis that static slices partition completely, the ends of the slices."""
+    """Find the axes that static slices partition completely. Return the ascending ends of the
+    slices by value and axis.
+    """
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

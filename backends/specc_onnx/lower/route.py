@@ -135,7 +135,7 @@ class _ExpertEmitter:
         """
         g = self.g
         with g.open_body() as body:
-            iteration, condition = g.new_loop_inputs("iteration")
+            iteration, condition = g.new_loop_inputs()
             sums = g.new_tensor("sums", self.result_type)
             expert = g.emit_node("Gather", used_experts, iteration, axis=0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]

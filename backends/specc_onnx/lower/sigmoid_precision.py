@@ -33,20 +33,22 @@ ORDINARY_OPS = (
 
 
 def find_accurate_sigmoids(graph: Graph) -> set[Value]:
-    """Return the results of sigmoid ops that must have a small relative error."""
+    """Return the results of the f32 sigmoid, SiLU and quick GELU nodes that must have a small
+    relative error.
+    """
     sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
     if not sigmoids:
         return sigmoids
-    ordinary, users = _find_ordinary_values(graph), graph.map_users()
-    tolerant = {node: True for node, _ in graph.nodes}
+    ordinary_values, users = _find_ordinary_values(graph), graph.map_users()
+    is_tolerant = {node: True for node, _ in graph.nodes}
     outputs = {v for v in graph.outputs.values() if not _is_concat_buffer(graph, v)}
     for node, results in reversed(graph.nodes):
-        tolerant[node] = outputs.isdisjoint(results) and all(
-            _is_error_small(user, index, ordinary, tolerant)
+        is_tolerant[node] = outputs.isdisjoint(results) and all(
+            _is_error_small(user, index, ordinary_values, is_tolerant)
             for result in results
             for user, index in users.get(result, ())
         )
-    return {v for v in sigmoids if v.dtype == "f32" and v.node and not tolerant[v.node]}
+    return {v for v in sigmoids if v.dtype == "f32" and v.node and not is_tolerant[v.node]}
 
 
 def _is_concat_buffer(graph: Graph, value: Value) -> bool:
@@ -72,19 +74,19 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
     """Return the parameters, the results of `ORDINARY_OPS`, and all values computed from these
     values elementwise.
     """
-    ordinary = set(graph.parameters.values())
+    ordinary_values = set(graph.parameters.values())
     for node, results in graph.nodes:
-        floats = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
+        float_operands = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
         is_elementwise = isinstance(node.op, (*ELEMENT_OPS, ops.Pointwise, ops.Arith))
         if isinstance(node.op, ORDINARY_OPS) or (
-            (node.op.is_view or is_elementwise) and ordinary.issuperset(floats)
+            (node.op.is_view or is_elementwise) and ordinary_values.issuperset(float_operands)
         ):
-            ordinary.update(results)
-    return ordinary
+            ordinary_values.update(results)
+    return ordinary_values
 
 
 def _is_error_small(
-    user: Node, index: int, ordinary: Collection[Value], tolerant: Mapping[Node, bool]
+    user: Node, index: int, ordinary_values: Collection[Value], is_tolerant: Mapping[Node, bool]
 ) -> bool:
     """Return True if a small absolute error of operand `index` causes only small errors in all
     outputs.
@@ -92,10 +94,10 @@ def _is_error_small(
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
         gate, gated = user.args[index], user.args[1 - index]
-        return gated in ordinary and tolerant[user] and not _is_broadcast(gate, gated)
+        return gated in ordinary_values and is_tolerant[user] and not _is_broadcast(gate, gated)
     if isinstance(op, (*SUMMING_OPS, ops.Arith)):
         return not isinstance(op, ops.Arith) or op.fn in ("add", "sub", "min", "max")
-    return (op.is_view or isinstance(op, ELEMENT_OPS)) and tolerant[user]
+    return (op.is_view or isinstance(op, ELEMENT_OPS)) and is_tolerant[user]
 
 
 def _is_broadcast(gate: Value | None, gated: Value | None) -> bool:

@@ -73,7 +73,7 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 
 @lower
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
-    """Lower to `Cast`; float to integer saturates."""
+    """Lower to `Cast`; out-of-range floats saturate in integer types."""
     source_dtype = x.dtype
     # a weight that is stored in the target type needs no cast
     stored = g.values.narrow_weights.get(x.name)
@@ -90,32 +90,30 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     kernels.
     """
     result = g.emit_node("Transpose", x, perm=list(op.order))
-    node = x.value.node if x.value else None
-    if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
-        match node.op:
-            case ops.Split(axis=2) if node.args[0].type.rank == 3:
-                g.layouts.packed_heads[result] = g.values.tensors[node.args[0]].name
+    producer = x.value.node if x.value else None
+    if op.order == (0, 2, 1, 3) and producer is not None and producer.args[0] is not None:
+        match producer.op:
+            case ops.Split(axis=2) if producer.args[0].type.rank == 3:
+                g.layouts.packed_heads[result] = g.values.tensors[producer.args[0]].name
     return result
 
 
 @lower
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     """Lower to a reshape; packed heads `[b, t, h*d]` are already merged."""
-    node = x.value.node if x.value else None
+    producer = x.value.node if x.value else None
     merges_heads = op.axis == 2 and op.count == 2
-    if merges_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
-        inner = node.args[0]
-        assert inner is not None
-        if (packed := g.layouts.packed_heads.get(g.values.tensors[inner].name)) is not None:
+    if merges_heads and producer is not None and producer.op == ops.Transpose((0, 2, 1, 3)):
+        operand = producer.args[0]
+        assert operand is not None
+        if (packed := g.layouts.packed_heads.get(g.values.tensors[operand].name)) is not None:
             return packed
     return emit_reshape(g, x, g.site.types[0].shape)
 
 
 @lower
 def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
-    """Expand an axis of size 1; the other entries of the target shape are 1, so their axes are
-    unchanged.
-    """
+    """Lower to `Expand`; the entries of the target shape for the unchanged axes are 1."""
     target = [Dim.from_value(1)] * x.rank
     target[op.axis] = op.length
     return x.name if op.length == 1 else g.emit_node("Expand", x, g.emit_shape(target))
@@ -123,8 +121,10 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
-    """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
-    # the name is a placeholder; attention replaces it with that of the updated buffer
+    """Lower to `Concat`. For a KV buffer, no node is emitted, because the attention kernel appends
+    the new positions.
+    """
+    # attention replaces this placeholder name with the name of the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
@@ -134,7 +134,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
 
 @lower
 def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
-    """Lower to `Slice`, or to one `Split` if slices partition the axis."""
+    """Lower to `Slice`, or to a result of one `Split` if the slices of `x` partition the axis."""
     if op.start == 0 and op.stop == x.shape[op.axis]:
         return x.name
     ends = g.facts.split_ends.get(x.value, {}).get(op.axis) if x.value else None
@@ -148,19 +148,19 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
 
 def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
     """Emit a `Split` of a partitioned axis into all slices; return the one that `op` selects."""
-    begins = [0, *ends[:-1]]
-    sizes = [b - a for a, b in zip(begins, ends, strict=True)]
+    starts = [0, *ends[:-1]]
+    sizes = [b - a for a, b in zip(starts, ends, strict=True)]
     pieces = g.emit_nodes("Split", len(ends), x, [*sizes], axis=op.axis)
-    return pieces[begins.index(op.start.number or 0)]
+    return pieces[starts.index(op.start.number or 0)]
 
 
 @lower
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
-    """Lower to `Gather` of one position."""
+    """Lower to `Gather` with a scalar index."""
     if op.index.number is not None:
         return g.emit_node("Gather", x, g.emit_length(op.index), axis=op.axis)
-    at = emit_checked_length(g, op.index, op.index)
-    return g.emit_node("Gather", x, g.emit_node("Squeeze", at, [0]), axis=op.axis)
+    position = emit_checked_length(g, op.index, op.index)
+    return g.emit_node("Gather", x, g.emit_node("Squeeze", position, [0]), axis=op.axis)
 
 
 @lower
@@ -188,8 +188,8 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` fill values and drop the last `by` positions; the axis may be shorter than
-    `by`.
+    """Lower to `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis, which
+    may be less than `op.steps`.
     """
     if op.steps == 0:
         return x.name
@@ -202,8 +202,8 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Lower to a reduction; `any` and `all` are lowered to counts of true elements, which are
-    defined for empty axes.
+    """Lower to an ONNX reduction; `any` and `all` compare the number of true or false elements with
+    0, which also works for an empty axis.
     """
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
@@ -217,7 +217,7 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
-    """Lower to `ArgMax`, or to the first index of the maximum."""
+    """Lower to `ArgMax`, or to `TopK` of one element if the target has no kernel for `ArgMax`."""
     if g.lacks_kernel("ArgMax", x.dtype):
         _, index = emit_stable_top_k(g, x, [1], axis=op.axis, largest=True)
         return g.emit_node("Squeeze", index, [op.axis])
@@ -226,7 +226,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
-    """Lower to a comparison with position indices; an index out of range gives zeros."""
+    """Lower to a comparison with the class ids; an index out of range has an encoding of zeros."""
     classes = emit_cast(g, emit_arange(g, op.size), x.dtype, source_dtype="i64")
     is_class = g.emit_node("Equal", emit_unsqueeze(g, x, x.rank), classes)
     return emit_cast(g, is_class, g.site.types[0].dtype)
@@ -247,20 +247,20 @@ class EinsumTerm:
 @lower
 def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     """Lower an einsum by contracting the operands from left to right."""
-    left, right = op.equation.split("->")
-    names = [tuple(term.split()) for term in left.split(",")]
-    out = tuple(right.split())
-    # an einsum such as `i i -> i` (a diagonal) is not a matrix multiplication
-    if any(len(set(n)) < len(n) for n in names):
-        return _emit_einsum_operator(g, args, names, out)
-    terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
+    operand_terms, result_term = op.equation.split("->")
+    operand_axes = [tuple(term.split()) for term in operand_terms.split(",")]
+    result_axes = tuple(result_term.split())
+    # an einsum with a repeated axis in a term, e.g. `i i -> i`, is not a matrix multiplication
+    if any(len(set(n)) < len(n) for n in operand_axes):
+        return _emit_einsum_operator(g, args, operand_axes, result_axes)
+    terms = [EinsumTerm(a, n) for a, n in zip(args, operand_axes, strict=True)]
     product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
         # An axis is summed as soon as neither a later operand nor the result has it.
-        later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
-        product = _emit_term_product(g, product, term, later)
-    product = _emit_unshared_axes_sum(g, product, set(out))
-    return _emit_transposed_term(g, product, out).name
+        later_axes = {*result_axes, *(name for t in terms[n + 1 :] for name in t.axes)}
+        product = _emit_term_product(g, product, term, later_axes)
+    product = _emit_unshared_axes_sum(g, product, set(result_axes))
+    return _emit_transposed_term(g, product, result_axes).name
 
 
 def _emit_term_product(
@@ -281,10 +281,10 @@ def _emit_term_product(
     left = _emit_matrix(g, a, batch, rows, summed)
     right = _emit_matrix(g, b, batch, summed, columns)
     product = emit_matmul(g, left, right)
-    flat = (*left.shape[:-1], right.shape[-1])
+    product_shape = (*left.shape[:-1], right.shape[-1])
     axes = (*batch, *rows, *columns)
     shape = (*a.get_lengths(batch), *a.get_lengths(rows), *b.get_lengths(columns))
-    name = emit_reshape(g, product, shape, source_shape=flat)
+    name = emit_reshape(g, product, shape, source_shape=product_shape)
     return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
 
 
@@ -315,6 +315,7 @@ def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -
 
 
 def _emit_transposed_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor:
+    """Emit the tensor of a term with its axes in the order of the labels `axes`."""
     if tuple(axes) == term.axes:
         return term.tensor
     order = [term.axes.index(n) for n in axes]
@@ -323,11 +324,16 @@ def _emit_transposed_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> 
 
 
 def _emit_einsum_operator(
-    g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
+    g: Emitter,
+    args: Sequence[Tensor],
+    operand_axes: Sequence[Sequence[str]],
+    result_axes: Sequence[str],
 ) -> str:
     """Emit an Einsum node; only this operator supports a repeated axis in one term (a diagonal)."""
-    axis_names = dict.fromkeys(n for term in names for n in term)
-    letter = dict(zip(axis_names, string.ascii_letters, strict=False))
-    *operand_terms, result_term = ["".join(letter[n] for n in term) for term in (*names, out)]
+    axis_names = dict.fromkeys(n for term in operand_axes for n in term)
+    letters = dict(zip(axis_names, string.ascii_letters, strict=False))
+    *operand_terms, result_term = [
+        "".join(letters[n] for n in term) for term in (*operand_axes, result_axes)
+    ]
     equation = f"{','.join(operand_terms)}->{result_term}"
     return g.emit_node("Einsum", *(a.name for a in args), equation=equation)

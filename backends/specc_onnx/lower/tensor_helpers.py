@@ -88,17 +88,19 @@ def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence
 
 
 def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: DimLike) -> str:
-    """Emit positions `start` to `stop` (exclusive) of an axis."""
+    """Emit a `Slice` of positions `start` to `stop` (exclusive) along an axis."""
     return g.emit_node("Slice", x, g.emit_shape([start]), g.emit_shape([stop]), [axis])
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
-    """Emit a dimension, i64[1]. The model fails at run time if one of `nonnegative` is negative."""
+    """Emit the dimension `length`, i64[1]. The model fails at run time if one of the dimensions
+    `nonnegative` is negative.
+    """
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
 def emit_axis_length(g: Emitter, x: str | Tensor, axis: int) -> str:
-    """Emit the size of an axis, int64 [1]."""
+    """Emit the size of an axis of `x`, i64[1]."""
     return g.emit_node("Shape", x, start=axis, end=axis + 1)
 
 
@@ -122,14 +124,14 @@ def emit_count_nonzero(
     return g.emit_node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
 
 
-def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
-    """Emit `Where`, or logical operators for booleans, which ONNX Runtime's `Where` rejects."""
+def emit_where(g: Emitter, dtype: str, condition: Operand, x: Operand, y: Operand) -> str:
+    """Emit `Where(condition, x, y)`. For boolean operands, which ONNX Runtime's `Where` does not
+    support, emit `condition & x | ~condition & y`.
+    """
     if dtype != "bool":
-        return g.emit_node("Where", condition, yes, no)
+        return g.emit_node("Where", condition, x, y)
     return g.emit_node(
-        "Or",
-        g.emit_node("And", condition, yes),
-        g.emit_node("And", g.emit_node("Not", condition), no),
+        "Or", g.emit_node("And", condition, x), g.emit_node("And", g.emit_node("Not", condition), y)
     )
 
 
@@ -199,35 +201,40 @@ def emit_stable_top_k(
     # All elements are sorted first, because the kernel may also select other equal elements. Then
     # the indices are sorted within each run of equal elements: the sort key is the index of the run
     # times the axis size, plus the index of the element.
-    full = g.emit_shape([length])
-    values, indices = emit_top_k(g, x, full, axis=axis, largest=largest, dtype=x.dtype)
-    preceding = g.emit_node("Max", g.emit_node("Sub", emit_arange(g, length), 1), 0)
-    is_equal = g.emit_node("Equal", values, g.emit_node("Gather", values, preceding, axis=axis))
-    starts_run = emit_cast(g, g.emit_node("Not", is_equal), "i64")
-    runs = g.emit_node("CumSum", starts_run, axis)
-    keys = g.emit_node("Add", g.emit_node("Mul", runs, full), indices)
+    axis_length = g.emit_shape([length])
+    values, indices = emit_top_k(g, x, axis_length, axis=axis, largest=largest, dtype=x.dtype)
+    previous_indices = g.emit_node("Max", g.emit_node("Sub", emit_arange(g, length), 1), 0)
+    equals_previous = g.emit_node(
+        "Equal", values, g.emit_node("Gather", values, previous_indices, axis=axis)
+    )
+    starts_run = emit_cast(g, g.emit_node("Not", equals_previous), "i64")
+    run_ids = g.emit_node("CumSum", starts_run, axis)
+    keys = g.emit_node("Add", g.emit_node("Mul", run_ids, axis_length), indices)
     sorted_keys, _ = emit_top_k(g, keys, count, axis=axis, largest=False, dtype="i64")
-    first_values = g.emit_node("Slice", values, [0], count, [axis])
-    return first_values, g.emit_node("Mod", sorted_keys, full)
+    top_values = g.emit_node("Slice", values, [0], count, [axis])
+    return top_values, g.emit_node("Mod", sorted_keys, axis_length)
 
 
 def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 1) -> str:
-    """Emit `x` with zeros appended along an axis that has fewer than `min_length` positions."""
+    """Emit `x`, padded with zeros at the end of `axis` to at least `min_length` positions."""
     length = x.shape[axis]
     if g.lengths.get_lower_bound(length) >= min_length:
         return x.name
     deficit = g.emit_node("Sub", [min_length], g.emit_shape([length]))
-    missing = g.emit_node("Max", deficit, [0])
-    lengths = [g.emit_shape([d]) for d in x.shape]
-    lengths[axis] = missing
+    padding_length = g.emit_node("Max", deficit, [0])
+    padding_shape = [g.emit_shape([d]) for d in x.shape]
+    padding_shape[axis] = padding_length
     zero = g.emit_constant(0, x.dtype)
     return g.emit_node(
-        "Concat", x, g.emit_node("Expand", zero, g.emit_node("Concat", *lengths, axis=0)), axis=axis
+        "Concat",
+        x,
+        g.emit_node("Expand", zero, g.emit_node("Concat", *padding_shape, axis=0)),
+        axis=axis,
     )
 
 
 def is_always_true(x: Tensor) -> bool:
-    """Return True if all elements of a boolean tensor are true for all inputs."""
+    """Return True if a boolean tensor is a constant true, possibly broadcast or reshaped."""
     value = x.value
     while value is not None and value.node is not None:
         op = value.node.op
@@ -240,7 +247,7 @@ def is_always_true(x: Tensor) -> bool:
 
 
 def make_typed_tensor(name: str, dtype: str, shape: Sequence[DimLike]) -> Tensor:
-    """Return a tensor without an IR value."""
+    """Return the emitted value `name` as a tensor that has no corresponding IR value."""
     return Tensor(name, Type.of(dtype, *shape))
 
 
@@ -258,7 +265,9 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
-    """Emit indices in which negative values are replaced by an index that is out of range."""
+    """Emit indices in which negative values are replaced by an index that is out of range, so that
+    the runtime reports an error instead of counting from the end of the axis.
+    """
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.dtype
@@ -274,14 +283,14 @@ def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
-    """Return True if an integer tensor is nonnegative for all inputs."""
+    """Return True if no element of an integer tensor can be negative."""
     return SignAnalysis(g.lengths).are_nonnegative(value)
 
 
 @dataclass
 class SignAnalysis:
-    """Analysis that finds integer values which are nonnegative, based on the ops that compute
-    them.
+    """An analysis that proves integer values nonnegative by following the ops that compute them;
+    `known_signs` memoizes its results (True if nonnegative).
     """
 
     lengths: LengthResolver
@@ -289,7 +298,7 @@ class SignAnalysis:
     depth: int = 0
 
     def are_nonnegative(self, *values: Value | None) -> bool:
-        """Return True if all given values are nonnegative."""
+        """Return True if no element of any of `values` can be negative; None is unknown."""
         return all(v is not None and self._is_nonnegative(v) for v in values)
 
     def _is_nonnegative(self, value: Value) -> bool:
@@ -332,8 +341,8 @@ def _list_sign_sources(node: Node) -> Sequence[Value | None]:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor
             return [divisor]
-        case Node(ops.Where(), (_, *chosen)):
-            return chosen
+        case Node(ops.Where(), (_, *branches)):
+            return branches
         case Node(ops.Arith(fn="add" | "mul" | "floordiv" | "min") | ops.Concat(), args):
             return args
         case Node(ops.Gather() | ops.Reduce(fn="sum") | ops.CumSum(), (x, *_)):
