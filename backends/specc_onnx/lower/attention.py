@@ -1,5 +1,5 @@
-"""Lower `Attend` to KV buffer, blocked or dense attention. Lower masked softmax, hard attention and
-weighted sums, in blocks if the mask has a bounded band.
+"""Lower attention ops: `Attend` to KV buffer, blocked or dense attention; the normalization of
+masked scores and the weighted sum of values separately if an op between them reads the weights.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from specc.ir.dim import multiply_dims
 from specc.ir.types import Type
 from specc_onnx.lower.blocked_attention import (
     GlobalTokens,
+    assume_nonempty,
     emit_block_loop,
     emit_is_long_enough,
     emit_local_attention,
-    set_lengths_nonempty,
 )
 from specc_onnx.lower.dense_attention import (
     AttentionOperands,
@@ -64,80 +64,80 @@ def attend(
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""
-    parts = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
-    blocks = _plan_attention_blocks(g, parts)
-    if isinstance(blocks, LocalAttentionPlan):
-        result = emit_local_attention(op, g, parts, blocks)
-        description = f"dense, {blocks}"
+    operands = AttentionOperands(q=query, k=key, v=values, mask=mask, bias=bias, sinks=sinks)
+    plan = _plan_attention_blocks(g, operands)
+    if isinstance(plan, LocalAttentionPlan):
+        result = emit_local_attention(op, g, operands, plan)
+        description = f"dense, {plan}"
     else:
-        result, description = emit_dense_attention(op, g, parts), f"dense: {blocks}"
+        result, description = emit_dense_attention(op, g, operands), f"dense: {plan}"
     _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
     return emit_result_per_head(g, result, query.shape[1], values.shape[3]), result.weights
 
 
-def _plan_attention_blocks(g: Emitter, parts: AttentionOperands) -> LocalAttentionPlan | str:
+def _plan_attention_blocks(g: Emitter, operands: AttentionOperands) -> LocalAttentionPlan | str:
     """Return the plan of blocked attention, or the reason why blocked attention does not apply."""
-    queries, keys = parts.grid[2:]
+    queries, keys = operands.score_shape[2:]
     if not g.target.uses_blocked_attention:
         return f"{g.target.name} does not use blocked attention"
     if g.site.used_mask[1]:
         return "attention weights are an output or are read by other operations"
     if queries != keys:
         return "query and key lengths differ"
-    if parts.grid[1].number is None or parts.v.shape[3].number is None:
+    if operands.score_shape[1].number is None or operands.v.shape[3].number is None:
         return "the head size or the number of heads is dynamic"
     padding_masks = [value for value, side in g.facts.padding_sides.items() if side]
-    mask = parts.mask.value if parts.mask else None
-    blocks = plan_mask_blocks(mask, queries, keys, padding_masks)
-    if blocks is None:
+    mask = operands.mask.value if operands.mask else None
+    plan = plan_mask_blocks(mask, queries, keys, padding_masks)
+    if plan is None:
         return "the mask has no local window"
     # A position embedding may limit the sequence length.
     max_length = g.facts.max_lengths.get(queries.name or "", inf)
-    if max_length <= blocks.length_threshold:
-        threshold = blocks.length_threshold
+    if max_length <= plan.length_threshold:
+        threshold = plan.length_threshold
         return (
             f"blocks are faster only above {threshold} positions, but the maximum is {max_length}"
         )
-    return blocks
+    return plan
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the sum of values weighted by `weights` `[…, q, k]` in blocks. Return None if blocks
-    cannot be used.
+    """Emit the product of attention weights `[…, q, k]` and values `[…, k, e]` in blocks of
+    queries. Return None, without emitting nodes, if the weights cannot be recomputed per block.
     """
-    local = _plan_attention_weight_blocks(g, weights, values)
-    if local is None:
+    plan = _plan_attention_weight_blocks(g, weights, values)
+    if plan is None:
         return None
     type = g.site.types[0]
     n = type.shape[-2]
-    is_long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, local, GlobalTokens())
+    is_long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, plan, GlobalTokens())
     axes = _get_weight_axes(weights)
 
-    def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
+    def emit_block_sum(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         block_weights = emit_recomputed_slice(
-            g, weights, axes, (queries, keys), visible_band=local.band
+            g, weights, axes, (queries, keys), visible_band=plan.band
         )
         block_values = emit_position_slice(g, values, (values.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
         return Tensor(emit_matmul(g, block_weights, block_values), Type(type.dtype, shape))
 
-    def add_blocks() -> list[str]:
-        with set_lengths_nonempty(g, n, *type.shape[:-2]):
-            return [emit_block_loop(g, n, local, add_block, "")]
+    def emit_blocked_sum() -> list[str]:
+        with assume_nonempty(g, n, *type.shape[:-2]):
+            return [emit_block_loop(g, n, plan, emit_block_sum, "")]
 
-    def add_all() -> list[str]:
-        recomputed = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=local.band)
+    def emit_dense_sum() -> list[str]:
+        recomputed = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
         return [emit_matmul(g, recomputed, values)]
 
-    branches = {"long": add_blocks, "short": add_all}
+    branches = {"long": emit_blocked_sum, "short": emit_dense_sum}
     return emit_if(g, is_long, [type], branches, isolated_branches=["short"])[0]
 
 
 def _plan_attention_weight_blocks(
     g: Emitter, weights: Tensor, values: Tensor
 ) -> LocalAttentionPlan | None:
-    """Return the block plan if the attention weights have no other user and can be recomputed per
-    block.
+    """Return the block plan of a weighted sum if it is the only user of the attention weights and
+    they can be recomputed per block, otherwise None.
     """
     value, width = weights.value, values.shape[-1].number
     if value is None or width is None or not g.target.uses_blocked_attention:
@@ -145,13 +145,13 @@ def _plan_attention_weight_blocks(
     # Leading axes may differ if one of them has size 1 and is broadcast.
     if g.facts.use_counts.get(value, 0) != 1 or weights.shape[:-2] != values.shape[:-2]:
         return None
-    blocks = plan_attention_weight_blocks(value)
-    if blocks is None:
+    plan = plan_attention_weight_blocks(value)
+    if plan is None:
         return None
     queries, keys = weights.shape[-2:]
-    grid = QueryKeySlicer(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
-    grid.slice_value(value, _get_weight_axes(weights))
-    return blocks if value not in grid.query_key_leaves else None
+    slicer = QueryKeySlicer(queries=queries, keys=keys, scope=g.site.scope, visible_band=plan.band)
+    slicer.slice_value(value, _get_weight_axes(weights))
+    return plan if value not in slicer.query_key_leaves else None
 
 
 def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
@@ -160,7 +160,9 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over the unmasked keys."""
+    """Lower a softmax over the unmasked keys, which around a predicted center (local-p) computes
+    only the scores of the window.
+    """
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
@@ -172,15 +174,21 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot vector of the first maximum among the unmasked scores."""
+    """Lower to a one-hot encoding of the key with the first maximum among the unmasked scores, or
+    to zeros if all keys are masked.
+    """
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
-    visible = g.emit_node("Where", mask, scores, lowest)
+    visible_scores = g.emit_node("Where", mask, scores, lowest)
     # A score of -inf is treated as masked.
     is_maximum = g.emit_node(
         "And",
-        g.emit_node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keepdims=True)),
-        g.emit_node("Greater", visible, lowest),
+        g.emit_node(
+            "Equal",
+            visible_scores,
+            emit_reduce(g, "ReduceMax", visible_scores, axis, keepdims=True),
+        ),
+        g.emit_node("Greater", visible_scores, lowest),
     )
     rank = g.emit_node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
     first = g.emit_node("And", is_maximum, g.emit_node("Equal", rank, g.emit_constant(1, "i32")))
@@ -193,11 +201,13 @@ def masked_normalization(
 ) -> str:
     """Lower to the ReLU of the unmasked scores divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.dtype, scores.rank - 1
-    visible = g.emit_node("Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype))
-    total = emit_reduce(g, "ReduceSum", visible, axis, keepdims=True)
-    empty = g.emit_node("Equal", total, g.emit_constant(0, dtype))
+    visible_scores = g.emit_node(
+        "Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype)
+    )
+    total = emit_reduce(g, "ReduceSum", visible_scores, axis, keepdims=True)
+    is_zero = g.emit_node("Equal", total, g.emit_constant(0, dtype))
     return g.emit_node(
-        "Div", visible, g.emit_node("Where", empty, g.emit_constant(1, dtype), total)
+        "Div", visible_scores, g.emit_node("Where", is_zero, g.emit_constant(1, dtype), total)
     )
 
 
@@ -211,8 +221,8 @@ def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tenso
 
 
 def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
-    """Record the names of values from which the attention weights of layers outside loops can be
-    computed.
+    """Record, for an attention layer outside loops, the names of the values from which its
+    attention weights can be computed (`BuiltModel.attention_notes`).
     """
     if len(g.bodies.open_bodies) == 1:
         g.attention_notes += (

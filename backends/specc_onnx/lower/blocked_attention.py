@@ -66,58 +66,55 @@ class GlobalTokens:
 
 
 def emit_local_attention(
-    op: ops.Attend, g: Emitter, parts: AttentionOperands, local: LocalAttentionPlan
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, plan: LocalAttentionPlan
 ) -> AttentionResult:
-    """Emit attention that runs in blocks for sequences longer than `local.length_threshold`."""
-    b, h, n, _ = parts.grid
-    e = parts.v.shape[3]
-    # Both branches must return the same shape: packed heads [b, t, h*d] if the kernel supports
-    # them.
-    is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
-    result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
+    """Emit attention that runs in blocks for sequences longer than `plan.length_threshold`."""
+    b, h, n, _ = operands.score_shape
+    e = operands.v.shape[3]
+    # Both branches return packed heads [b, t, h*d] if the kernel supports them.
+    is_packed = can_fuse_attention(op, g, operands) and find_packed_heads(g, operands) is not None
+    result_type = Type(operands.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
-        keys, queries = local.parts.key_conditions, local.parts.query_conditions
+        keys, queries = plan.parts.key_conditions, plan.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    is_long = emit_is_long_enough(g, b, n, local, global_tokens)
-    short_parts, notes = prepare_dense_operands(op, g, parts, is_long)
-    notes = {**notes}
+    is_long = emit_is_long_enough(g, b, n, plan, global_tokens)
+    dense_operands, notes = prepare_dense_operands(op, g, operands, is_long)
 
     def emit_dense() -> list[str]:
-        dense = emit_dense_attention(op, g, short_parts)
-        notes.update(dense.notes)
-        return [dense.result]
+        attention = emit_dense_attention(op, g, dense_operands)
+        notes.update(attention.notes)
+        return [attention.result]
 
-    def attend_in_blocks() -> list[str]:
-        with set_lengths_nonempty(g, b, n):
-            if local.band.is_empty:
-                # Global queries have no blocks of adjacent keys, so their results are scattered
-                # into zeros.
+    def emit_blocks() -> list[str]:
+        with assume_nonempty(g, b, n):
+            if plan.band.is_empty:
+                # Without a band, only the outputs of global queries are scattered into zeros.
                 result = emit_full(g, 0, result_type.dtype, result_type.shape)
             else:
-                result = _emit_attention_blocks(op, g, parts, local, global_tokens)
+                result = _emit_attention_blocks(op, g, operands, plan, global_tokens)
             if global_tokens.queries:
                 result = _emit_global_queries(
-                    op, g, parts, Tensor(result, result_type), global_tokens.queries
+                    op, g, operands, Tensor(result, result_type), global_tokens.queries
                 )
             return [result]
 
-    (result,) = emit_if(g, is_long, [result_type], {"long": attend_in_blocks, "short": emit_dense})
+    (result,) = emit_if(g, is_long, [result_type], {"long": emit_blocks, "short": emit_dense})
     return AttentionResult(
         result=result, is_packed=is_packed, weights="", notes={**notes, "blocks": result}
     )
 
 
 def prepare_dense_operands(
-    op: ops.Attend, g: Emitter, parts: AttentionOperands, is_long: str
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, is_long: str
 ) -> tuple[AttentionOperands, dict[str, str]]:
-    """Return the operands of dense attention and the notes with the names of its masks. The masks
-    are computed inside an `If`, only for short sequences.
+    """Emit the mask and bias of dense attention inside an `If`, so that they are computed only if
+    `is_long` is false. Return the operands with these masks, and attention notes with their names.
     """
-    mask, bias = parts.mask, parts.bias
+    mask, bias = operands.mask, operands.bias
 
     def emit_mask() -> Tensor:
-        whole_mask, whole_bias = (x and _emit_recomputed_full_mask(g, x) for x in (mask, bias))
-        combined = emit_combined_mask(g, whole_mask, whole_bias, parts.grid[2:])
+        full_mask, full_bias = (x and _emit_recomputed_full_mask(g, x) for x in (mask, bias))
+        combined = emit_combined_mask(g, full_mask, full_bias, operands.score_shape[2:])
         assert combined is not None, "attention without a mask is not blocked"
         return combined
 
@@ -125,13 +122,14 @@ def prepare_dense_operands(
         operand = partial(_emit_recomputed_full_mask, g, x)
         return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
 
-    if can_fuse_attention(op, g, parts):
+    if can_fuse_attention(op, g, operands):
         key = tuple(x.value if x else None for x in (mask, bias))
         combined = _emit_short_operand(g, is_long, key, emit_mask)
-        return replace(parts, mask=None, bias=None, combined_mask=combined), {"mask": combined.name}
+        notes = {"mask": combined.name}
+        return replace(operands, mask=None, bias=None, combined_mask=combined), notes
     mask, bias = (x and emit_short(x) for x in (mask, bias))
-    notes = {"mask": mask and mask.name, "added": bias and bias.name}
-    return replace(parts, mask=mask, bias=bias), {n: t for n, t in notes.items() if t}
+    notes = {n: t.name for n, t in (("mask", mask), ("added", bias)) if t}
+    return replace(operands, mask=mask, bias=bias), notes
 
 
 def _emit_recomputed_full_mask(g: Emitter, x: Tensor) -> Tensor:
@@ -148,10 +146,10 @@ def _emit_short_operand(
     """
     if (is_long, *key) in g.layouts.hoisted_masks:
         return g.layouts.hoisted_masks[is_long, *key]
-    with g.open_body(is_isolated=True) as short:
+    with g.open_body(is_isolated=True) as body:
         operand = emit_operand()
         results = emit_body_results(g, [operand.name])
-    short_branch = make_body_graph("short", short, results, [operand.type])
+    short_branch = make_body_graph("short", body, results, [operand.type])
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
     unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
@@ -174,27 +172,29 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 
 
 def emit_is_long_enough(
-    g: Emitter, batch: Dim, queries: Dim, local: LocalAttentionPlan, global_tokens: GlobalTokens
+    g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
     """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
     tokens, and the batch is not empty.
     """
-    g.facts.add_branch_length_threshold(queries, local.length_threshold)
+    g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
-        is_long = g.emit_node("Greater", g.emit_length(queries), local.length_threshold)
+        is_long = g.emit_node("Greater", g.emit_length(queries), plan.length_threshold)
         if not g.lengths.is_positive(batch):
             has_batch = g.emit_node("Greater", g.emit_length(batch), 0)
             is_long = g.emit_node("And", is_long, has_batch)
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
             scaled_count = g.emit_node("Mul", g.emit_node("Size", indices), GLOBAL_TOKEN_RATIO)
-            is_few = g.emit_node("LessOrEqual", scaled_count, g.emit_length(queries))
-            is_long = g.emit_node("And", is_long, is_few)
+            has_few_tokens = g.emit_node("LessOrEqual", scaled_count, g.emit_length(queries))
+            is_long = g.emit_node("And", is_long, has_few_tokens)
     return is_long
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
-    """Emit the positions where a condition holds for any batch element or head, i64[n]."""
+    """Emit the positions, i64[n], where any of the conditions holds for any batch element or head.
+    Return "" if there are no conditions.
+    """
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
@@ -211,8 +211,8 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 
 
 @contextmanager
-def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """A context manager in which the sizes of the dimensions `lengths` are known to be nonzero."""
+def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
+    """A context manager in which the dimensions `lengths` are assumed to be nonzero."""
     outer_lengths = g.lengths
     g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
@@ -222,78 +222,79 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 
 @contextmanager
-def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """A context manager in which the dimension `length` has the nonzero size `count`, i64[]."""
+def bind_length(g: Emitter, length: Dim, count: str) -> Iterator[None]:
+    """A context manager in which the symbolic dimension `length` has the nonzero size `count`, the
+    name of an i64[].
+    """
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
         yield
 
 
-# --- a loop over blocks ---------------------------------------------------------------
-
-
 def _emit_attention_blocks(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionOperands,
-    local: LocalAttentionPlan,
+    operands: AttentionOperands,
+    plan: LocalAttentionPlan,
     global_tokens: GlobalTokens,
 ) -> str:
     """Emit a loop over the blocks of queries of an attention; return the concatenated results."""
-    b, h, n, _ = parts.grid
-    e, size = parts.v.shape[3], Dim.from_value(local.block_size)
+    b, h, n, _ = operands.score_shape
+    e, size = operands.v.shape[3], Dim.from_value(plan.block_size)
 
     def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        attention = _emit_partial_attention(op, g, parts, queries, keys)
+        attention = _emit_partial_attention(op, g, operands, queries, keys)
         shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
-        return Tensor(attention.result, Type(parts.q.dtype, shape))
+        return Tensor(attention.result, Type(operands.q.dtype, shape))
 
-    return emit_block_loop(g, n, local, emit_partial, global_tokens.keys)
+    return emit_block_loop(g, n, plan, emit_partial, global_tokens.keys)
 
 
 def emit_block_loop(
     g: Emitter,
     n: Dim,
-    local: LocalAttentionPlan,
+    plan: LocalAttentionPlan,
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
     """Emit a result `[…, n, e]` block by block; `emit_block` emits the attention of a span of
     queries to its span of keys.
     """
-    block = [local.block_size]
     length = g.emit_shape([n])
-    rounded_up = g.emit_node("Add", length, [local.block_size - 1])
-    count = g.emit_node("Div", rounded_up, block)
+    padded_length = g.emit_node("Add", length, [plan.block_size - 1])
+    block_count = g.emit_node("Div", padded_length, [plan.block_size])
     with g.open_body() as body:
         block_index, condition = g.new_loop_inputs()
         with _enter_blocks_scope(g):
-            queries = _emit_query_span(g, block_index.name, length, local)
-            keys = replace(_emit_key_span(g, queries, length, local), global_positions=global_keys)
-        with _set_key_count_known(g, queries, keys):
+            queries = _emit_query_span(g, block_index.name, length, plan)
+            keys = replace(_emit_key_span(g, queries, length, plan), global_positions=global_keys)
+        with _bind_key_count(g, queries, keys):
             block_result = emit_block(queries, keys)
-        next_condition = g.emit_identity(condition.name, g.make_scoped_name("on"))
-    results, types = [next_condition, block_result.name], [condition.type, block_result.type]
+        results = emit_body_results(g, [condition.name, block_result.name])
+    types = [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
-    block_count = g.emit_node("Squeeze", count, [0])
-    stacked = g.emit_node("Loop", block_count, True, body=graph)
+    trip_count = g.emit_node("Squeeze", block_count, [0])
+    stacked_blocks = g.emit_node("Loop", trip_count, True, body=graph)
     with _enter_blocks_scope(g):
-        return _emit_concatenated_blocks(g, Tensor(stacked, block_result.type), count, local, n)
+        blocks = Tensor(stacked_blocks, block_result.type)
+        return _emit_concatenated_blocks(g, blocks, block_count, plan, n)
 
 
 def _emit_query_span(
-    g: Emitter, block_index: str, length: str, local: LocalAttentionPlan
+    g: Emitter, block_index: str, length: str, plan: LocalAttentionPlan
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
-    first = g.emit_node("Mul", g.emit_node("Unsqueeze", block_index, [0]), [local.block_size])
-    start = g.emit_node("Min", first, g.emit_node("Sub", length, [local.block_size]))
-    stop = g.emit_node("Add", start, [local.block_size])
-    return PositionSpan(start, stop, Dim.from_value(local.block_size))
+    unclamped_start = g.emit_node(
+        "Mul", g.emit_node("Unsqueeze", block_index, [0]), [plan.block_size]
+    )
+    start = g.emit_node("Min", unclamped_start, g.emit_node("Sub", length, [plan.block_size]))
+    stop = g.emit_node("Add", start, [plan.block_size])
+    return PositionSpan(start, stop, Dim.from_value(plan.block_size))
 
 
 def _emit_key_span(
-    g: Emitter, queries: PositionSpan, length: str, local: LocalAttentionPlan
+    g: Emitter, queries: PositionSpan, length: str, plan: LocalAttentionPlan
 ) -> PositionSpan:
     """Emit the positions of the keys to which the queries of a block attend; the span is never
     empty.
@@ -301,58 +302,59 @@ def _emit_key_span(
     zero, one = g.emit_shape([0]), [1]
     # The band bounds q - k: its upper end is the look-back, and its negated lower end is the
     # look-ahead.
-    back, ahead = local.band.high, -local.band.low
+    look_back, look_ahead = plan.band.high, -plan.band.low
     start, stop = zero, length
-    if back != inf:
-        start = g.emit_node("Sub", queries.start, [int(back)])
+    if look_back != inf:
+        start = g.emit_node("Sub", queries.start, [int(look_back)])
         start = g.emit_node("Max", start, zero)
-    if local.keys_per_block is not None:
+    if plan.keys_per_block is not None:
         # All blocks have key spans of equal size: near the end of the sequence the span starts
         # earlier, and the mask excludes more keys.
-        start = g.emit_node("Min", start, g.emit_node("Sub", length, [local.keys_per_block]))
-        stop = g.emit_node("Add", start, [local.keys_per_block])
-        return PositionSpan(start, stop, Dim.from_value(local.keys_per_block))
+        start = g.emit_node("Min", start, g.emit_node("Sub", length, [plan.keys_per_block]))
+        stop = g.emit_node("Add", start, [plan.keys_per_block])
+        return PositionSpan(start, stop, Dim.from_value(plan.keys_per_block))
     # If the band excludes the position itself, an end block may have no unmasked keys.
-    if back < 0:
+    if look_back < 0:
         start = g.emit_node("Min", start, g.emit_node("Sub", length, one))
-    if ahead != inf:
-        stop = g.emit_node("Min", g.emit_node("Add", queries.stop, [int(ahead)]), length)
-        stop = g.emit_node("Max", stop, one) if ahead < 0 else stop
+    if look_ahead != inf:
+        stop = g.emit_node("Min", g.emit_node("Add", queries.stop, [int(look_ahead)]), length)
+        stop = g.emit_node("Max", stop, one) if look_ahead < 0 else stop
     return PositionSpan(start, stop, BLOCK_KEYS_DIM)
 
 
 @contextmanager
-def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
-    """A context manager in which the number of keys of a block has a known, nonzero value."""
+def _bind_key_count(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
+    """A context manager that binds the symbolic number of keys of a block to its nonzero value."""
     if keys.length != BLOCK_KEYS_DIM:
-        with set_lengths_nonempty(g, queries.length, keys.length):
+        with assume_nonempty(g, queries.length, keys.length):
             yield
         return
     count = g.emit_node("Squeeze", g.emit_node("Sub", keys.stop, keys.start), [0])
     if keys.global_positions:
         count = g.emit_node("Add", count, g.emit_node("Size", keys.global_positions))
-    with set_lengths_nonempty(g, queries.length), set_length_known(g, BLOCK_KEYS_DIM, count):
+    with assume_nonempty(g, queries.length), bind_length(g, BLOCK_KEYS_DIM, count):
         yield
 
 
 def _emit_partial_attention(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionOperands,
+    operands: AttentionOperands,
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionResult:
-    """Emit the attention of a span of queries to a span of keys."""
+    """Emit the dense attention of a span of queries to a span of keys (None: to all keys)."""
     with _enter_blocks_scope(g):
-        sliced = slice_attention_operands(op, g, parts, queries, keys)
+        sliced = slice_attention_operands(op, g, operands, queries, keys)
     return emit_dense_attention(op, g, sliced)
 
 
 def _emit_concatenated_blocks(
-    g: Emitter, blocks: Tensor, count: str, local: LocalAttentionPlan, n: Dim
+    g: Emitter, blocks: Tensor, block_count: str, plan: LocalAttentionPlan, n: Dim
 ) -> str:
-    """Concatenate stacked blocks without the overlap; `blocks` has the type of one block. With 10
-    positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third block are new.
+    """Concatenate the `block_count` stacked blocks of `n` positions without the overlap; `blocks`
+    has the type of one block. With 10 positions and blocks of 4 at 0, 4 and 6, only the last two
+    positions of the third block are new.
     """
     leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
@@ -360,34 +362,33 @@ def _emit_concatenated_blocks(
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = g.emit_node("Transpose", blocks, perm=order)
     concatenated = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
-    block_length, axis = [local.block_size], [leading_axes]
+    block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the other blocks end. Its first new position is
     # position `leading_count` of the sequence, at index `last_start` of the concatenation.
-    leading_count = g.emit_node("Mul", g.emit_node("Sub", count, [1]), block_length)
+    leading_count = g.emit_node("Mul", g.emit_node("Sub", block_count, [1]), block_length)
     overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
     last_start = g.emit_node("Sub", g.emit_node("Add", leading_count, leading_count), overlap_start)
     stop = g.emit_node("Add", leading_count, block_length)
-    first = g.emit_node("Slice", concatenated, [0], leading_count, axis)
-    last = g.emit_node("Slice", concatenated, last_start, stop, axis)
-    return g.emit_node("Concat", first, last, axis=leading_axes)
-
-
-# --- global queries -------------------------------------------------------------------
+    leading_positions = g.emit_node("Slice", concatenated, [0], leading_count, axis)
+    last_positions = g.emit_node("Slice", concatenated, last_start, stop, axis)
+    return g.emit_node("Concat", leading_positions, last_positions, axis=leading_axes)
 
 
 def _emit_global_queries(
-    op: ops.Attend, g: Emitter, parts: AttentionOperands, result: Tensor, indices: str
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with the entries of global queries replaced by attention to all keys."""
+    """Emit `result` with the outputs of the global queries, at positions `indices`, replaced by
+    their attention to all keys.
+    """
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)
 
     def emit_global_queries() -> list[str]:
-        with set_length_known(g, GLOBAL_QUERIES_DIM, count):
+        with bind_length(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
-            updates = _emit_partial_attention(op, g, parts, span, None).result
+            updates = _emit_partial_attention(op, g, operands, span, None).result
         with _enter_blocks_scope(g):
             # `ScatterElements` takes one index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]

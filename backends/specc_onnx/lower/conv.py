@@ -119,7 +119,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
                 "Slice",
                 x,
                 [start],
-                [start - span if start < span else BEYOND_ANY_AXIS],
+                [start - span if start < span else MAX_SLICE_END],
                 [axis],
                 [step],
             )
@@ -129,7 +129,7 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     return emit_cast(g, x, dtype, source_dtype=compute_dtype)
 
 
-BEYOND_ANY_AXIS = 2**62
+MAX_SLICE_END = 2**62
 """An end index that exceeds the size of any axis."""
 
 

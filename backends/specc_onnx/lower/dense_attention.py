@@ -30,8 +30,8 @@ AttentionEmitter: TypeAlias = Callable[[], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOperands:
-    """Operands of one attention; `combined_mask` is set if mask and bias have already been
-    combined.
+    """Operands of scaled dot-product attention: queries, keys and values `[b, h, t, d]`, and
+    optional mask, bias and attention sinks. `combined_mask` replaces mask and bias if it is set.
     """
 
     q: Tensor
@@ -43,14 +43,14 @@ class AttentionOperands:
     combined_mask: Tensor | None = None
 
     @property
-    def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
+    def score_shape(self) -> tuple[Dim, Dim, Dim, Dim]:
         """Return the shape of the scores: batch, heads, queries, keys."""
         b, h, q, _ = self.q.shape
         return b, h, q, self.k.shape[2]
 
     @property
-    def groups(self) -> Dim:
-        """Return the number of key/value heads."""
+    def kv_heads(self) -> Dim:
+        """Return the number of key/value heads (grouped-query attention)."""
         return self.k.shape[1]
 
 
@@ -67,35 +67,37 @@ class AttentionResult:
     notes: Mapping[str, str]
 
 
-def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> AttentionResult:
-    """Emit dense (unblocked) attention over all queries at once."""
-    if can_fuse_attention(op, g, parts):
-        return emit_fused_attention(op, g, parts)
-    return emit_decomposed_attention(op, g, parts)
+def emit_dense_attention(
+    op: ops.Attend, g: Emitter, operands: AttentionOperands
+) -> AttentionResult:
+    """Emit attention of all queries to all keys, as one `Attention` node if possible."""
+    if can_fuse_attention(op, g, operands):
+        return emit_fused_attention(op, g, operands)
+    return emit_decomposed_attention(op, g, operands)
 
 
-def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> bool:
+def can_fuse_attention(op: ops.Attend, g: Emitter, operands: AttentionOperands) -> bool:
     """Return True if the standard operator `Attention` can compute this attention."""
     # `Attention` has no operand for sinks, and it multiplies queries and keys by the square root of
     # the scale. Its f64 CPU kernel returns NaN for a query whose keys are all masked.
-    dtypes = {parts.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
+    dtypes = {operands.q.dtype, *(["weights"] if g.site.used_mask[1] else [])}
     return (
         g.has_operator("Attention")
-        and parts.sinks is None
+        and operands.sinks is None
         and op.scale > 0
         and dtypes <= g.target.attention_dtypes
     )
 
 
 def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
-    """Emit the attention output as `[b, h, t, e]`; unused nodes are removed later."""
+    """Emit the attention output as `[b, h, t, e]`."""
     if not attention.is_packed:
         return attention.result
     return emit_split_heads(g, attention.result, heads, width)
 
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """Reshape `[b, t, h·d]` to `[b, h, t, d]`; the packed layout is cached for reuse."""
+    """Emit packed heads `[b, t, h·d]` as `[b, h, t, d]`, and record that both layouts exist."""
     last = -1 if width.number is None else width.number
     split = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, last])
     result = g.emit_node("Transpose", split, perm=[0, 2, 1, 3])
@@ -104,16 +106,17 @@ def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
 
 
 def emit_decomposed_attention(
-    op: ops.Attend, g: Emitter, parts: AttentionOperands
+    op: ops.Attend, g: Emitter, operands: AttentionOperands
 ) -> AttentionResult:
-    """Emit attention decomposed into MatMul, Softmax and MatMul. The keys and values of a group are
-    broadcast to its query heads.
+    """Emit attention as MatMul, Softmax and MatMul. In grouped-query attention, the keys and values
+    of a group are broadcast to its query heads.
     """
-    dtype = parts.q.dtype
-    b, h, q, k = parts.grid
-    group_size = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
+    dtype = operands.q.dtype
+    b, h, q, k = operands.score_shape
+    group_size = None if h == operands.kv_heads else divide_dims_exactly(h, operands.kv_heads)
     queries, keys, values = (
-        _emit_grouped_heads(g, t, parts.groups, group_size) for t in (parts.q, parts.k, parts.v)
+        _emit_grouped_heads(g, t, operands.kv_heads, group_size)
+        for t in (operands.q, operands.k, operands.v)
     )
     rank = 4 if group_size is None else 5
     # Keys are `[…, t, d]`; the MatMul needs `[…, d, t]`.
@@ -122,87 +125,91 @@ def emit_decomposed_attention(
     if op.scale != 1.0:
         queries = g.emit_node("Mul", queries, g.emit_constant(op.scale, dtype))
     scores = g.emit_node("MatMul", queries, keys)
-    leading = (b, h) if group_size is None else (b, parts.groups, group_size)
-    scores = emit_reshape(g, scores, parts.grid, source_shape=(*leading, q, k))
+    leading_shape = (b, h) if group_size is None else (b, operands.kv_heads, group_size)
+    scores = emit_reshape(g, scores, operands.score_shape, source_shape=(*leading_shape, q, k))
     if op.cap > 0:
         cap = g.emit_constant(op.cap, dtype)
         scores = g.emit_node("Mul", g.emit_node("Tanh", g.emit_node("Div", scores, cap)), cap)
-    if parts.bias is not None:
-        scores = g.emit_node("Add", scores, parts.bias)
-    weights = _emit_attention_weights(g, parts, scores)
+    if operands.bias is not None:
+        scores = g.emit_node("Add", scores, operands.bias)
+    weights = _emit_attention_weights(g, operands, scores)
     result = g.emit_node(
-        "MatMul", emit_reshape(g, weights, (*leading, q, k), source_shape=parts.grid), values
+        "MatMul",
+        emit_reshape(g, weights, (*leading_shape, q, k), source_shape=operands.score_shape),
+        values,
     )
-    e = parts.v.shape[3]
-    result = emit_reshape(g, result, (b, h, q, e), source_shape=(*leading, q, e))
+    e = operands.v.shape[3]
+    result = emit_reshape(g, result, (b, h, q, e), source_shape=(*leading_shape, q, e))
     notes = {"weights": weights}
     return AttentionResult(result=result, is_packed=False, weights=weights, notes=notes)
 
 
-def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | None) -> str:
-    """Reshape the queries `[b, h, t, d]` to `[b, g, h/g, t, d]`, and keys and values to
-    `[b, g, 1, t, d]`.
+def _emit_grouped_heads(g: Emitter, x: Tensor, kv_heads: Dim, group_size: Dim | None) -> str:
+    """Emit queries `[b, h, t, d]` as `[b, g, h/g, t, d]`, and keys and values as `[b, g, 1, t, d]`,
+    for `kv_heads` = g and `group_size` = h/g (None if g is h).
     """
     if group_size is None:
         return x.name
     b, heads, t, d = x.shape
-    if heads == groups:
+    if heads == kv_heads:
         return emit_unsqueeze(g, x, 2)
-    return emit_reshape(g, x, (b, groups, group_size, t, d))
+    return emit_reshape(g, x, (b, kv_heads, group_size, t, d))
 
 
-def _emit_attention_weights(g: Emitter, parts: AttentionOperands, scores: str) -> str:
-    """Emit the softmax. An attention sink is an additional unmasked key whose attention weight is
-    dropped.
+def _emit_attention_weights(g: Emitter, operands: AttentionOperands, scores: str) -> str:
+    """Emit the softmax of `scores`, `[b, h, q, k]`. An attention sink is the score of an additional
+    unmasked key, whose attention weight is sliced off.
     """
-    dtype = parts.q.dtype
-    b, h, q, k = parts.grid
-    if parts.sinks is None:
-        return emit_masked_softmax(g, scores, dtype, parts.mask, parts.bias is None)
-    if parts.mask is not None and not is_always_true(parts.mask):
-        scores = g.emit_node("Where", parts.mask, scores, g.emit_constant(float("-inf"), dtype))
+    dtype = operands.q.dtype
+    b, h, q, k = operands.score_shape
+    if operands.sinks is None:
+        return emit_masked_softmax(g, scores, dtype, operands.mask, operands.bias is None)
+    if operands.mask is not None and not is_always_true(operands.mask):
+        scores = g.emit_node("Where", operands.mask, scores, g.emit_constant(float("-inf"), dtype))
     sinks = g.emit_node(
         "Expand",
-        g.emit_node("Reshape", parts.sinks, g.emit_shape((1, h, 1, 1))),
+        g.emit_node("Reshape", operands.sinks, g.emit_shape((1, h, 1, 1))),
         g.emit_shape((b, 1, q, 1)),
     )
     weights_and_sink = g.emit_node("Softmax", g.emit_node("Concat", scores, sinks, axis=3), axis=-1)
     return g.emit_node("Slice", weights_and_sink, [0], g.emit_shape([k]), [3])
 
 
-def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionOperands) -> AttentionResult:
+def emit_fused_attention(
+    op: ops.Attend, g: Emitter, operands: AttentionOperands
+) -> AttentionResult:
     """Emit one `Attention` node, with packed heads `[b, t, h·d]` if all three operands exist in
     this layout. If an axis may be empty, the node is inside an `If` that returns zeros for an empty
     axis.
     """
-    b, h, q, k = parts.grid
-    e, dtype = parts.v.shape[3], parts.q.dtype
+    b, h, q, k = operands.score_shape
+    e, dtype = operands.v.shape[3], operands.q.dtype
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
-    packed = find_packed_heads(g, parts)
+    packed = find_packed_heads(g, operands)
     # Packed heads need no transposes before and after the operator.
     if packed is not None:
-        options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
+        options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
     # If the attention weights (the fourth output) are unused, the kernel does not need to
     # materialize them.
-    count, outputs = (2, 4) if g.site.used_mask[1] else (1, 1)
-    if count == 2:
+    result_count, output_count = (2, 4) if g.site.used_mask[1] else (1, 1)
+    if result_count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
-    operands = packed or (parts.q, parts.k, parts.v)
-    mask = parts.combined_mask or emit_combined_mask(g, parts.mask, parts.bias, (q, k))
+    inputs = packed or (operands.q, operands.k, operands.v)
+    mask = operands.combined_mask or emit_combined_mask(g, operands.mask, operands.bias, (q, k))
     shape = (b, q, h * e) if packed else (b, h, q, e)
-    types = [Type(dtype, shape), Type(dtype, parts.grid)][:count]
+    types = [Type(dtype, shape), Type(dtype, operands.score_shape)][:result_count]
 
     def emit_attention() -> list[str]:
-        made = g.emit_nodes("Attention", outputs, *operands, mask, **options)
-        return [made[0], made[-1]][:count]
+        results = g.emit_nodes("Attention", output_count, *inputs, mask, **options)
+        return [results[0], results[-1]][:result_count]
 
-    maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
-    if maybe_empty:
-        results, notes = _emit_nonempty_branch(g, maybe_empty, types, emit_attention)
+    possibly_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
+    if possibly_empty:
+        results, notes = _emit_nonempty_branch(g, possibly_empty, types, emit_attention)
     else:
         results = emit_attention()
         notes = {"node": results[0]}
-    weights = results[1] if count == 2 else ""
+    weights = results[1] if result_count == 2 else ""
     return AttentionResult(
         result=results[0], is_packed=packed is not None, weights=weights, notes=notes
     )
@@ -225,12 +232,12 @@ def _emit_nonempty_branch(
     return [*results], {"node": nonempty.output[0].name, "guard": results[0]}
 
 
-def find_packed_heads(g: Emitter, parts: AttentionOperands) -> tuple[str, str, str] | None:
+def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str, str] | None:
     """Return queries, keys and values as `[b, t, h·d]` if all three exist in this layout and the
     kernel supports it.
     """
-    q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
-    has_static_heads = parts.grid[1].number and parts.groups.number
+    q, k, v = (g.layouts.packed_heads.get(t.name) for t in (operands.q, operands.k, operands.v))
+    has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
     if (
         not g.target.uses_packed_heads
         or not has_static_heads
@@ -243,7 +250,7 @@ def find_packed_heads(g: Emitter, parts: AttentionOperands) -> tuple[str, str, s
 
 
 def emit_combined_mask(
-    g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
+    g: Emitter, mask: Tensor | None, bias: Tensor | None, lengths: tuple[Dim, Dim]
 ) -> Tensor | None:
     """Emit the mask input `[…, q, k]` of an attention: the bias with -inf at masked keys, or only
     the mask or the bias if the other is absent. Return None if no key is masked and there is no
@@ -254,12 +261,12 @@ def emit_combined_mask(
     if combined is None:
         return None
     if mask is not None and bias is not None:
-        both = g.emit_node("Where", mask, bias, g.emit_constant(float("-inf"), bias.dtype))
-        lengths = [
+        masked_bias = g.emit_node("Where", mask, bias, g.emit_constant(float("-inf"), bias.dtype))
+        broadcast_shape = [
             (mask_length if bias_length == 1 else bias_length)
             for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)
         ]
-        combined = make_typed_tensor(both, bias.dtype, lengths)
+        combined = make_typed_tensor(masked_bias, bias.dtype, broadcast_shape)
     # ONNX Runtime requires a mask of full query length, although ONNX allows size 1.
-    shape = (*combined.shape[:2], *grid)
+    shape = (*combined.shape[:2], *lengths)
     return make_typed_tensor(emit_expand(g, combined, shape), combined.dtype, shape)

@@ -185,9 +185,8 @@ class Emitter:
 
     def has_operator(self, kind: str) -> bool:
         """Return True if the target and the opset have the fused operator `kind`."""
-        return kind in self.target.fused_operators and onnx_targets.is_operator_available(
-            kind, self.opset
-        )
+        is_available = onnx_targets.is_operator_available(kind, self.opset)
+        return is_available and kind in self.target.fused_operators
 
     def lacks_kernel(self, kind: str, dtype: str) -> bool:
         """Return True if the target has no kernel for an operator with this element type."""

@@ -97,11 +97,11 @@ def emit_kv_buffer_attention(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    add: Tensor | None,
+    bias: Tensor | None,
 ) -> str:
-    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. With 5 positions in
-    the buffers and 2 new positions, the capacity is at least 7, and the operands `seqlens_k` and
-    `total_sequence_length` are 6 and 7.
+    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`; return its output
+    `[b, h, t, d]`. With 5 positions in the buffers and 2 new positions, the capacity is at least 7,
+    and the operands `seqlens_k` and `total_sequence_length` are 6 and 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
@@ -123,12 +123,12 @@ def emit_kv_buffer_attention(
         result=Type(q.dtype, (b, new_count, h * d)),
     )
     has_mask = mask is not None and not is_always_true(mask)
-    if g.target.has_unmasked_kernel and mask is not None and has_mask and add is None:
+    if g.target.has_unmasked_kernel and mask is not None and has_mask and bias is None:
         is_causal = _emit_is_causal_mask(g, mask, (query_count, total_length))
         result, *written_buffers = _emit_unbiased_if_causal(g, call, is_causal, mask)
     else:
-        bias = _emit_attention_bias(g, q.dtype, (new_count, total_length), mask, add)
-        result, *written_buffers = call.emit_call(g, bias)
+        combined_bias = _emit_attention_bias(g, q.dtype, (new_count, total_length), mask, bias)
+        result, *written_buffers = call.emit_call(g, combined_bias)
     for buffer, name in zip(buffers, written_buffers, strict=True):
         g.values.tensors[buffer.concatenated] = Tensor(
             name, buffer.concatenated.type, buffer.concatenated
@@ -184,25 +184,29 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, is_causal: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Emit attention that omits the bias, for speed, if the mask is exactly causal at run time."""
+    """Emit an `If` that calls the kernel without a bias, which is faster, if `is_causal`, and with
+    the mask as bias otherwise. Return the attention output and the updated buffers.
+    """
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
-    grid = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
+    lengths = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
     def attend_with_bias() -> tuple[str, ...]:
-        return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
+        return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, lengths, mask, None))
 
     branches = {"causal": lambda: call.emit_call(g, None), "masked": attend_with_bias}
     return emit_if(g, is_causal, types, branches)
 
 
-def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Emit bool[], true if the mask is true for every key up to the position of the query."""
-    queries, keys = grid
+def _emit_is_causal_mask(g: Emitter, mask: Tensor, lengths: tuple[Dim, Dim]) -> str:
+    """Emit bool[], true if no key at or before the position of a query is masked. The shape `[q,
+    k]` of the mask is `lengths`; the queries are the last positions of the sequence.
+    """
+    queries, keys = lengths
     with g.hoist_nodes("lengths"):
         offset = g.emit_length(keys - queries)
-        query = emit_unsqueeze(g, g.emit_node("Add", emit_arange(g, queries), offset), 1)
-        later = g.emit_node("Greater", emit_arange(g, keys), query)
-    is_visible = g.emit_node("Or", mask, later)
+        query_positions = emit_unsqueeze(g, g.emit_node("Add", emit_arange(g, queries), offset), 1)
+        is_future = g.emit_node("Greater", emit_arange(g, keys), query_positions)
+    is_visible = g.emit_node("Or", mask, is_future)
     minimum = g.emit_node("ReduceMin", emit_cast(g, is_visible, "i32"), keepdims=0)
     return g.emit_node("Equal", minimum, g.emit_constant(1, "i32"))
 
@@ -221,28 +225,30 @@ def _get_int8_operands(
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
-    if (known := g.layouts.packed_heads.get(x.name)) is not None:
-        return known
+    if (cached_name := g.layouts.packed_heads.get(x.name)) is not None:
+        return cached_name
     _, h, _, d = x.shape
     time_major = g.emit_node("Transpose", x, perm=[0, 2, 1, 3])
     return g.emit_node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_attention_bias(
-    g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
+    g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
+    """Emit mask and bias as one bias `[…, *lengths]`, or None without both; the kernel adds its own
+    causal mask.
+    """
     if bias is None and mask is not None and not is_always_true(mask):
         bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
-    return emit_combined_mask(g, mask, bias, grid)
+    return emit_combined_mask(g, mask, bias, lengths)
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Emit `[b, t, h·d]` with zeros for queries whose keys are all masked; all heads share the
-    mask.
+    """Emit the attention output `[b, t, h·d]` with zeros for queries whose keys are all masked; all
+    heads share the mask.
     """
-    visible_count = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
-    has_visible_key = g.emit_node("Transpose", visible_count, perm=[0, 2, 1])
+    visibility = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
+    has_visible_key = g.emit_node("Transpose", visibility, perm=[0, 2, 1])
     return g.emit_node(
         "Where", emit_cast(g, has_visible_key, "bool"), result, g.emit_constant(0, dtype)
     )
@@ -289,8 +295,8 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the key and value states that are used only by this attention, or None if there are
-    none.
+    """Return the states to which an attention node appends its keys and values, or None if one of
+    them is not a state or has other users.
     """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)

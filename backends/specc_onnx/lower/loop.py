@@ -15,7 +15,7 @@ from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
-from specc_onnx.lower.blocked_attention import set_lengths_nonempty
+from specc_onnx.lower.blocked_attention import assume_nonempty
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
@@ -44,7 +44,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         is_long = g.emit_node("Greater", g.emit_length(length), MAX_LOOP_LENGTH)
 
     def compute_chunks() -> tuple[str, ...]:
-        with set_lengths_nonempty(g, length):
+        with assume_nonempty(g, length):
             return _emit_chunks(op, g, args, recurrence)
 
     branches = {"chunks": compute_chunks, "positions": lambda: emit_scan(op, g, *args)}
@@ -68,7 +68,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     scanned, axes = _emit_scanned_operands(op, g, operands)
     body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
-    collected = len(op.body.outputs) - op.carry_count
+    scan_output_count = len(op.body.outputs) - op.carry_count
     results = g.emit_nodes(
         "Scan",
         len(op.body.outputs),
@@ -78,16 +78,16 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         num_scan_inputs=len(scanned),
         scan_input_axes=axes,
         scan_input_directions=directions * len(scanned),
-        scan_output_directions=directions * collected if collected else None,
+        scan_output_directions=directions * scan_output_count if scan_output_count else None,
     )
     # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
-    stacked = [
+    scan_outputs = [
         _emit_moved_axis(g, name, 0, op.axis, type.rank)
         for name, type in zip(
             results[op.carry_count :], g.site.types[op.carry_count :], strict=True
         )
     ]
-    results = (*results[: op.carry_count], *stacked)
+    results = (*results[: op.carry_count], *scan_outputs)
     length = operands.scanned[0].shape[op.axis]
     if g.lengths.is_positive(length):
         return results
@@ -127,14 +127,16 @@ def _emit_without_placeholder(
     initial_carries: Sequence[Tensor],
     length: Dim,
 ) -> tuple[str, ...]:
-    """Return the results without the placeholder position that was added to an empty axis."""
+    """Emit the results of a `Scan` over an axis of size `length`, to which a placeholder position
+    was added if it was empty: the initial carries and empty scan outputs in this case.
+    """
     has_positions = g.emit_node("Greater", g.emit_length(length), 0)
     final_carries = [
         emit_where(g, initial.dtype, has_positions, final, initial)
         for initial, final in zip(initial_carries, results[: op.carry_count], strict=True)
     ]
-    stacked = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carry_count :]]
-    return (*final_carries, *stacked)
+    scan_outputs = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carry_count :]]
+    return (*final_carries, *scan_outputs)
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
@@ -142,22 +144,22 @@ def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -
     slices.
     """
     body_inputs = list(op.body.inputs.items())
-    scanned, carries = (
+    scanned_inputs, carried_inputs = (
         body_inputs[: op.scanned_count],
         body_inputs[op.scanned_count : op.scanned_count + op.carry_count],
     )
     with g.open_body() as body:
         keep = operands.keep and g.new_tensor("keep", remove_axis(operands.keep.type, 1))
-        inputs = [add_body_input(g, name, value) for name, value in carries]
+        inputs = [add_body_input(g, name, value) for name, value in carried_inputs]
         inputs += [keep] if keep else []
-        inputs += [add_body_input(g, name, value) for name, value in scanned]
+        inputs += [add_body_input(g, name, value) for name, value in scanned_inputs]
         results = lower_scan_body(op, g, operands.captured, keep)
     types = [v.type for v in op.body.outputs.values()]
     return make_body_graph(g.make_scoped_name("body"), body, results, types, inputs)
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
-    """Add an input with a unique name to a body."""
+    """Bind `value` to an input of a subgraph, whose unique name begins with `name`; return it."""
     g.values.tensors[value] = g.new_tensor(name, value.type, value)
     return g.values.tensors[value]
 
@@ -180,10 +182,10 @@ def lower_scan_body(
     if position_mask is not None:
         zeros = [g.emit_constant(0, v.type.dtype) for v in values[op.carry_count :]]
         previous = [*g.list_names(body_inputs.initial_carries), *zeros]
-        triples = zip(values, names, previous, strict=True)
+        updates = zip(values, names, previous, strict=True)
         names = [
             _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old)
-            for v, name, old in triples
+            for v, name, old in updates
         ]
     return emit_body_results(g, names)
 
@@ -194,8 +196,8 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
     """
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
-    unconditional = collect_required_nodes(values[len(conditional_outputs) :])
-    lower_nodes(g, op.body, unconditional)
+    unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
+    lower_nodes(g, op.body, unconditional_nodes)
     initial_carries = op.split_body_inputs().initial_carries
     any_unfinished = _emit_any_unfinished(
         g, g.values.tensors[initial_carries[op.end_condition_index]]
@@ -203,7 +205,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
     types = [v.type for v in conditional_outputs]
 
     def lower_body() -> list[str]:
-        lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional)
+        lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - unconditional_nodes)
         return g.list_names(conditional_outputs)
 
     def emit_unchanged() -> list[str]:
@@ -235,16 +237,16 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     results = g.emit_nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # if there is at least one iteration and all iterations run, no scan output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
-    stacked = []
-    for collected, type in zip(
+    scan_outputs = []
+    for scan_output, type in zip(
         results[op.carry_count :], g.site.types[op.carry_count :], strict=True
     ):
         if not has_all_iterations:
-            collected = _emit_zero_filled(op, g, collected, type, iterations)
+            scan_output = _emit_zero_filled(op, g, scan_output, type, iterations)
         if op.reverse:
-            collected = g.emit_node("Slice", collected, [-1], [-(2**62)], [0], [-1])
-        stacked.append(_emit_moved_axis(g, collected, 0, op.axis, type.rank))
-    return (*results[: op.carry_count], *stacked)
+            scan_output = g.emit_node("Slice", scan_output, [-1], [-(2**62)], [0], [-1])
+        scan_outputs.append(_emit_moved_axis(g, scan_output, 0, op.axis, type.rank))
+    return (*results[: op.carry_count], *scan_outputs)
 
 
 def _build_loop_body(
@@ -297,13 +299,15 @@ def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
 
 
 def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
-    """Emit the scan outputs of all iterations, with zeros for iterations that did not run."""
+    """Emit the scan outputs `stacked`, extended by zeros from the iterations that ran to
+    `iterations`; `type` is the type of the result.
+    """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, stacked, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
     shape = g.emit_node("Concat", run_count, g.emit_shape(element_shape), axis=0)
-    collected = g.emit_node("Reshape", stacked, shape, allowzero=1)
-    missing = g.emit_node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
-    shape = g.emit_node("Concat", missing, g.emit_shape(element_shape), axis=0)
+    outputs = g.emit_node("Reshape", stacked, shape, allowzero=1)
+    missing_count = g.emit_node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
+    shape = g.emit_node("Concat", missing_count, g.emit_shape(element_shape), axis=0)
     zeros = g.emit_node("Expand", g.emit_constant(0, type.dtype), shape)
-    return g.emit_node("Concat", collected, zeros, axis=0)
+    return g.emit_node("Concat", outputs, zeros, axis=0)

@@ -107,7 +107,7 @@ INT8_LSTM = "int8 lstm"
 `DynamicQuantizeLSTM`.
 """
 
-CUDA_LACKS = frozenset(
+CUDA_MISSING_KERNELS = frozenset(
     {
         *("ArgMax i64", "ArgMax i32", "Equal bf16", "MatMulInteger", "MaxPool"),
         *("Pad i64", "TopK inf f32", "stable TopK"),
@@ -156,7 +156,7 @@ TARGETS: Mapping[str, Target] = {
             description="ONNX Runtime on an NVIDIA GPU",
             # the kernel returns only scores, before softcap and mask (1.31)
             attention_dtypes=frozenset({"f32", "f16", "bf16"}),
-            missing_kernels=CUDA_LACKS,
+            missing_kernels=CUDA_MISSING_KERNELS,
             alignment=16,
             compute_dtypes=frozenset({"f16", "bf16"}),
             quantized_operators="weights",

@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
-from specc_onnx.lower.blocked_attention import set_length_known
+from specc_onnx.lower.blocked_attention import bind_length
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,
@@ -29,7 +29,7 @@ WINDOW_KEYS_DIM = Dim.symbol("near.keys")
 """The number of keys in the union of the windows of all batch elements."""
 
 WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
-"""Computes attention weights from scores and a mask."""
+"""Emits attention weights, given scores and a mask."""
 
 MIN_KEYS = 1000
 """Number of keys up to which attention to all keys is at least as fast as gathering the window."""
@@ -37,12 +37,12 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys inside the window, and `use_window_condition`, bool[], true if only these
-    keys are read.
+    """The span of keys inside the window, and `reads_window_only`, bool[], true if only these keys
+    are read.
     """
 
     keys: PositionSpan
-    use_window_condition: str
+    reads_window_only: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
@@ -56,7 +56,9 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
-    """Match `abs(j - center) <= radius`; return the center and the radius."""
+    """Match a mask `abs(j - center) <= radius` over `keys` positions `j`, or its conjunction with
+    other masks; return the center and the radius.
+    """
     conditions = [mask]
     # The comparison may be an operand of a logical AND.
     while conditions:
@@ -68,8 +70,8 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
                 ops.Compare(fn="le" | "lt"),
                 (Value(node=Node(ops.Pointwise(fn="abs"), (difference,))), radius),
             ):
-                sides = difference.node.args if difference and difference.node else ()
-                center = _match_center(g, difference, sides, keys)
+                operands = difference.node.args if difference and difference.node else ()
+                center = _match_center(g, difference, operands, keys)
                 if center is not None and radius and keys not in radius.type.shape:
                     return center, radius
             case Node(op, (inner,)) if op.is_view:
@@ -111,44 +113,46 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
 
 
 def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
-    """Return the outer value that a loop body captures as `value`."""
+    """Return the outer value that a loop body captures as `value`, or `value` itself."""
     while value is not None and value.node is None and value in g.values.tensors:
-        known = g.values.tensors[value].value
-        if known is None or known is value:
+        outer_value = g.values.tensors[value].value
+        if outer_value is None or outer_value is value:
             break
-        value = known
+        value = outer_value
     return value
 
 
 def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
-    """Emit the span of keys from the minimum to the maximum center, extended by the radius plus 1
-    on both sides.
+    """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
+    radius plus 1 on both sides.
     """
     span_ends = {}
     margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
     margin = g.emit_node("Add", margin, 1.0)
     length = g.emit_node("Cast", g.emit_length(keys), to=1)
-    for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
+    for kind, operator in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
         # With a placeholder at the opposite end, the window of an empty batch is minimal.
         placeholder = length if kind == "ReduceMin" else g.emit_constant(0.0, "f32")
         end = g.emit_node(
-            "Floor", g.emit_node(shift, _emit_extreme(g, center, kind, placeholder), margin)
+            "Floor", g.emit_node(operator, _emit_extreme(g, center, kind, placeholder), margin)
         )
-        inside = g.emit_node("Min", g.emit_node("Max", end, 0.0), length)
-        span_ends[kind] = g.emit_node("Unsqueeze", emit_cast(g, inside, "i64"), [0])
+        clamped_end = g.emit_node("Min", g.emit_node("Max", end, 0.0), length)
+        span_ends[kind] = g.emit_node("Unsqueeze", emit_cast(g, clamped_end, "i64"), [0])
     one, all_keys = [1], g.emit_shape([keys])
     start = g.emit_node("Min", span_ends["ReduceMin"], g.emit_node("Sub", all_keys, one))
     stop = g.emit_node("Add", g.emit_node("Max", span_ends["ReduceMax"], start), one)
     stop = g.emit_node("Min", stop, all_keys)
     span_length = g.emit_node("Sub", stop, start)
-    is_few_keys = g.emit_node("Less", g.emit_node("Add", span_length, span_length), all_keys)
+    is_short = g.emit_node("Less", g.emit_node("Add", span_length, span_length), all_keys)
     return WindowKeys(
-        PositionSpan(start, stop, WINDOW_KEYS_DIM), g.emit_node("Squeeze", is_few_keys, [0])
+        PositionSpan(start, stop, WINDOW_KEYS_DIM), g.emit_node("Squeeze", is_short, [0])
     )
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
-    """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
+    """Emit the minimum (`kind` "ReduceMin") or maximum ("ReduceMax") of the elements of a value and
+    of `placeholder`, f32[].
+    """
     x = g.values.tensors[value]
     elements = g.emit_node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
@@ -164,7 +168,8 @@ def emit_window_weights(
     operands: tuple[Tensor, Tensor],
     emit_weights: WeightFunction,
 ) -> str:
-    """Emit attention weights `[…, 1, k]`. Those of keys outside the window are zeros, and their
+    """Emit attention weights `[…, 1, k]` by `emit_weights` from `operands` (scores and mask). The
+    weights of keys outside the window around `center` (center and radius) are zeros, and their
     scores are not computed.
     """
     type = g.site.types[0]
@@ -174,21 +179,21 @@ def emit_window_weights(
     index_type = Type.of("i64", 1)
     types = [type, index_type, index_type, Type("bool", ())]
 
-    def weigh_near() -> tuple[str, ...]:
-        near = _emit_window_keys(g, *center, keys)
-        weights = _emit_window_or_all_weights(g, near, operands, emit_weights)
-        return weights, near.keys.start, near.keys.stop, near.use_window_condition
+    def emit_window() -> tuple[str, ...]:
+        window = _emit_window_keys(g, *center, keys)
+        weights = _emit_window_or_all_weights(g, window, operands, emit_weights)
+        return weights, window.keys.start, window.keys.stop, window.reads_window_only
 
     def emit_all_weights() -> tuple[str, ...]:
         weights = _emit_all_key_weights(g, operands, emit_weights)
         return weights, g.emit_shape([0]), g.emit_shape([0]), g.emit_constant(False, "bool")
 
-    branches = {"many": weigh_near, "few": emit_all_weights}
-    result, start, stop, is_few_keys = emit_if(
+    branches = {"many": emit_window, "few": emit_all_weights}
+    result, start, stop, reads_window_only = emit_if(
         g, has_many_keys, types, branches, isolated_branches=branches
     )
     g.layouts.window_keys[result] = WindowKeys(
-        PositionSpan(start, stop, WINDOW_KEYS_DIM), is_few_keys
+        PositionSpan(start, stop, WINDOW_KEYS_DIM), reads_window_only
     )
     return result
 
@@ -202,20 +207,20 @@ def _emit_window_or_all_weights(
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 
-    def weigh_near() -> list[str]:
-        with _set_window_length_known(g, window):
+    def emit_window() -> list[str]:
+        with _bind_window_length(g, window):
             weights = emit_weights(g, *(_emit_recomputed_keys(g, x, window.keys) for x in operands))
             keys_after = g.emit_node("Sub", g.emit_shape([type.shape[-1]]), window.keys.stop)
-            ends = g.emit_node(
+            pads = g.emit_node(
                 "Concat", zero_starts, window.keys.start, zero_starts, keys_after, axis=0
             )
-            return [g.emit_node("Pad", weights, ends)]
+            return [g.emit_node("Pad", weights, pads)]
 
     def emit_all_weights() -> list[str]:
         return [_emit_all_key_weights(g, operands, emit_weights)]
 
-    branches = {"near": weigh_near, "all": emit_all_weights}
-    return emit_if(g, window.use_window_condition, [type], branches, isolated_branches=["all"])[0]
+    branches = {"near": emit_window, "all": emit_all_weights}
+    return emit_if(g, window.reads_window_only, [type], branches, isolated_branches=["all"])[0]
 
 
 def _emit_all_key_weights(
@@ -233,35 +238,35 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum over the keys of the window; return None if other keys may have nonzero
-    attention weights.
+    """Emit the weighted sum of `values` over the keys of the window. Return None if `weights` were
+    not computed by `emit_window_weights`.
     """
-    near = _find_window_keys(g, weights.value)
-    if near is None:
+    window = _find_window_keys(g, weights.value)
+    if window is None:
         return None
     type = g.site.types[0]
 
-    def add_near() -> list[str]:
-        with _set_window_length_known(g, near):
-            near_weights = emit_position_slice(g, weights, (weights.rank - 1,), (near.keys,))
-            near_values = emit_position_slice(g, values, (values.rank - 2,), (near.keys,))
-            return [emit_matmul(g, near_weights, near_values)]
+    def emit_window_only() -> list[str]:
+        with _bind_window_length(g, window):
+            window_weights = emit_position_slice(g, weights, (weights.rank - 1,), (window.keys,))
+            window_values = emit_position_slice(g, values, (values.rank - 2,), (window.keys,))
+            return [emit_matmul(g, window_weights, window_values)]
 
-    branches = {"near": add_near, "all": lambda: [emit_matmul(g, weights, values)]}
-    return emit_if(g, near.use_window_condition, [type], branches)[0]
+    branches = {"near": emit_window_only, "all": lambda: [emit_matmul(g, weights, values)]}
+    return emit_if(g, window.reads_window_only, [type], branches)[0]
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the keys in the window for which attention weights were computed. `value` contains
-    these weights, or is a product with them as a factor.
+    """Return the window of the attention weights `value`, or of a factor of `value`. Return None if
+    the weights have no window.
     """
     pending = [value]
     while pending:
         value = pending.pop()
         if value is None or value not in g.values.tensors:
             continue
-        if (near := g.layouts.window_keys.get(g.values.tensors[value].name)) is not None:
-            return near
+        if (window := g.layouts.window_keys.get(g.values.tensors[value].name)) is not None:
+            return window
         match value.node:
             case Node(ops.Arith(fn="mul"), factors):
                 pending += factors
@@ -270,7 +275,7 @@ def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
     return None
 
 
-def _set_window_length_known(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
-    """Bind the symbolic number of window keys inside the context."""
+def _bind_window_length(g: Emitter, window: WindowKeys) -> AbstractContextManager[None]:
+    """Return a context manager that binds the symbolic number of keys in the window."""
     count = g.emit_node("Sub", window.keys.stop, window.keys.start)
-    return set_length_known(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))
+    return bind_length(g, WINDOW_KEYS_DIM, g.emit_node("Squeeze", count, [0]))

@@ -27,7 +27,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 MIN_TOKEN_MAXIMUM = 1e-30
-"""Lower bound of the absolute maximum of a token: a token of zeros has a nonzero scale."""
+"""Lower bound of the absolute maximum of a token, so that a token of zeros has a nonzero scale."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
 INT8_ACCURACY_LEVEL = 4
@@ -65,7 +65,7 @@ def _emit_quantized_matmul(
     *,
     zero_points: Tensor | None,
 ) -> str:
-    """Emit `x @ w.T` by the fastest kernel of the target for this quantization format."""
+    """Emit `tokens @ weights.T` by the fastest kernel of the target for the quantization format."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
     if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
@@ -74,17 +74,17 @@ def _emit_quantized_matmul(
         )
     # Per-tensor activation scales change the result, so they are used even if the target has no
     # kernel for the type.
-    is_per_tensor = op.rounding == "tensor"
-    if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
+    has_tensor_scale = op.rounding == "tensor"
+    if not has_tensor_scale and not (op.rounding == "row" and not op.group_size and has_kernel):
         return _emit_dequantized_product(op, g, tokens, weights, scales, zero_points)
     # activation quantization is computed in f32
-    x, scales32 = (
+    x, f32_scales = (
         make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (tokens, scales)
     )
-    if is_per_tensor:
-        product = _emit_per_tensor_product(op, g, x, weights, scales32)
+    if has_tensor_scale:
+        product = _emit_per_tensor_product(op, g, x, weights, f32_scales)
     else:
-        product = _emit_integer_product(op, g, x, weights, scales32, result_shape)
+        product = _emit_integer_product(op, g, x, weights, f32_scales, result_shape)
     return emit_cast(g, product, dtype, source_dtype="f32")
 
 
@@ -106,7 +106,7 @@ def _emit_matmul_nbits(
         x,
         w,
         scales,
-        *(() if zero_points is None else (zero_points,)),
+        zero_points,
         domain=CONTRIB_DOMAIN,
         K=x.shape[-1].number,
         N=result_shape[-1].number,
@@ -160,7 +160,7 @@ def _emit_integer_product(
 def _emit_per_tensor_product(
     op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """Emit an integer MatMul with a per-tensor activation scale, which ONNX Runtime can fuse."""
+    """Emit an integer MatMul of dynamically quantized activations (one scale per tensor)."""
     codes, scale, zero_point = g.emit_nodes("DynamicQuantizeLinear", 3, x)
     product = g.emit_node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
@@ -259,12 +259,12 @@ def quantized_embedding(
     if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, indices, table, scales)
     count, shape = Dim.symbol("gathered tokens"), g.site.types[0].shape
-    flat = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
+    flat_ids = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
-    codes = _emit_gathered_groups(g, table, flat, count, axis=1 if is_transposed else 0)
+    codes = _emit_gathered_groups(g, table, flat_ids, count, axis=int(is_transposed))
     # Each token has one scale, or one scale per group if the layout of the table is `columns`.
     has_block_scales = is_transposed and scales.rank > 1
-    token_scales = _emit_gathered_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
+    token_scales = _emit_gathered_groups(g, scales, flat_ids, count, axis=int(has_block_scales))
     values = _emit_dequantized_matrix(op, g, codes, token_scales, op.width)
     if is_transposed:
         values = g.emit_node("Transpose", values, perm=[1, 0])
@@ -272,7 +272,7 @@ def quantized_embedding(
 
 
 def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
-    """Gather the codes or scales of tokens along an axis of an embedding table."""
+    """Emit the codes or scales of `count` tokens, gathered along an axis of an embedding table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return make_typed_tensor(g.emit_node("Gather", x, indices, axis=axis), x.dtype, shape)
 
@@ -280,7 +280,7 @@ def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis:
 def _emit_gather_block_quantized(
     op: ops.QuantizedEmbedding, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
-    """Emit `GatherBlockQuantized`, and remove the padding of the last group."""
+    """Emit `GatherBlockQuantized`, and slice off the padding of the last group."""
     out, count, _ = table.shape
     flat = g.emit_node("Reshape", table, [out.number or 0, -1])
     values = g.emit_node(
@@ -329,8 +329,8 @@ def _emit_dequantized_matrix(
         codes = emit_cast(g, w, dtype)
         # per-channel scales are along the last axis in the layout `columns`, otherwise along the
         # first axis
-        in_columns = op.layout == "columns"
-        per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
+        is_transposed = op.layout == "columns"
+        per_output = scales.name if is_transposed else emit_unsqueeze(g, scales, 1)
         return g.emit_node("Mul", codes, per_output)
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, width, block)
@@ -347,8 +347,8 @@ def _emit_dequantized_matrix(
     codes = g.emit_node("Sub", emit_cast(g, w, dtype), offset)
     values = g.emit_node("Mul", codes, emit_unsqueeze(g, scales, 2))
     padded_width = count * block
-    flat = emit_reshape(g, values, (out, padded_width), source_shape=shape)
-    return flat if padded_width == width else emit_slice(g, flat, 1, 0, width)
+    matrix = emit_reshape(g, values, (out, padded_width), source_shape=shape)
+    return matrix if padded_width == width else emit_slice(g, matrix, 1, 0, width)
 
 
 def _emit_dequantized_columns(
@@ -361,27 +361,25 @@ def _emit_dequantized_columns(
             return g.emit_node("DequantizeLinear", w, scales, axis=0, block_size=group_size)
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features of its group.
-    repeated = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
+    repeated_scales = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
     count, out = scales.shape
     padded_width = count * group_size
-    flat = emit_reshape(
-        g, repeated, (padded_width, out), source_shape=(count, Dim.from_value(group_size), out)
-    )
+    group_shape = (count, Dim.from_value(group_size), out)
+    flat_scales = emit_reshape(g, repeated_scales, (padded_width, out), source_shape=group_shape)
     if padded_width != width:
-        flat = emit_slice(g, flat, 0, 0, width)
-    return g.emit_node("Mul", emit_cast(g, w, scales.dtype), flat)
+        flat_scales = emit_slice(g, flat_scales, 0, 0, width)
+    return g.emit_node("Mul", emit_cast(g, w, scales.dtype), flat_scales)
 
 
 def _emit_zero_points(
     op: ops.QuantizedLinear | ops.QuantizedEmbedding, g: Emitter, packed: Tensor, scales: Tensor
 ) -> str:
     """Emit the zero points `[out, groups, 1]` in the dtype of the scales."""
-    out, count = scales.shape
-    zeros = _emit_unpacked_int4(g, packed) if op.bits == 4 else packed
-    if zeros.shape[1] != count:
-        zeros = make_typed_tensor(emit_slice(g, zeros, 1, 0, count), "u8", (out, count))
-    values = make_typed_tensor(emit_cast(g, zeros, scales.dtype), scales.dtype, (out, count))
-    return emit_unsqueeze(g, values, 2)
+    zero_points = _emit_unpacked_int4(g, packed) if op.bits == 4 else packed
+    name, count = zero_points.name, scales.shape[1]
+    if zero_points.shape[1] != count:
+        name = emit_slice(g, zero_points, 1, 0, count)
+    return emit_unsqueeze(g, emit_cast(g, name, scales.dtype, source_dtype=zero_points.dtype), 2)
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
@@ -390,11 +388,11 @@ def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     sixteen = g.emit_constant(16, "u8")
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))
-    *lead, bytes_ = w.shape
+    *lead, byte_count = w.shape
     axis = w.rank
-    both = g.emit_node(
+    nibbles = g.emit_node(
         "Concat", emit_unsqueeze(g, low, axis), emit_unsqueeze(g, high, axis), axis=axis
     )
-    shape = (*lead, bytes_ * 2)
-    name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.from_value(2)))
+    shape = (*lead, byte_count * 2)
+    name = emit_reshape(g, nibbles, shape, source_shape=(*lead, byte_count, Dim.from_value(2)))
     return make_typed_tensor(name, "u8", shape)

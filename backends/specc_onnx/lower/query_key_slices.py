@@ -28,7 +28,7 @@ QueryKeyAxes: TypeAlias = tuple[int | None, int | None]
 """The query axis and the key axis of a value."""
 
 LeafFunction: TypeAlias = Callable[[Value, QueryKeyAxes], Value]
-"""Returns the slice of a value that is not recomputed."""
+"""Returns the slice of a leaf along its query axis and its key axis."""
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class QueryKeySlicer:
     _slices: dict[tuple[Value, QueryKeyAxes], Value] = field(default_factory=dict)
 
     def slice_value(self, value: Value, axes: QueryKeyAxes) -> Value:
-        """Return the recomputed slice of a value."""
+        """Add nodes that compute the slice of `value` along `axes`; return their result."""
         stack = [(value, axes)]
         # The traversal uses an explicit stack, because masks may be computed by thousands of nodes.
         while stack:
@@ -72,37 +72,37 @@ class QueryKeySlicer:
         return self._slices[value, axes]
 
     def build_graph(self, value: Value) -> Graph:
-        """Return the graph that computes a slice from values of the outer graph."""
-        return self.builder.build_graph("portion", {"portion": value})
+        """Return the graph that computes `value`, a result of `slice_value`, from the leaves."""
+        return self.builder.build_graph("slice", {"slice": value})
 
     def _slice_all_operands(
         self, value: Value, axes: QueryKeyAxes
     ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
-        """Return the operands of a node, each with its query and key axes, or None if the node is a
-        leaf.
+        """Return the operands of the node that computes `value`, each with its query and key axes.
+        Return None if `value` is a leaf.
         """
         node = value.node
-        grid_axes = [axis for axis in axes if axis is not None]
-        if node is None or not self._should_recompute(node.op, len(grid_axes)):
+        present_axes = [axis for axis in axes if axis is not None]
+        if node is None or not self._should_recompute(node.op, len(present_axes)):
             return None
         dependences = _find_result_dependences(node, value.index)
         if self._takes_all_keys(node, axes):
             return [_align_query_key_operand(a) for a in node.args if a]
-        if not all(_is_elementwise_axis(node.op, dependences, axis) for axis in grid_axes):
+        if not all(_is_elementwise_axis(node.op, dependences, axis) for axis in present_axes):
             return None
         return [
             None if a is None else (a, _map_query_key_axes(dependences, n, axes))
             for n, a in enumerate(node.args)
         ]
 
-    def _should_recompute(self, op: Op, axes: int) -> bool:
-        """Return True if a result that has `axes` (1 or 2) of the query axis and the key axis is
-        recomputed.
+    def _should_recompute(self, op: Op, axis_count: int) -> bool:
+        """Return True if results of `op` that have one or both (`axis_count`) of the query axis and
+        the key axis are recomputed instead of sliced.
         """
         if isinstance(op, ops.Scan):
             return False
         is_cheap = not op.is_heavy or isinstance(op, ops.MatMul | ops.Einsum)
-        return axes == 2 or (axes == 1 and self.recomputes_single_axis and is_cheap)
+        return axis_count == 2 or (axis_count == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
         """Return True if the slice contains all keys for which these attention weights can be
@@ -112,10 +112,10 @@ class QueryKeySlicer:
         if not isinstance(op, ops.MaskedWeights):
             return False
         mask = op.mask(node)
-        last = op.scores(node).type.rank - 1
+        key_axis = op.scores(node).type.rank - 1
         band = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
-        is_scope_inside = self.visible_band.low <= band.low and band.high <= self.visible_band.high
-        return is_scope_inside and axes == (last - 1, last)
+        is_band_visible = self.visible_band.low <= band.low and band.high <= self.visible_band.high
+        return is_band_visible and axes == (key_axis - 1, key_axis)
 
     def _slice_leaf(self, value: Value, axes: QueryKeyAxes) -> Value:
         if axes == (None, None):
@@ -127,8 +127,8 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Recompute a node for the slice. Return None if the result would not have the shape of the
-        slice.
+        """Add the node that computes `value` with sliced `operands`. Return None if its result
+        would not have the shape of the slice.
         """
         node = value.node
         assert node is not None, "a value without a node is a leaf"
@@ -158,16 +158,18 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
     position.
     """
     axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
-    repeats = isinstance(op, ops.Expand) and op.axis == axis
+    is_expanded = isinstance(op, ops.Expand) and op.axis == axis
     return all(dependence.kind == "same" for dependence in axis_dependences) and bool(
-        axis_dependences or repeats
+        axis_dependences or is_expanded
     )
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
-    """Return an operand with its last two axes as query axis and key axis."""
-    last = operand.type.rank - 1
-    axes = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
+    """Return an operand with its last two axes as query and key axis, or None for an axis of size
+    1, which is broadcast.
+    """
+    key_axis = operand.type.rank - 1
+    axes = (axis if operand.type.shape[axis] != 1 else None for axis in (key_axis - 1, key_axis))
     query, key = axes
     return operand, (query, key)
 
@@ -211,32 +213,34 @@ class PositionSpan:
 def slice_attention_operands(
     op: ops.Attend,
     g: Emitter,
-    parts: AttentionOperands,
+    operands: AttentionOperands,
     queries: PositionSpan,
     keys: PositionSpan | None,
 ) -> AttentionOperands:
-    """Slice attention operands to a span of queries and to a span of keys (or all keys)."""
+    """Emit the operands of the attention of a span of queries to a span of keys (None: all keys).
+    Mask and bias are recomputed; queries, keys and values are sliced.
+    """
     mask, bias = (
         emit_recomputed_mask(g, x, queries, keys) if x and x.value else x
-        for x in (parts.mask, parts.bias)
+        for x in (operands.mask, operands.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
         mask = replace(mask, name=g.emit_node("And", mask, _emit_not_duplicated(g, keys)))
-    q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
-    return replace(parts, q=q, k=k, v=v, mask=mask, bias=bias)
+    q, k, v = _slice_operands(op, g, operands, (queries, keys, keys))
+    return replace(operands, q=q, k=k, v=v, mask=mask, bias=bias)
 
 
 def _slice_operands(
-    op: ops.Attend, g: Emitter, parts: AttentionOperands, spans: Sequence[PositionSpan | None]
+    op: ops.Attend, g: Emitter, operands: AttentionOperands, spans: Sequence[PositionSpan | None]
 ) -> list[Tensor]:
-    """Slice queries, keys and values to their spans."""
-    tensors = (parts.q, parts.k, parts.v)
+    """Emit the slices of queries, keys and values for their spans, in the layout of the kernel."""
+    tensors = (operands.q, operands.k, operands.v)
     packed: Sequence[str | None] | None = None
-    if can_fuse_attention(op, g, parts):
-        packed = find_packed_heads(g, parts)
+    if can_fuse_attention(op, g, operands):
+        packed = find_packed_heads(g, operands)
     names = packed or (None, None, None)
-    operands = zip(tensors, spans, names, strict=True)
-    return [_emit_head_slice(g, x, span, name) for x, span, name in operands]
+    tensor_spans = zip(tensors, spans, names, strict=True)
+    return [_emit_head_slice(g, x, span, name) for x, span, name in tensor_spans]
 
 
 def emit_recomputed_slice(
@@ -255,9 +259,9 @@ def emit_recomputed_slice(
     assert x.value is not None, "an operand of the graph has a value"
 
     def slice_value(value: Value, axes: QueryKeyAxes) -> Value:
-        known = g.values.tensors[value]
-        sliced = emit_position_slice(g, known, axes, spans)
-        if sliced is known:
+        tensor = g.values.tensors[value]
+        sliced = emit_position_slice(g, tensor, axes, spans)
+        if sliced is tensor:
             return value
         sliced_value = Value(sliced.type)
         g.values.tensors[sliced_value] = replace(sliced, value=sliced_value)
@@ -267,7 +271,7 @@ def emit_recomputed_slice(
         span.length if span else x.shape[0 if axis is None else axis]
         for span, axis in zip(spans, axes, strict=True)
     )
-    grid = QueryKeySlicer(
+    slicer = QueryKeySlicer(
         queries=queries,
         keys=keys,
         slice_leaf=slice_value,
@@ -275,8 +279,8 @@ def emit_recomputed_slice(
         recomputes_single_axis=recomputes_single_axis,
         visible_band=visible_band,
     )
-    value = grid.slice_value(x.value, axes)
-    lower_nodes(g, grid.build_graph(value))
+    value = slicer.slice_value(x.value, axes)
+    lower_nodes(g, slicer.build_graph(value))
     return g.values.tensors[value]
 
 
@@ -320,13 +324,15 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit a tensor sliced along each axis that has a span."""
+    """Emit `x` sliced to `spans` along `axes`. A span of None contains all positions, and an axis
+    of None does not exist in `x`.
+    """
     axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x
     name, type = x.name, x.type
-    if contiguous := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
-        name = _emit_contiguous_slice(g, name, contiguous)
+    if contiguous_spans := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
+        name = _emit_contiguous_slice(g, name, contiguous_spans)
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
@@ -347,16 +353,14 @@ def _pair_axes_with_spans(
 
 
 def _emit_contiguous_slice(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:
-    """Emit one `Slice` over all axes whose span has no global positions."""
+    """Emit one `Slice` along all axes of `spans`, which have no global positions."""
     starts = _emit_index_vector(g, [span.start for _, span in spans])
     stops = _emit_index_vector(g, [span.stop for _, span in spans])
     return g.emit_node("Slice", x, starts, stops, [axis for axis, _ in spans])
 
 
 def _emit_gathered_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
-    """Emit a Gather node for the global positions of an axis, followed by the positions of the
-    span.
-    """
+    """Emit the global positions of a span along an axis, concatenated with its other positions."""
     global_positions = g.emit_node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions

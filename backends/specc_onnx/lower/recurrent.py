@@ -45,15 +45,15 @@ class RecurrentBatchLayout:
 
     @property
     def padding_mask(self) -> str:
-        """The name of the padding mask, or "." if there is no padding."""
+        """Return the name of the padding mask, or "." if there is no padding."""
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
-        """Convert `[b, t, d]` to right-padded `[t, b, d]`. If `zero_padding`, padded positions are
+        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`. If `zero_padding`, padded positions are
         zeros.
         """
-        if known := _find_time_major_operand(self, x):
-            return known
+        if cached_name := _find_time_major_operand(self, x):
+            return cached_name
         g, name = self.g, x.name
         if zero_padding and self.keep:
             keep = emit_unsqueeze(g, self.keep, 2)
@@ -62,36 +62,36 @@ class RecurrentBatchLayout:
             name = _emit_gathered_positions(g, name, _emit_source_positions(self))
         return g.emit_node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
-    def convert_from_time_major(self, out: str) -> str:
-        """Emit results in batch-major layout at their original positions, with zeros at padded
-        positions.
+    def convert_from_time_major(self, output: str) -> str:
+        """Emit the `[b, t, h]` results of an operator over right-padded sequences with each result
+        at its original position; results at padded positions are zeros.
         """
-        out = self.remove_placeholder(out, (self.batch, self.length))
+        output = self.remove_placeholder(output, (self.batch, self.length))
         if self.is_right_padded:
-            return out
-        return _emit_gathered_positions(self.g, out, _emit_target_positions(self))
+            return output
+        return _emit_gathered_positions(self.g, output, _emit_target_positions(self))
 
     def pad_empty_axes(self, x: str, shape: Sequence[Dim]) -> str:
-        """Pad an empty batch or time axis with one position (ONNX Runtime 1.31 crashes on empty
-        axes).
+        """Emit `x`, of shape `shape`, with an empty batch or time axis padded to one position,
+        because ONNX Runtime 1.31 crashes on empty axes.
         """
         g = self.g
         # A feature axis is never padded, even if its size is the symbolic batch size.
-        may_be_empty = [
+        is_padded = [
             n < 2 and length in (self.batch, self.length) and not g.lengths.is_positive(length)
             for n, length in enumerate(shape)
         ]
-        if not any(may_be_empty):
+        if not any(is_padded):
             return x
         ends = [
-            _emit_placeholder_count(g, d) if is_empty else [0]
-            for d, is_empty in zip(shape, may_be_empty, strict=True)
+            _emit_placeholder_count(g, d) if is_padded_axis else [0]
+            for d, is_padded_axis in zip(shape, is_padded, strict=True)
         ]
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Remove the positions that `pad_empty_axes` added; `shape` contains the sizes of the
-        leading axes of `x`.
+        """Emit `x` without the positions that `pad_empty_axes` added; `shape` contains the original
+        sizes of the leading axes of `x`.
         """
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
@@ -100,8 +100,8 @@ class RecurrentBatchLayout:
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Pad `lengths` like `pad_empty_axes` pads the batch axis. CUDA has no `Pad` kernel for
-        i32.
+        """Emit the sequence lengths i32[b] with a length of 0 appended if the batch is empty. CUDA
+        has no `Pad` kernel for i32.
         """
         g = self.g
         if g.lengths.is_positive(self.batch):
@@ -112,9 +112,11 @@ class RecurrentBatchLayout:
         return g.emit_node("Concat", lengths, placeholder, axis=0)
 
     def select_final_state(
-        self, final: str, initial: Tensor | None, lengths: str | None, dtype: str
+        self, final_state: str, initial_state: Tensor | None, lengths: str | None, dtype: str
     ) -> str:
-        """Emit the final state. Sequences of length 0 keep their initial state."""
+        """Emit the final state `[b, h]` of the element type `dtype`: `final`, or for sequences of
+        length 0 `initial` (None: zeros). `lengths` is None without padding.
+        """
         g = self.g
         # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
         # define the final state of a sequence of length 0.
@@ -125,24 +127,30 @@ class RecurrentBatchLayout:
         elif not g.lengths.is_positive(self.length):
             has_positions = g.emit_node("Greater", g.emit_length(self.length), 0)
         else:
-            return final
-        return g.emit_node("Where", has_positions, final, initial or g.emit_constant(0.0, dtype))
+            return final_state
+        return g.emit_node(
+            "Where", has_positions, final_state, initial_state or g.emit_constant(0.0, dtype)
+        )
 
 
 def _find_time_major_operand(layout: RecurrentBatchLayout, x: Tensor) -> str | None:
-    """Return the time-major output of the previous recurrent layer, or of its two directions."""
+    """Return the name of `x` as `[t, b, d]` if `x` is the output of a recurrent layer, or the
+    concatenation of the outputs of its two directions, with the same padding mask; otherwise None.
+    """
     g, operands = layout.g, [x]
     node = x.value.node if x.value else None
     if x.name not in g.layouts.time_major_outputs and node is not None and node.op == ops.Concat(2):
         operands = _find_emitted_operands(g, node)
         if len(operands) < len(node.args):
             return None
-    cached = [g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands]
+    cached_outputs = [
+        g.layouts.time_major_outputs.get(operand.name, ("", "")) for operand in operands
+    ]
     # A layer with a different padding mask reorders positions differently.
-    if any(mask != layout.padding_mask for mask, _ in cached):
+    if any(mask != layout.padding_mask for mask, _ in cached_outputs):
         return None
-    packed = [name for _, name in cached]
-    return packed[0] if len(packed) == 1 else g.emit_node("Concat", *packed, axis=2)
+    names = [name for _, name in cached_outputs]
+    return names[0] if len(names) == 1 else g.emit_node("Concat", *names, axis=2)
 
 
 def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
@@ -200,14 +208,16 @@ def emit_ordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[str | None]:
-    """Emit `W`, `U` and the biases in ONNX's gate order; parameters are reordered outside loops."""
+    """Emit input weights, recurrent weights and the concatenated biases (None without biases) in
+    ONNX's gate order. Parameters are reordered outside loops.
+    """
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights that are computed inside a loop body are not visible outside it.
     with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, gate_order, biases, weights[0].shape[axis].number or 0)
-        ordered = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
-        return [*(emit_unsqueeze(g, w, 0) for w in ordered), bias]
+        ordered_weights = (emit_gates_in_order(g, w, gate_order, axis) for w in weights)
+        return [*(emit_unsqueeze(g, w, 0) for w in ordered_weights), bias]
 
 
 def _emit_joined_bias(
@@ -222,7 +232,7 @@ def _emit_joined_bias(
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, gate_order: GateOrder, axis: int = 0) -> str:
-    """Emit a weight whose gates, concatenated along `axis`, are in ONNX's order."""
+    """Emit `weights` with its gates, which are concatenated along `axis`, in ONNX's order."""
     count = len(gate_order.order)
     if count == 1:
         return weights.name
@@ -289,13 +299,13 @@ class _RecurrentLayer:
 
     @cached_property
     def operands(self) -> ops.RecurrentOperands[Tensor]:
-        """The operands by role."""
+        """Return the operands of the op by role."""
         is_quantized = isinstance(self.op, ops.QuantizedLstm)
         return ops.RecurrentOperands.from_operands(self.tensors, quantized=is_quantized)
 
     @property
     def layout(self) -> RecurrentBatchLayout:
-        """The batch and time axes of the sequence, with its padding mask."""
+        """Return the batch and time axes of the input sequence, with its padding mask."""
         shape = self.operands.sequence.shape
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
@@ -334,7 +344,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     # ONNX states have a num_directions axis, which has size 1, because each direction is a separate
     # layer.
     states = [_emit_initial_state(layout, state) for state in initial_states]
-    packed = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
+    time_major_input = layout.convert_to_time_major(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_ordered_weights(
         g,
@@ -349,21 +359,23 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     hidden_states, *final_states = g.emit_nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
-        *(packed, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
+        *(time_major_input, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",
         hidden_size=x.recurrent_weights.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
-    stacked = g.emit_node("Squeeze", hidden_states, [1])
-    output = layout.convert_from_time_major(g.emit_node("Transpose", stacked, perm=[1, 0, 2]))
+    time_major_output = g.emit_node("Squeeze", hidden_states, [1])
+    output = layout.convert_from_time_major(
+        g.emit_node("Transpose", time_major_output, perm=[1, 0, 2])
+    )
     # The next layer reads the time-major output, without transposes.
-    g.layouts.time_major_outputs[output] = layout.padding_mask, stacked
+    g.layouts.time_major_outputs[output] = layout.padding_mask, time_major_output
     results = [output]
-    for final, initial in zip(final_states, initial_states, strict=False):
-        state = layout.remove_placeholder(g.emit_node("Squeeze", final, [0]), (layout.batch,))
+    for final_state, initial_state in zip(final_states, initial_states, strict=False):
+        state = layout.remove_placeholder(g.emit_node("Squeeze", final_state, [0]), (layout.batch,))
         dtype = x.sequence.dtype
-        results.append(layout.select_final_state(state, initial, lengths, dtype))
+        results.append(layout.select_final_state(state, initial_state, lengths, dtype))
     return tuple(results)
 
 

@@ -46,9 +46,11 @@ MAX_INLINE_NODES = 24
 
 @lower
 def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> str:
-    """Emit the weighted sums of expert outputs."""
+    """Lower to one subgraph per expert, or to a loop over experts, that adds the expert's outputs,
+    weighted by the gates, to the sums of its tokens.
+    """
     (result_type,) = g.site.types
-    routed = op.split_operands(args)
+    operands = op.split_operands(args)
     *lead, width = result_type.shape
     # 16-bit sums would lose precision, and ONNX Runtime has no kernel for them.
     dtype = "f32" if result_type.dtype in HALF_DTYPES else result_type.dtype
@@ -56,24 +58,28 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
     experts = _ExpertEmitter(
         op=op,
         g=g,
-        operands=routed,
-        tokens=emit_flatten(g, routed.x),
-        gates=emit_flatten(g, routed.gates),
-        expert_ids=_emit_expert_ids(op, g, routed),
+        operands=operands,
+        tokens=emit_flatten(g, operands.x),
+        gates=emit_flatten(g, operands.gates),
+        expert_ids=_emit_expert_ids(op, g, operands),
         result_type=sums_type,
     )
-    start = emit_full(g, 0, dtype, sums_type.shape)
-    unrolled = _can_inline_experts(op, g, routed)
-    total = experts.emit_unrolled(start) if unrolled else experts.emit_loop(start)
-    result = emit_reshape(g, total, result_type.shape, source_shape=sums_type.shape)
+    initial_sums = emit_full(g, 0, dtype, sums_type.shape)
+    is_unrolled = _can_inline_experts(op, g, operands)
+    sums = experts.emit_unrolled(initial_sums) if is_unrolled else experts.emit_loop(initial_sums)
+    result = emit_reshape(g, sums, result_type.shape, source_shape=sums_type.shape)
     return emit_cast(g, result, result_type.dtype, source_dtype=dtype)
 
 
 def _can_inline_experts(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> bool:
-    """Return True if the experts are few and small enough to unroll, and have static weights."""
-    stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
+    """Return True if the experts are few and small enough to unroll, and their weights are
+    parameters.
+    """
+    parameter_names = {t.name for t in g.values.parameters.values()} | {
+        *g.values.narrow_weights.values()
+    }
     elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
     count = op.num_experts.number
     return (
@@ -81,7 +87,7 @@ def _can_inline_experts(
         and count <= g.target.max_unrolled_experts
         and elements <= MAX_INLINE_ELEMENTS
         and len(op.body.nodes) <= MAX_INLINE_NODES
-        and all(t.name in stored for t in operands.stacked)
+        and all(t.name in parameter_names for t in operands.stacked)
     )
 
 
@@ -118,7 +124,9 @@ class _ExpertEmitter:
     result_type: Type
 
     def emit_loop(self, initial_sums: str) -> str:
-        """Emit a `Loop` over the experts that have tokens."""
+        """Emit a `Loop` that adds the outputs of the experts that have tokens to `initial_sums`;
+        return the sums.
+        """
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
         # experts are in ascending order, so that the summation order of a token does not depend on
@@ -145,17 +153,17 @@ class _ExpertEmitter:
         return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled(self, initial_sums: str) -> str:
-        """Emit one `If` per expert."""
-        g, total, count = self.g, initial_sums, self.op.num_experts.number or 0
+        """Emit one `If` per expert that adds its outputs to `initial_sums`; return the sums."""
+        g, sums, count = self.g, initial_sums, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
             expert = g.emit_constant(index, "i64")
             expert_weights = [weights[index] for weights in parts]
             is_used = g.emit_node("Gather", self._emit_used_experts(), expert, axis=0)
-            add_output = partial(self._add_expert_output, total, expert, expert_weights)
-            branches = {"used": add_output, "unused": partial(tuple[str], [total])}
-            (total,) = emit_if(g, is_used, [self.result_type], branches)
-        return total
+            add_output = partial(self._add_expert_output, sums, expert, expert_weights)
+            branches = {"used": add_output, "unused": partial(tuple[str], [sums])}
+            (sums,) = emit_if(g, is_used, [self.result_type], branches)
+        return sums
 
     def _emit_used_experts(self) -> str:
         """Emit bool[experts + 1], true for the experts that have tokens. The last entry is for
@@ -170,7 +178,9 @@ class _ExpertEmitter:
     def _add_expert_output(
         self, sums: str, expert: str, expert_weights: Sequence[Tensor]
     ) -> tuple[str, ...]:
-        """Add the output of one expert to the sums of the tokens that are routed to it."""
+        """Emit `sums`, to which the outputs of one expert are added for the tokens that are routed
+        to it; return the name in a tuple, as a branch of an `If`.
+        """
         g = self.g
         token_ids, token_gates = self._select_tokens(g.emit_node("Equal", self.expert_ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
@@ -179,9 +189,9 @@ class _ExpertEmitter:
             emit_cast(g, x, self.result_type.dtype, source_dtype=dtype)
             for x in (output, token_gates)
         )
-        added = g.emit_node("Mul", *factors)
+        weighted_output = g.emit_node("Mul", *factors)
         return g.emit_nodes(
-            "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), added, reduction="add"
+            "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), weighted_output, reduction="add"
         )
 
     def _select_tokens(self, is_chosen: str) -> tuple[str, str]:
@@ -200,8 +210,8 @@ class _ExpertEmitter:
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
-        name = g.emit_node("Gather", self.tokens, token_ids, axis=0)
-        x = Tensor(emit_unsqueeze(g, name, *range(lead_axes)), value.type, value)
+        expert_tokens = g.emit_node("Gather", self.tokens, token_ids, axis=0)
+        x = Tensor(emit_unsqueeze(g, expert_tokens, *range(lead_axes)), value.type, value)
         g.values.tensors[value] = x
         g.values.tensors.update(
             zip(captures, [*expert_weights, *self.operands.captured], strict=True)
@@ -215,8 +225,8 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split stacked weights by expert outside loops, where a runtime can constant-fold the
-        split.
+        """Emit the weights of each of `count` experts, split from `stacked` outside loops, where a
+        runtime can constant-fold the split.
         """
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked.name)
@@ -232,7 +242,7 @@ class _ExpertEmitter:
         return self._cast_expert_part(stacked, self.g.emit_node("Gather", stored, expert, axis=0))
 
     def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
-        """Cast the weight of one expert, a slice of `stacked`, to the compute type."""
+        """Emit the weight `part` of one expert, a slice of `stacked`, in the compute type."""
         values, dtype = self.g.values, stacked.dtype
         stored = values.narrow_weights.get(stacked.name)
         if stored is not None:

@@ -74,7 +74,7 @@ def test_wrong_near_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
         begin = g.emit_node("Min", begin, g.emit_node("Sub", near.keys.stop, [1]))
         return predictive_local_attention.WindowKeys(
             PositionSpan(begin, near.keys.stop, predictive_local_attention.WINDOW_KEYS_DIM),
-            near.use_window_condition,
+            near.reads_window_only,
         )
 
     monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
