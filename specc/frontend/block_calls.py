@@ -51,7 +51,7 @@ def broadcast_batch(
     context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis, and another
-    operand or a symbolic dimension of `dims` has a larger size for this name.
+    operand or a symbolic dimension of `dims` has a larger size for this name. Return all arguments.
     """
     lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
@@ -69,9 +69,9 @@ def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dic
     lengths: dict[str, Dim] = {}
     for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
-            known = env.find_dynamic_length(name) or value.shape[0]
-            if known != 1:
-                lengths.setdefault(name, known)
+            length = env.find_dynamic_length(name) or value.shape[0]
+            if length != 1:
+                lengths.setdefault(name, length)
     return lengths
 
 
@@ -104,7 +104,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     with (
         enter_block(context, block, expr, call.caller),
         context.enter_call(expr.span, standard=module.is_standard),
-        context.weights.sharing.push_call(expr, call.own_scope),
+        context.weights.sharing.push_call(expr, call.explicit_scope),
         show_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
         if target.weight_scope is None and is_other_file:
@@ -117,16 +117,16 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 
 
 def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
-    """Return the scope in which the body of a block is elaborated: the names and values of its
-    file.
+    """Return the scope in which the body of a block is elaborated, with the names and config values
+    of the file of the block.
     """
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
-    bound = _find_bound_env(target)
-    source = caller if is_same_file else bound
+    definition_env = _find_bound_env(target)
+    config_env = caller if is_same_file else definition_env
     env = Env(
         module=module,
-        config=_get_block_config(context, module, call, source),
+        config=_get_block_config(context, module, call, config_env),
         scope=call.inner_env.scope,
         config_file=caller.config_file,
         dynamic_lengths=caller.dynamic_lengths,
@@ -135,7 +135,7 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     if target.weight_scope is not None and bound_env is not None:
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
-        env.file_scope = bound.file_scope if bound else env.scope
+        env.file_scope = definition_env.file_scope if definition_env else env.scope
     # Blocks of the same file, or of its base spec, use the caller's symbolic dimensions; std
     # declares none. Those of a used file are bound by operands: its `batch` may be `batch * 2`
     # here.
@@ -153,19 +153,19 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 
 
 def _get_block_config(
-    context: Context, module: SpecModule, call: PendingCall, source: Env | None
+    context: Context, module: SpecModule, call: PendingCall, config_env: Env | None
 ) -> Mapping[str, SpecValue]:
     """Return the config of the block's file: the values that the call sets or, if the call sets
     none, the values of a scope of that file.
     """
     option = next((o for o in call.options if o.name == "config"), None)
-    if option is None and source is not None:
-        return source.config
+    if option is None and config_env is not None:
+        return config_env.config
     if module.is_standard:
         return EMPTY_NAMES
     expr = option.value if option else ast.Name("none")
-    given = context.evaluate_value(expr, call.caller)
-    return context.evaluator.configure_used_spec(context, module, given, expr.span)
+    config = context.evaluate_value(expr, call.caller)
+    return context.evaluator.configure_used_spec(context, module, config, expr.span)
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
@@ -173,15 +173,15 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
     earlier.
     """
     block = target.block
-    given = _pair_arguments(block, call)
-    bound: BoundArguments = {p.name: (p, value, call.caller) for p, value in given}
+    pairs = _pair_arguments(block, call)
+    arguments: BoundArguments = {p.name: (p, value, call.caller) for p, value in pairs}
     for name, (option, option_env) in target.bound_arguments.items():
         param = next((p for p in block.params if p.name == name), None)
         if param is None:
             title = f"unknown option `{name}` of `{block.name}`"
             raise_error("E0201", title, call.expr.span)
-        bound.setdefault(name, (param, option.value, option_env))
-    return bound
+        arguments.setdefault(name, (param, option.value, option_env))
+    return arguments
 
 
 @contextmanager
@@ -240,15 +240,17 @@ def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
         )
 
 
-def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
-    """Bind parameters to arguments: first compile-time values, then tensors. Arguments are
-    evaluated in the caller's scope.
+def bind_arguments(
+    context: Context, block: ast.Block, bound_arguments: BoundArguments, env: Env
+) -> None:
+    """Bind the parameters of `block` to `bound_arguments` in `env`: first compile-time values, then
+    tensors. Each argument is evaluated in the scope of its caller. All errors are raised together.
     """
     errors = ErrorScope()
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
     for are_tensors in (False, True):
         arguments: list[ParameterArgument] = []
-        for param, value, caller in pairs.values():
+        for param, value, caller in bound_arguments.values():
             if is_tensor_type(param.type) == are_tensors:
                 with errors:
                     arguments.append(
@@ -262,7 +264,9 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
-    """Bind the remaining parameters to their defaults, in order."""
+    """Bind the parameters without an argument to their defaults, in order. Raise E0211 if a
+    parameter has neither.
+    """
     for param in block.params:
         # already bound by `bind_arguments`; defaults are evaluated in the block's scope
         if param.name in env.names:
@@ -284,11 +288,11 @@ def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
     """Evaluate an argument. The name of a choice value evaluates to this value."""
-    words = param.type.names if param.type.name == "choice" else ()
-    if words:
+    choice_names = param.type.names if param.type.name == "choice" else ()
+    if choice_names:
         expr = select_branch(context, expr, caller)  # `half if old else interleaved`
-    if isinstance(expr, ast.Name) and expr.path in words and expr.path not in caller.names:
-        return ChoiceValue(expr.path, words)
+    if isinstance(expr, ast.Name) and expr.path in choice_names and expr.path not in caller.names:
+        return ChoiceValue(expr.path, choice_names)
     return take_first_result(evaluate_with_expected_type(context, param.type, expr, caller))
 
 
@@ -300,6 +304,9 @@ def _bind_parameter(
     expr: ast.Expr,
     env: Env,
 ) -> None:
+    """Convert an argument to the declared type of its parameter, and bind it in `env`. Raise E0203
+    or a shape error if the types do not match.
+    """
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueContext(description, expr.span, block.name)
     if _is_declared_choice(param, value):
@@ -320,8 +327,12 @@ def _bind_parameter(
 
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
     """Return True if a value is an allowed value of the same declared choice type."""
-    words = param.type.names if param.type.name == "choice" else ()
-    return isinstance(value, ChoiceValue) and value.value in words and value.allowed_values == words
+    allowed_values = param.type.names if param.type.name == "choice" else ()
+    return (
+        isinstance(value, ChoiceValue)
+        and value.value in allowed_values
+        and value.allowed_values == allowed_values
+    )
 
 
 def _check_return(
@@ -338,8 +349,8 @@ def _check_return(
         values = values[0].values
     expected_count = len(block.results)
     if len(values) != expected_count:
-        declared = f"{expected_count} result{'' if expected_count == 1 else 's'}"
-        title = f"`{block.name}` declares {declared}, but returns {len(values)}"
+        count_text = f"{expected_count} result{'' if expected_count == 1 else 's'}"
+        title = f"`{block.name}` declares {count_text}, but returns {len(values)}"
         raise_error("E0214", title, statement.span)
     return statement, values
 
@@ -358,7 +369,9 @@ def _raise_missing_return(block: ast.Block) -> NoReturn:
 def check_block_results(
     context: Context, block: ast.Block, returned: Returned | None, env: Env
 ) -> Results:
-    """Check the returned values against the declared result types and return them."""
+    """Return the results of a block. Raise E0214 if `return` is missing or has the wrong number of
+    values, and E0301 or E0302 if a value does not have the declared type.
+    """
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
     if len(spans) != len(values):  # one expression with several results

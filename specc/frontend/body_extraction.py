@@ -74,17 +74,17 @@ def extract_body_graph(
     outputs = hoist_position_ids(builder, body_nodes, outputs)
     # recomputed, because hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
-    live, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
+    required_nodes, captured = _find_reachable_nodes(body_nodes, inputs.values(), outputs.values())
     # captures are in graph order, so that equal specs produce equal bodies
     captures = _sort_captures(builder, captured)
-    names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
-    copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
-    originals = [node for node in body_nodes if node in live]
+    input_values = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
+    copied_values = dict(zip([*inputs.values(), *captures], input_values.values(), strict=True))
+    originals = [node for node in body_nodes if node in required_nodes]
     copies, origins = _copy_nodes(builder, originals, copied_values)
     body = Graph(
         name="body",
-        inputs=names,
-        input_facts={name: Input(v.type) for name, v in names.items()},
+        inputs=input_values,
+        input_facts={name: Input(v.type) for name, v in input_values.items()},
         parameters={},
         parameter_facts={},
         nodes=tuple(copies),
@@ -119,7 +119,7 @@ def _find_reachable_nodes(
     """Return the body nodes that the outputs need, and the outer values that they read, in backward
     order.
     """
-    live: set[Node] = set()
+    required_nodes: set[Node] = set()
     captured: dict[Value, None] = {}
     input_values = set(inputs)
     worklist = list(outputs)
@@ -129,10 +129,10 @@ def _find_reachable_nodes(
             continue
         if value.node is None or value.node not in body_nodes:
             captured[value] = None
-        elif value.node not in live:
-            live.add(value.node)
+        elif value.node not in required_nodes:
+            required_nodes.add(value.node)
             worklist += [a for a in value.node.args if a]
-    return live, captured
+    return required_nodes, captured
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
@@ -142,12 +142,12 @@ def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Val
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
-    def get_place(value: Value) -> tuple[int, int]:
+    def get_graph_position(value: Value) -> tuple[int, int]:
         if value.node is None:
             return indices.get(value, -1), 0
         return len(indices) + builder.node_indices[value.node], value.index
 
-    return sorted(captured, key=get_place)
+    return sorted(captured, key=get_graph_position)
 
 
 def _find_dependent_nodes(
@@ -204,10 +204,10 @@ class EarlyExit:
         the iteration.
         """
         # uses the flag before the iteration, because the iteration that sets the flag still counts
-        done = previous_carries[self.carry_index]
+        finished_flags = previous_carries[self.carry_index]
         return [
-            self._select(context, done, Tensor(old), Tensor(new)).value
-            for old, new in zip(previous_carries, next_carries, strict=True)
+            self._select(context, finished_flags, Tensor(previous), Tensor(updated)).value
+            for previous, updated in zip(previous_carries, next_carries, strict=True)
         ]
 
     def zero_finished_outputs(
@@ -216,14 +216,18 @@ class EarlyExit:
         """Return the scan outputs, with zeros for batch elements that were finished before the
         iteration. Raise E0730 if a value lacks the leading axes of the flag.
         """
-        done = previous_carries[self.carry_index]
-        self.check_axes(Tensor(done), {n: Tensor(v) for n, v in collected.items()}, "collected")
-        zeroed = {}
+        finished_flags = previous_carries[self.carry_index]
+        self.check_axes(
+            Tensor(finished_flags), {n: Tensor(v) for n, v in collected.items()}, "collected"
+        )
+        zeroed_outputs = {}
         for name, value in collected.items():
             dtype = value.type.dtype
             zero = context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-            zeroed[name] = self._select(context, done, Tensor(zero), Tensor(value)).value
-        return zeroed
+            zeroed_outputs[name] = self._select(
+                context, finished_flags, Tensor(zero), Tensor(value)
+            ).value
+        return zeroed_outputs
 
     def _select(
         self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
@@ -287,11 +291,11 @@ def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) 
             "before the loop and update it in the body"
         )
         raise_error("E0729", title, span, label, helps=[help_])
-    done = initial_carries[name]
-    if done.type.dtype != "bool":
+    finished_flags = initial_carries[name]
+    if finished_flags.type.dtype != "bool":
         title = f"`until` expects a boolean tensor, but `{name}` is not boolean"
-        label = f"this is {format_type(done.type)}"
+        label = f"this is {format_type(finished_flags.type)}"
         raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
     early_exit = EarlyExit(list(initial_carries).index(name), name, span)
-    early_exit.check_axes(done, initial_carries, "carried")
+    early_exit.check_axes(finished_flags, initial_carries, "carried")
     return early_exit

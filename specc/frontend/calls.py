@@ -64,9 +64,9 @@ def evaluate_argument(
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
-        word := _match_choice_value(context, expr, kinds, description, env)
+        choice := _match_choice_value(context, expr, kinds, description, env)
     ):
-        return word
+        return choice
     value = _evaluate_by_kinds(context, expr, kinds, env)
     # the error has already been reported, so no diagnostic is raised
     if value is POISON:
@@ -102,14 +102,16 @@ def _match_choice_value(
     """Match a bare name, such as `half` in `pairs=half`, to a choice value if no variable has this
     name. Return None if the name has another meaning. Raise E0203 if the choice value is unknown.
     """
-    words = list_choice_values(kinds)
-    if not words:
+    choice_names = list_choice_values(kinds)
+    if not choice_names:
         return None
-    if name.path in words and name.path not in env.names:
+    if name.path in choice_names and name.path not in env.names:
         return name.path
     # a parameter that accepts any text also accepts a misspelled value
     if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
-        helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
+        helps = suggest_similar_name(
+            name.path, choice_names, f"expected one of {', '.join(choice_names)}"
+        )
         raise_error("E0203", f"{description} cannot be `{name.path}`", name.span, helps=helps)
     return None
 
@@ -130,7 +132,9 @@ def _require_known_number(
 
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
-    """Call a built-in function with these arguments."""
+    """Call a built-in function with the arguments of `call`. Raise E0211 or E0212 if arguments are
+    missing or repeated, and E0309 or E0310 if a dimension is undefined.
+    """
     builtin, expr = target.builtin, call.expr
     if builtin.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
@@ -143,7 +147,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
     leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
-        with context.weights.sharing.push_call(expr, call.own_scope):
+        with context.weights.sharing.push_call(expr, call.explicit_scope):
             return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
@@ -200,11 +204,11 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
     plural = "s" * (input_count > 1)
     title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, but more were passed"
     options = [p.name for p in builtin.parameters if not p.is_positional]
-    named = [f"options are named: `{options[0]}=…`"] if options else []
-    first = next((p for p in builtin.parameters if p.is_positional), None)
-    if first and any(isinstance(kind, ListKind) for kind in first.kinds):
-        named = [f"the input is one list: `{builtin.name}([a, b])`, in YAML `in: [[a, b]]`"]
-    raise_error("E0211", title, span, helps=[*named, f"`{builtin.format_signature()}`"])
+    hints = [f"options are named: `{options[0]}=…`"] if options else []
+    first_input = next((p for p in builtin.parameters if p.is_positional), None)
+    if first_input and any(isinstance(kind, ListKind) for kind in first_input.kinds):
+        hints = [f"the input is one list: `{builtin.name}([a, b])`, in YAML `in: [[a, b]]`"]
+    raise_error("E0211", title, span, helps=[*hints, f"`{builtin.format_signature()}`"])
 
 
 def _pair_options(
@@ -214,14 +218,14 @@ def _pair_options(
     position (`bound_names`), as in `linear(x, x=y)`.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
-    by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
+    parameters_by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
     for option in call.options:
-        if option.name not in by_name:
-            raise_unknown_option(builtin.name, option, by_name)
+        if option.name not in parameters_by_name:
+            raise_unknown_option(builtin.name, option, parameters_by_name)
         if option.name in bound_names or any(s.name == option.name for s, _ in pairs):
             span = option.name_span or option.span
             raise_error("E0212", f"duplicate option `{option.name}`", span)
-        pairs.append((by_name[option.name], option.value))
+        pairs.append((parameters_by_name[option.name], option.value))
         site.argument_spans[option.name] = option.value.span
     return pairs
 
@@ -322,7 +326,9 @@ def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalR
 def bind_options(
     context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
 ) -> EvalResult:
-    """Bind options of a block or built-in function (partial application)."""
+    """Return a block or built-in function with its options bound (partial application), or the
+    result of the call if the function has no inputs.
+    """
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):
@@ -341,18 +347,19 @@ def _bind_builtin_options(
 ) -> dict[str, SpecValue]:
     """Return the options bound so far and the options of this call."""
     builtin = target.builtin
-    by_name = {s.name: s for s in builtin.parameters}
+    parameters_by_name = {s.name: s for s in builtin.parameters}
     values = dict(target.bound_arguments)
     for option in expr.options:
-        if option.name not in by_name:
-            raise_unknown_option(builtin.name, option, by_name)
-        kinds = by_name[option.name].kinds
+        if option.name not in parameters_by_name:
+            raise_unknown_option(builtin.name, option, parameters_by_name)
+        kinds = parameters_by_name[option.name].kinds
         description = f"`{option.name}` of `{builtin.name}`"
         values[option.name] = evaluate_argument(context, option.value, kinds, description, env)
     return values
 
 
 def _reject_inputs(target: Function, expr: ast.Call) -> None:
+    """Raise E0211 if a function value has positional arguments."""
     if expr.args:
         title = f"`{target.name}` is passed as a function here: give it options only"
         raise_error("E0211", title, expr.args[0].span)

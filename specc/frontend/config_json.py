@@ -73,7 +73,7 @@ class JsonObject:
     def find(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
         itself contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
-        is the common value of all layers that have this key. Raise E0403 if the values differ.
+        is the common value of all layers that have this key; raise E0403 if the values differ.
         """
         if path in self.members:
             return self.members[path]
@@ -97,8 +97,8 @@ class JsonObject:
                     f"{member.key.text} has different values, expected the same value under "
                     "every key"
                 )
-                others = [Label(members[0].span, "the first value")]
-                raise_error("E0403", title, member.span, related_labels=others)
+                related_labels = [Label(members[0].span, "the first value")]
+                raise_error("E0403", title, member.span, related_labels=related_labels)
         return members[0] if members else None
 
     def find_non_null(self, path: str) -> JsonMember | None:
@@ -122,10 +122,10 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 
 
 def get_finite_number(value: JsonNode) -> int | float | None:
-    """Return the number, or None if the value is not a number.
+    """Return the number, or None if `value` is not a number.
 
-    Raise E0413 if the number is NaN or infinite, which JSON files may contain, but which no size or
-    scale can be.
+    Raise E0413 if the number is NaN or infinite: JSON files may contain such numbers, but no size
+    or scale can be one.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):

@@ -65,13 +65,13 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_std_names()]
-    words = NORMALIZER_NAMES if kind == "normalizer" else ()
+    builtin_names = NORMALIZER_NAMES if kind == "normalizer" else ()
     names: list[str] = []
     for name in dict.fromkeys(candidates):
         match env.module.find_definition(name) or context.library.find_std_item(name):
             case ast.Definition() as definition, _ if definition.kind == kind:
                 names.append(name)
-    return [*names, *words]
+    return [*names, *builtin_names]
 
 
 HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Missing]
@@ -137,10 +137,10 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
         case Rope() if max_length:
             return value.limit_length(max_length)
         case Record(fields=fields):
-            limited = {
+            limited_fields = {
                 name: _limit_rope_length(max_length, field) for name, field in fields.items()
             }
-            return replace(value, fields=limited)
+            return replace(value, fields=limited_fields)
     return value
 
 
@@ -150,7 +150,7 @@ def _evaluate_field(
     """Evaluate a field. Fields of a record can read earlier fields of the record by their bare
     names.
     """
-    if entry.type.name != "record" or path in evaluation.assigned:
+    if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
     fields: dict[str, SpecValue] = {}
@@ -167,7 +167,7 @@ class _ConfigEvaluation:
     """
 
     context: Context
-    assigned: Mapping[str, ConfigAssignment]
+    assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReader
     user_spec: SpecModule
 
@@ -183,13 +183,13 @@ def _evaluate_single(
     keep their default.
     """
     context, reader = evaluation.context, evaluation.reader
-    if path in evaluation.assigned:
+    if path in evaluation.assignments:
         return _evaluate_assigned(evaluation, entry, path, env)
     if (full_path := reader.qualify_path(path)) in reader.trial_values:
-        trial = reader.trial_values[full_path]
+        trial_value = reader.trial_values[full_path]
         # both items of a pair have the same trial value
-        is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
-        return (trial, trial) if is_single else trial
+        is_single = entry.type.name == "pair" and not isinstance(trial_value, tuple)
+        return (trial_value, trial_value) if is_single else trial_value
     if reader.hf_config_lookup is not None:
         value = reader.hf_config_lookup(context, entry, env)
         if not isinstance(value, Missing):
@@ -215,8 +215,8 @@ def _evaluate_unset_field(
         return None
     if reader.is_symbolic and entry.type.name == "float":
         return convert_to_float(context, Dim.symbol(full_path, origin), entry.span)
-    if reader.is_symbolic and (word := get_first_trial_value(entry.type)) is not None:
-        return word
+    if reader.is_symbolic and (trial_value := get_first_trial_value(entry.type)) is not None:
+        return trial_value
     _raise_missing_value(entry, full_path, reader)
 
 
@@ -235,12 +235,12 @@ def _make_symbol(
             return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
         return None
-    derived = (
+    derived_value = (
         _evaluate_derived(evaluation, entry, path, env)
         if evaluation.reader.derives_integers
         else None
     )
-    return derived or Dim.symbol(full_path, origin)
+    return derived_value or Dim.symbol(full_path, origin)
 
 
 def is_derived_field(entry: ast.Field) -> bool:
@@ -272,14 +272,14 @@ def _evaluate_assigned(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
     """Evaluate an assigned value. Raise E0203 for a single value for a record."""
-    assignment = evaluation.assigned[path]
+    assignment = evaluation.assignments[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
         title = f"`{path}` is a record: set its fields one by one"
         raise_error("E0203", title, assignment.span, "one value", helps=[f"fields: {names}"])
-    scope = replace(env, module=assignment.module or evaluation.user_spec)
+    assignment_env = replace(env, module=assignment.module or evaluation.user_spec)
     return _convert_to_field_type(
-        evaluation.context, assignment.value, entry, path, scope, span=assignment.span
+        evaluation.context, assignment.value, entry, path, assignment_env, span=assignment.span
     )
 
 
@@ -344,17 +344,17 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
     """Raise E0202 for an unknown name where a value is expected, as in `layers: two`."""
     kind = entry.type.name
     example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
-    takes = f"`{entry.name}` expects {kind}, for example {example}"
+    expectation = f"`{entry.name}` expects {kind}, for example {example}"
     suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
-    raise Failed(replace(diagnostic, helps=(*suggestions, takes)))
+    raise Failed(replace(diagnostic, helps=(*suggestions, expectation)))
 
 
-def _get_example(entry: ast.Field, unknown: str) -> str:
+def _get_example(entry: ast.Field, unknown_name: str) -> str:
     """Return an example value for a field: its default, unless the default is the unknown name
     itself.
     """
     default = entry.default.span.text if entry.default and entry.default.span else ""
-    return default if default not in ("", unknown) else EXAMPLE_VALUES[entry.type.name]
+    return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
@@ -377,11 +377,11 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
         helps.append("a config file can provide it: `--config DIR`")
     elif keys and reader.config_file is not None:
         file = reader.config_file.span.source.name
-        quoted = [f'"{k}"' for k in keys]
-        title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
-        if nested := _find_nested_keys(reader.config_file, keys):
-            notes.append(f"{file} has {', '.join(nested[:4])}")
-            helps.insert(0, _suggest_sources([*nested[:2], *keys]))
+        keys_text = [f'"{k}"' for k in keys]
+        title = f"`{path}` has no value: {' or '.join(keys_text)} is not in {file}"
+        if nested_keys := _find_nested_keys(reader.config_file, keys):
+            notes.append(f"{file} has {', '.join(nested_keys[:4])}")
+            helps.insert(0, _suggest_sources([*nested_keys[:2], *keys]))
     primary = Label.from_span(entry.span, "declared here, without a default")
     raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
 

@@ -99,9 +99,9 @@ def check_type_name(type: ast.TypeName) -> None:
     """Raise E0213 if a type is unknown."""
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
-    known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
-    default = FOREIGN_TYPES.get(type.name.lower(), f"expected one of {', '.join(known)}")
-    helps = suggest_similar_name(type.name, known, default)
+    type_names = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
+    default = FOREIGN_TYPES.get(type.name.lower(), f"expected one of {', '.join(type_names)}")
+    helps = suggest_similar_name(type.name, type_names, default)
     raise_error("E0213", f"unknown type `{type.name}`", type.span, helps=helps)
 
 
@@ -116,9 +116,9 @@ def convert_to_declared_type(
     if type.element_type is not None:
         return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
-        word = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
-        assert isinstance(word, str)  # the kind returns only strings
-        return ChoiceValue(word, type.names)
+        choice = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
+        assert isinstance(choice, str)  # the kind returns only strings
+        return ChoiceValue(choice, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(context, value, env, span)
     converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
@@ -187,21 +187,22 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
     """Return the type of a graph input. Raise E0202 for undeclared dimensions."""
     assert type.dims is not None
     # report all undeclared dimensions at once, because usually the whole `dims` line is missing
-    undeclared = [
+    undeclared_dims = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
-    if undeclared:
-        _raise_undeclared_lengths(undeclared, env)
+    if undeclared_dims:
+        _raise_undeclared_lengths(undeclared_dims, env)
     shape = (_evaluate_input_length(context, dim, env, origin) for dim in type.dims)
     return Type(
         get_declared_dtype(type), tuple(d.with_origin(Origin(type.span, origin)) for d in shape)
     )
 
 
-def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoReturn:
-    for name in undeclared:
+def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
+    """Raise E0202 for undeclared dimensions, and declare them, so that each is reported once."""
+    for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # reports it once for all inputs
-    raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
+    raise Failed(*(_explain_undeclared_length(d, env) for d in dims))
 
 
 def _evaluate_input_length(
@@ -214,14 +215,14 @@ def _evaluate_input_length(
     # a size of 0 from the config is an error; at run time, a size of 0 may be allowed
     if length == 0:
         title = f"{origin} would be empty: `{_format_type_source(dim)}` is 0"
-        defined = Label.list_from_span(
-            length.origin.span if length.origin else None, "defined here"
-        )
-        raise_error("E0308", title, dim.span, related_labels=defined)
+        span = length.origin.span if length.origin else None
+        labels = Label.list_from_span(span, "defined here")
+        raise_error("E0308", title, dim.span, related_labels=labels)
     return length
 
 
 def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
+    """Return True if the name of a dimension is defined."""
     try:
         context.evaluate(dim, env)
     except Failed as failed:
@@ -231,11 +232,11 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 
 def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
     """Return E0202 for an undeclared dimension."""
-    declared = env.module.root.dims
-    known = [*declared, *(n for n, v in env.config.items() if isinstance(v, Dim))]
+    declared_names = env.module.root.dims
+    length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     helps = (
-        *suggest_similar_name(dim.path, known),
-        f"declare dynamic lengths in `dims`: `dims {', '.join([*declared, dim.path])}`",
+        *suggest_similar_name(dim.path, length_names),
+        f"declare dynamic lengths in `dims`: `dims {', '.join([*declared_names, dim.path])}`",
     )
     primary = Label.from_span(dim.span, "unknown length")
     title = f"the dimension `{dim.path}` is not declared"
@@ -253,6 +254,7 @@ def get_declared_dtype(type: ast.TypeName) -> str:
 
 
 def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
+    """Evaluate a dimension. Raise E0303 unless it is a non-negative integer or a symbol."""
     value = context.evaluate_value(expr, env)
     if isinstance(value, Dim) and (value.number is None or value.number >= 0):
         return value
@@ -265,18 +267,17 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
 def match_tensor_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> Tensor:
-    """Check a tensor against a declared type, and bind dimension names that are not known yet."""
+    """Check a tensor against a declared type, and bind dimension names that have no value yet."""
     if not isinstance(value, Tensor):
-        title = (
-            f"{value_context.description} must be a tensor, {type.span.text if type.span else ''}"
-        )
+        declaration = type.span.text if type.span else ""
+        title = f"{value_context.description} must be a tensor, {declaration}"
         raise_error("E0203", title, value_context.span, f"this is {describe_value(value)}")
-    others = Label.list_from_span(type.span, "declared here")
+    related_labels = Label.list_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         actual_dtype = format_type(value.type).split("[")[0]
-        declared = f"{value_context.description} is declared as {type.name}"
-        title = f"{declared}, but the tensor has {actual_dtype}"
-        raise_error("E0301", title, value_context.span, related_labels=others)
+        declaration = f"{value_context.description} is declared as {type.name}"
+        title = f"{declaration}, but the tensor has {actual_dtype}"
+        raise_error("E0301", title, value_context.span, related_labels=related_labels)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
     # the number of axes that `...` stands for
@@ -286,7 +287,7 @@ def match_tensor_type(
             f"{value_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
         )
         label = f"this is {describe_value(value)}"
-        raise_error("E0301", title, value_context.span, label, related_labels=others)
+        raise_error("E0301", title, value_context.span, label, related_labels=related_labels)
     _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)
     return value
 
@@ -294,6 +295,7 @@ def match_tensor_type(
 def _match_dims(
     matcher: "_TypeMatcher", dims: Iterable[ast.Expr | ast.EllipsisDims], ellipsis_rank: int
 ) -> None:
+    """Match the declared dimensions to the axes in order; `...` stands for `ellipsis_rank` axes."""
     lengths = iter(matcher.tensor.shape)
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
@@ -314,11 +316,11 @@ class _TypeMatcher:
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
         """Match `...`, which represents the same dimensions everywhere in a block."""
-        known = self.env.names.setdefault("...", lengths)
-        if known != lengths:
-            assert isinstance(known, tuple)  # `...` cannot be a name in a spec
-            known_lengths = ", ".join(map(str, known))
-            title = f"{self.value_context.description}: `...` is ({known_lengths}) in this block"
+        bound_lengths = self.env.names.setdefault("...", lengths)
+        if bound_lengths != lengths:
+            assert isinstance(bound_lengths, tuple)  # `...` cannot be a name in a spec
+            lengths_text = ", ".join(map(str, bound_lengths))
+            title = f"{self.value_context.description}: `...` is ({lengths_text}) in this block"
             raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
@@ -327,15 +329,15 @@ class _TypeMatcher:
             # `_` matches any size and binds nothing
             if expr.path == "_":
                 return
-            known = self._find_bound_length(expr.path)
-            if known is None:
+            bound_length = self._find_bound_length(expr.path)
+            if bound_length is None:
                 self._bind_length(expr.path, actual)
                 return
-            wanted = known
+            expected = bound_length
         else:
-            wanted = _evaluate_length(self.context, expr, self.env)
-        if wanted != actual and not self._is_assumed_equal(wanted, actual):
-            self._raise_length_clash(expr, wanted, actual)
+            expected = _evaluate_length(self.context, expr, self.env)
+        if expected != actual and not self._is_assumed_equal(expected, actual):
+            self._raise_length_clash(expr, expected, actual)
 
     def _find_bound_length(self, name: str) -> Dim | None:
         """Return the dimension of a name that a type, a variable, the config or `dims` binds."""
@@ -383,9 +385,9 @@ class _TypeMatcher:
         """Return a help text if the declared type in a block uses a dimension of `dims`."""
         block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
-        declared = name in self.env.module.root.dims and name not in self.env.dims
+        is_captured = name in self.env.module.root.dims and name not in self.env.dims
         # in a block of another file, operands determine the dimension
-        if not block or not declared or self.env.dynamic_lengths is not None:
+        if not block or not is_captured or self.env.dynamic_lengths is not None:
             return ()
         return (
             f"in `{block}`, `{name}` is the length declared in `dims`; for an independent "

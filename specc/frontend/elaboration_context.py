@@ -137,14 +137,14 @@ class SpecModule:
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the block or definition with this name in this module or in that of the base spec,
-        and its module.
+        and its module, or None.
         """
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
 
     def find_use(self, alias: str) -> "tuple[ast.Use, SpecModule] | None":
-        """Return the `use` with this alias and the module that declares it."""
+        """Return the `use` with this alias and the module that declares it, or None."""
         if alias in self.uses:
             return self.uses[alias], self
         return self.extended.find_use(alias) if self.extended else None
@@ -236,26 +236,28 @@ class Context:
 
     @contextmanager
     def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
-        """A context manager that shows errors in std code at the user's call at `span`."""
-        outer = self.errors.user_call
-        self.errors.user_call = (outer or span) if standard else None
+        """A context manager for a call at `span`. If the called block is in std (`standard`),
+        errors inside it are shown at the outermost such call of the user.
+        """
+        outer_call = self.errors.user_call
+        self.errors.user_call = (outer_call or span) if standard else None
         try:
             yield
         except Failed as failed:
             raise Failed(*map(self.show_at_user_call, failed.diagnostics)) from None
         finally:
-            self.errors.user_call = outer
+            self.errors.user_call = outer_call
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
         """A context manager for a loop or expert body: position ids that are cached in it are
         dropped on exit; those of the outer graph can be used.
         """
-        outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
+        outer_ids, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
             yield
         finally:
-            self.facts.position_ids = outside
+            self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
         """Add the user's call to a span in std, and the name of the current normalizer."""
@@ -328,8 +330,8 @@ class Context:
         """Raise all errors reported so far, with the number of errors beyond the limit."""
         errors = self.errors
         if errors.diagnostics:
-            more = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
-            raise Failed(*errors.diagnostics, *([more] if errors.dropped_count else []))
+            overflow_note = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
+            raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
         """A context manager that collects errors raised in a `with` block; execution continues
@@ -352,10 +354,10 @@ class ErrorScope:
         """Enter a `with` block whose errors are collected."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        found = error.diagnostics if isinstance(error, Failed) else ()
+        diagnostics = error.diagnostics if isinstance(error, Failed) else ()
         if self.context is not None:
-            self.context.report_errors(*found)
-        self.errors += found
+            self.context.report_errors(*diagnostics)
+        self.errors += diagnostics
         self.is_poisoned |= isinstance(error, AlreadyReportedError)
         return isinstance(error, Failed | AlreadyReportedError)
 
@@ -390,6 +392,6 @@ class PendingCall:
         return self.expr.options
 
     @property
-    def own_scope(self) -> str:
-        """The weight scope given by the call's `@`, or ""."""
+    def explicit_scope(self) -> str:
+        """The weight scope if the call or the applied function has an `@`, otherwise ""."""
         return self.inner_env.scope if self.target.weight_path or self.expr.weights else ""

@@ -49,7 +49,7 @@ deep.
 
 @dataclass
 class StepBudget:
-    """A counter of elaboration steps with a limit."""
+    """A counter of elaboration steps, limited to `MAX_STEPS`."""
 
     spent: int = 0
 
@@ -65,7 +65,9 @@ class StepBudget:
     def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Count steps before they are executed. Raise E0223 if they exceed the limit."""
+        """Add `count` steps before they are executed. Raise E0223 at `span` if they exceed the
+        limit.
+        """
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -86,22 +88,22 @@ class StepBudget:
 
 def count_value_items(value: SpecValue, limit: int) -> int:
     """Count the items of a list or record, including nested ones, up to `limit`."""
-    counted = 0
-    rest: list[Iterator[SpecValue]] = [iter((value,))]
-    while rest and counted <= limit:
+    item_count = 0
+    iterators: list[Iterator[SpecValue]] = [iter((value,))]
+    while iterators and item_count <= limit:
         # in chunks, so that a list of millions is not traversed if thousands of items already
         # exceed the limit
-        items = list(islice(rest[-1], 1000))
+        items = list(islice(iterators[-1], 1000))
         if not items:
-            rest.pop()
+            iterators.pop()
             continue
-        counted += len(items)
+        item_count += len(items)
         for item in items:
             if isinstance(item, tuple):
-                rest.append(iter(item))
+                iterators.append(iter(item))
             elif isinstance(item, Record):
-                rest.append(iter(item.fields.values()))
-    return counted
+                iterators.append(iter(item.fields.values()))
+    return item_count
 
 
 class _RecursionState:
@@ -231,41 +233,43 @@ class ElaborationRecord:
     is_complete: bool = False
 
     def record(self, span: Span, value: EvalResult) -> None:
-        """Record the value of a name or a call."""
-        one = take_first_result(value)
+        """Record the value of a name or a call at `span`, at most `MAX_VALUES_PER_SPAN` different
+        ones.
+        """
+        first_value = take_first_result(value)
         # a dimension is recorded as its formula
-        text = str(one) if isinstance(one, Dim) else describe_value(value)
-        known = self.values_by_span.setdefault(span, [])
-        if text not in known and len(known) < MAX_VALUES_PER_SPAN:
-            known.append(text)
+        text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)
+        texts = self.values_by_span.setdefault(span, [])
+        if text not in texts and len(texts) < MAX_VALUES_PER_SPAN:
+            texts.append(text)
 
 
 @dataclass
 class ElaborationRecords:
-    """All elaborations of one check."""
+    """The records of all elaborations of one check."""
 
     elaborations: list[ElaborationRecord] = field(default_factory=list)
 
 
-RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("notes", default=None)
+RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", default=None)
 
 
 @contextmanager
 def record_elaboration(*, symbolic: bool) -> Iterator[None]:
     """A context manager that records one elaboration of a spec, if values are being recorded."""
-    notes = RECORDED_VALUES.get()
-    if notes is None:
+    records = RECORDED_VALUES.get()
+    if records is None:
         yield
         return
-    notes.elaborations.append(ElaborationRecord(symbolic))
+    records.elaborations.append(ElaborationRecord(symbolic))
     yield
-    notes.elaborations[-1].is_complete = True
+    records.elaborations[-1].is_complete = True
 
 
 def record_value(span: Span | None, value: EvalResult) -> None:
-    """Record the value at a span, if values are being recorded."""
-    notes = RECORDED_VALUES.get()
-    if notes is None or span is None or value is POISON:
+    """Record `value` for the name or call at `span`, if values are being recorded."""
+    records = RECORDED_VALUES.get()
+    if records is None or span is None or value is POISON:
         return
-    if notes.elaborations:
-        notes.elaborations[-1].record(span, value)
+    if records.elaborations:
+        records.elaborations[-1].record(span, value)

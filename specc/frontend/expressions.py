@@ -63,7 +63,9 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the structure. Raise UnresolvedValueError for symbols."""
+    """Return an integer that the structure of the graph depends on. Raise E0203 or
+    UnresolvedValueError.
+    """
     if isinstance(value, RuntimeNumber):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -74,7 +76,9 @@ def require_integer(value: SpecValue, description: str, span: Span | None) -> in
 
 
 def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: str) -> bool:
-    """Evaluate a compile-time condition."""
+    """Evaluate a compile-time condition. Raise E0207 for a tensor, E0203 for any other type than
+    bool.
+    """
     value = evaluate_value(context, expr, env)
     if isinstance(value, bool):
         return value
@@ -86,16 +90,13 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: 
             f"this is {describe_value(value)}",
             helps=["to select between tensors at run time write `where(condition, a, b)`"],
         )
-    raise_error(
-        "E0203", f"{description} must be true or false, got {describe_value(value)}", expr.span
-    )
+    title = f"{description} must be true or false, got {describe_value(value)}"
+    raise_error("E0203", title, expr.span)
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
     # `1e3` is a float, because only digits alone are an integer
-    if any(c in expr.text for c in ".eE"):
-        return float(expr.text)
-    return parse_number_literal(expr.text)
+    return parse_number_literal(expr.text) if expr.text.isdigit() else float(expr.text)
 
 
 @lru_cache(maxsize=1024)
@@ -149,10 +150,8 @@ def _apply_binary(
     context: Context, expr: ast.Binary, left: SpecValue, right: SpecValue, env: Env
 ) -> SpecValue:
     context.scope = env.scope
-    if expr.op == "&":
-        return apply_logical(context, "&", [left, right], expr)
-    if expr.op == "|":
-        return apply_logical(context, "|", [left, right], expr)
+    if expr.op in ("&", "|"):
+        return apply_logical(context, "&" if expr.op == "&" else "|", [left, right], expr)
     result = apply_arithmetic(context, expr.op, left, right, expr)
     if isinstance(result, Tensor) and expr.span:
         return Tensor(result.value, expr.span)
@@ -165,23 +164,23 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
     result: SpecValue = None
     # `0 <= i - j < n` is evaluated as a conjunction of two comparisons
     for n, (op, (left, right)) in enumerate(zip(expr.ops, pairwise(values), strict=True)):
-        holds = apply_comparison(context, op, left, right, expr)
-        result = apply_logical(context, "&", [result, holds], expr) if n else holds
+        comparison = apply_comparison(context, op, left, right, expr)
+        result = apply_logical(context, "&", [result, comparison], expr) if n else comparison
     return result
 
 
 def _evaluate_comparison_operand(
-    context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
+    context: Context, expr: ast.Expr, operands: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
     """Evaluate one side of a comparison. A name that is compared with a choice is one of its
     values.
     """
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
-        names = (o for o in others if isinstance(o, ast.Name) and o is not expr)
-        for known in (resolve_name(context, name, env, is_quiet=True) for name in names):
-            if isinstance(known, ChoiceValue):
-                return _evaluate_choice_value(expr, known, context, env)
+        names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
+        for value in (resolve_name(context, name, env, is_quiet=True) for name in names):
+            if isinstance(value, ChoiceValue):
+                return _evaluate_choice_value(expr, value, context, env)
     return evaluate_value(context, expr, env)
 
 
@@ -248,7 +247,7 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
         return _index_list(context, tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # in a definition, `keep[j]` reads at grid indices; elsewhere `j` is a regular name
+    # in a definition, `keep[j]` reads at index variables; elsewhere `j` is a regular name
     if is_pair_indexed(expr, env):
         return read_at_pair_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
@@ -294,9 +293,9 @@ def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice
     if count > rank:
         title = f"too many indices: {count} for {describe_value(base)} with {rank} axes"
         raise_error("E0208", title, expr.span)
-    middle: list[ast.Expr | ast.Slice] = [ast.Slice()] * (rank - count)
-    nested = ([i] if not isinstance(i, ast.EllipsisDims) else middle for i in expr.items)
-    return [item for items in nested for item in items]
+    full_slices: list[ast.Expr | ast.Slice] = [ast.Slice()] * (rank - count)
+    item_lists = ([i] if not isinstance(i, ast.EllipsisDims) else full_slices for i in expr.items)
+    return [item for items in item_lists for item in items]
 
 
 def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
@@ -307,6 +306,7 @@ def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
 def _select_position(
     context: Context, value: Tensor, axis: int, item: ast.Expr, env: Env, span: Span | None
 ) -> Tensor:
+
     index = evaluate_value(context, item, env)
     if isinstance(index, Tensor):
         return _gather_position(context, value, axis, index, env.scope, span)
@@ -341,7 +341,7 @@ def _gather_position(
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
-    """Evaluate the start or stop of a slice."""
+    """Evaluate the start or stop of a slice, which counts from the end of the axis if negative."""
     bound = evaluate_value(context, end, env)
     if not isinstance(bound, Dim):
         title = f"a slice must have integer bounds, not {describe_value(bound)}"

@@ -269,8 +269,8 @@ def suggest_for_library_path(path: str, known_names: Collection[str]) -> str:
         )
     if fix := suggest_for_foreign_operation(name, known_names):
         return fix
-    near = name if name in known_names else find_similar_name(name, known_names)
-    return f"write `{near}`; see `specc doc {near}`" if near else ""
+    similar_name = name if name in known_names else find_similar_name(name, known_names)
+    return f"write `{similar_name}`; see `specc doc {similar_name}`" if similar_name else ""
 
 
 OPTION_HELPS = {
@@ -295,17 +295,17 @@ def raise_unknown_option(
 ) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
     span = option.name_span or option.span
-    takes = (
+    options_text = (
         f"`{callee}` takes: {', '.join(known_options)}"
         if known_options
         else f"`{callee}` takes no options"
     )
-    helps, fixes = (takes,), tuple[Fix, ...]()
+    helps, fixes = (options_text,), tuple[Fix, ...]()
     if help_ := _get_option_help(option.name, known_options):
         helps = (help_,)
-    elif near := _find_similar_option(option.name, known_options):
-        helps = (f"{format_suggestion(near)} {takes}",)
-        fixes = (Fix(span, near),) if span else ()
+    elif similar_option := _find_similar_option(option.name, known_options):
+        helps = (f"{format_suggestion(similar_option)} {options_text}",)
+        fixes = (Fix(span, similar_option),) if span else ()
     title = f"unknown option `{option.name}` of `{callee}`"
     primary = Label.from_span(span, "unknown option")
     raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
@@ -358,14 +358,14 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
         # suggest names of config.json files instead of names in specs
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
-        known = sorted(KNOWN_ACTIVATIONS)
-        own = "define a block with this name in a spec of your own: --spec my.specc"
+        activation_names = sorted(KNOWN_ACTIVATIONS)
+        spec_help = "define a block with this name in a spec of your own: --spec my.specc"
         raise_error(
             "E0403",
             f'unknown activation "{name[:60]}"',
             span,
             "no activation has this name",
-            notes=[f"known activations: {', '.join(known)}"],
-            helps=suggest_similar_name(name, known, own),
+            notes=[f"known activations: {', '.join(activation_names)}"],
+            helps=suggest_similar_name(name, activation_names, spec_help),
         )
     return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)

@@ -51,13 +51,13 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
     for entry in program_entries:
         member = data.find(entry.key)
         if _format_member(member) not in entry.values:
-            shown = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
-            others = Label.list_from_span(entry.span, "expected by this spec")
+            actual = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
+            labels = Label.list_from_span(entry.span, "expected by this spec")
             raise_error(
                 "E0405",
-                f'"{entry.key}" is {shown}, expected {" or ".join(entry.values)}',
+                f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',
                 member.value.span if member else None,
-                related_labels=others,
+                related_labels=labels,
             )
 
 
@@ -126,9 +126,9 @@ def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
         # an object `{"0": …, "1": …}`, as in `id2label`
-        numbered = [value.members.get(str(n)) for n in range(len(value.members))]
-        items = tuple(member.value for member in numbered if member)
-        if len(items) == len(numbered):
+        members = [value.members.get(str(n)) for n in range(len(value.members))]
+        items = tuple(member.value for member in members if member)
+        if len(items) == len(members):
             return items
     return (value,) * (2 if type.name == "pair" else 1)
 
@@ -148,18 +148,18 @@ class _MemberReader:
         raise_error("E0403", title, self.member.value.span)
 
     def expand_layer_pattern(self) -> JsonList:
-        """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for an invalid list."""
-        made: list[JsonNode] = []
+        """Expand `[[["global", "local"], 12]]` to 24 values. Raise E0403 for other lists."""
+        expanded: list[JsonNode] = []
         value = self.member.value
-        parts = value.items if isinstance(value, JsonList) else ()
-        for part in parts:
-            values, times = _split_layer_pattern(part)
+        patterns = value.items if isinstance(value, JsonList) else ()
+        for pattern in patterns:
+            values, times = _split_layer_pattern(pattern)
             # the check stops before a huge list is created
-            if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(made):
-                parts = ()
+            if times < 0 or times * len(values) > MAX_EXPANDED_LAYERS - len(expanded):
+                patterns = ()
                 break
-            made += times * values
-        if not parts:
+            expanded += times * values
+        if not patterns:
             raise_error(
                 "E0403",
                 f"{self.member.key.text} must be a list of patterns with repeat counts",
@@ -167,7 +167,7 @@ class _MemberReader:
                 f'such as `[[["a", "b"], 3]]`, with at most {MAX_EXPANDED_LAYERS} values in total',
                 related_labels=Label.list_from_span(self.entry.span, "declared here"),
             )
-        return JsonList(tuple(made), value.span)
+        return JsonList(tuple(expanded), value.span)
 
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a value; return a record unchanged. A single value becomes a list of one item, or
@@ -186,25 +186,26 @@ class _MemberReader:
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a scalar value. Raise E0403 if it has the wrong type."""
         if not isinstance(value, JsonScalar):
-            what = "a list" if isinstance(value, JsonList) else "a record"
-            self.raise_wrong_type(value, type, what)
-        plain = value.value
+            self.raise_wrong_type(
+                value, type, "a list" if isinstance(value, JsonList) else "a record"
+            )
+        scalar = value.value
         match type.name:
-            case "text" if isinstance(plain, str):
-                return plain
-            case "activation" if isinstance(plain, str):
-                return resolve_hf_activation(self.context, plain, self.env, value.span)
-            case "choice" if plain in type.names:
-                return ChoiceValue(str(plain), type.names)
-            case "bool" if isinstance(plain, bool):
-                return plain
+            case "text" if isinstance(scalar, str):
+                return scalar
+            case "activation" if isinstance(scalar, str):
+                return resolve_hf_activation(self.context, scalar, self.env, value.span)
+            case "choice" if scalar in type.names:
+                return ChoiceValue(str(scalar), type.names)
+            case "bool" if isinstance(scalar, bool):
+                return scalar
             # in Python a bool is an int, but not in a config file
-            case "int" if isinstance(plain, int) and not isinstance(plain, bool):
-                return Dim.from_value(plain).with_origin(self.member.get_origin())
-            case "float" if isinstance(plain, int | float) and not isinstance(plain, bool):
+            case "int" if isinstance(scalar, int) and not isinstance(scalar, bool):
+                return Dim.from_value(scalar).with_origin(self.member.get_origin())
+            case "float" if isinstance(scalar, int | float) and not isinstance(scalar, bool):
                 # infinity represents a bound that is never reached, e.g. in `clip`
-                return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
-        self.raise_wrong_type(value, type, plain)
+                return scalar if math.isinf(scalar) else float(get_finite_number(value) or 0.0)
+        self.raise_wrong_type(value, type, scalar)
 
     def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
         """Raise E0403 because a value has the wrong type. The message quotes short values."""
@@ -215,15 +216,15 @@ class _MemberReader:
             "text": "a string",
             "pair": "one number or a list of two",
         }
-        wanted = kinds.get(type.name, type.name)
-        span, label = value.span, f"`{self.entry.name}` takes {wanted}"
+        expected = kinds.get(type.name, type.name)
+        span, label = value.span, f"`{self.entry.name}` takes {expected}"
         if type.name == "choice" and isinstance(value, JsonScalar):
-            json_value, wanted, label = repr(json_value), f"one of {', '.join(type.names)}", ""
+            json_value, expected, label = repr(json_value), f"one of {', '.join(type.names)}", ""
         elif json_value is not None and len(span.text) < 60:
             json_value = span.text
-        title = f"{self.member.key.text} is {json_value}, expected {wanted}"
-        others = Label.list_from_span(self.entry.span, "declared here")
-        raise_error("E0403", title, span, label, related_labels=others)
+        title = f"{self.member.key.text} is {json_value}, expected {expected}"
+        labels = Label.list_from_span(self.entry.span, "declared here")
+        raise_error("E0403", title, span, label, related_labels=labels)
 
 
 IGNORED_KEY_GROUPS = {
@@ -275,32 +276,32 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return one W0418 for all keys of a config.json, at any depth, that the spec does not read."""
-    known = set(iterate_known_keys(entries))
-    unread = dict(_iterate_unread_keys(known, data, ""))
-    return [_make_unread_warning(unread, known)] if unread else []
+    """Return a list with W0418 if the spec does not read all keys of a config.json, or []."""
+    known_keys = set(iterate_known_keys(entries))
+    unread_keys = dict(_iterate_unread_keys(known_keys, data, ""))
+    return [_make_unread_warning(unread_keys, known_keys)] if unread_keys else []
 
 
 def _iterate_unread_keys(
     known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
-    """Yield the members that no known path names, with their paths. A path to a member of an object
-    covers only this member.
+    """Yield the path and the member of each key that is not in `known_keys`. A known path to a
+    member of an object covers only this member.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
         if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known_keys:
             continue
         depth = path.count(".")
-        longest = max((p.count(".") for p in known_keys if _matches_prefix(p, path)), default=-1)
-        if longest > depth and isinstance(member.value, JsonObject):
+        max_depth = max((p.count(".") for p in known_keys if _matches_prefix(p, path)), default=-1)
+        if max_depth > depth and isinstance(member.value, JsonObject):
             yield from _iterate_unread_keys(known_keys, member.value, f"{path}.")
-        elif longest < depth:
+        elif max_depth < depth:
             yield path, member
 
 
 def _matches_prefix(known_key: str, path: str) -> bool:
-    """Return True if a known path begins with this path. `*` in the known path matches any key."""
+    """Return True if `known_key` begins with `path`. `*` in `known_key` matches any key."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
@@ -322,13 +323,14 @@ def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Ite
 
 
 def _make_context_warning(
-    kind: str, original: int, data: JsonObject, entry: ast.Field
+    kind: str, max_length: int, data: JsonObject, entry: ast.Field
 ) -> Diagnostic:
+    """Return W0436 for a field whose RoPE settings support at most `max_length` tokens."""
     table = data.find_non_null("rope_parameters") or data.find_non_null("rope_scaling")
     assert table is not None, "a scaling rule is in one of the two"
     return Diagnostic(
         "W0436",
-        f"the model supports at most {original} tokens, the original context length of its "
+        f"the model supports at most {max_length} tokens, the original context length of its "
         f"RoPE scaling `{kind}`",
         Label(table.key, "longer sequences need other frequencies"),
         related_labels=Label.list_from_span(entry.span, "read here"),
@@ -346,13 +348,9 @@ def _has_no_effect(key: str, member: JsonMember) -> bool:
     # dropout has many names and is inactive at inference; null is treated as absent
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
         return True
-    value = member.value.to_plain()
+    value, default = member.value.to_plain(), NO_EFFECT_VALUES.get(key)
     # 0 is not treated as false, because it has another meaning in a file
-    return (
-        key in NO_EFFECT_VALUES
-        and value == NO_EFFECT_VALUES[key]
-        and type(value) is type(NO_EFFECT_VALUES[key])
-    )
+    return key in NO_EFFECT_VALUES and value == default and type(value) is type(default)
 
 
 def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
@@ -385,15 +383,15 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
 
 def _make_unread_warning(unread: dict[str, JsonMember], known_keys: set[str]) -> Diagnostic:
     names = [name[:60] for name in unread]
-    shown = ", ".join(f"`{name}`" for name in names[:12])
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    first, member = next(iter(unread.items()))
+    keys_text = ", ".join(f"`{name}`" for name in names[:12])
+    count_text = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    first_key, member = next(iter(unread.items()))
     return Diagnostic(
         "W0418",
-        f"keys of config.json that the spec does not read: {shown}{more}",
+        f"keys of config.json that the spec does not read: {keys_text}{count_text}",
         Label(member.key, "ignored by the compiled model"),
         helps=(
-            *suggest_similar_name(first, known_keys),
+            *suggest_similar_name(first_key, known_keys),
             f'if the key does not change results, add to `config`: ignore "{names[0]}"',
         ),
         severity="warning",

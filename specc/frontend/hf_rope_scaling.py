@@ -130,7 +130,9 @@ class _RopeReader:
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters, default)
-        self._reject_different_tables(parameters, scaling)
+        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
+            title = '"rope_parameters" and "rope_scaling" differ'
+            self.raise_invalid(title, scaling.span, first_span=parameters.span)
         table = parameters or scaling
         if table is None:
             rope = self._make_unscaled_rope(default, theta)
@@ -143,13 +145,6 @@ class _RopeReader:
             self.raise_invalid(f"invalid RoPE settings: {reason}", span)
         return rope
 
-    def _reject_different_tables(
-        self, parameters: JsonObject | None, scaling: JsonObject | None
-    ) -> None:
-        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
-            title = '"rope_parameters" and "rope_scaling" differ'
-            self.raise_invalid(title, scaling.span, first_span=parameters.span)
-
     def raise_invalid(
         self,
         title: str,
@@ -160,12 +155,12 @@ class _RopeReader:
         helps: tuple[str, ...] = (),
     ) -> NoReturn:
         """Raise E0403 with a label at the declaration of the field."""
-        others = Label.list_from_span(first_span, "given first here")
-        others += Label.list_from_span(self.entry.span, "declared here")
-        raise_error("E0403", title, span, label, related_labels=others, helps=helps)
+        labels = Label.list_from_span(first_span, "given first here")
+        labels += Label.list_from_span(self.entry.span, "declared here")
+        raise_error("E0403", title, span, label, related_labels=labels, helps=helps)
 
     def read_number(self, member: JsonMember) -> float:
-        """Return the number of a member. Raise E0403 if the value is not a number."""
+        """Return the number of a member. Raise E0403 if its value is not a finite number."""
         value = get_finite_number(member.value)
         if value is None:
             title = f"{member.key.text} must be a number"
@@ -199,18 +194,19 @@ class _RopeReader:
         """
         if table is None:
             return None
-        nested = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
+        layer_types = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
         layer_type = self.defaults.layer_type
         if not layer_type:
-            if nested:
-                title = f'"rope_parameters" has settings per layer type (`{nested[0]}`), '
+            if layer_types:
+                title = f'"rope_parameters" has settings per layer type (`{layer_types[0]}`), '
                 self.raise_invalid(f"{title}expected one set", table.span)
             return table
         member = table.find_non_null(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
         # the table lacks this layer type, so these layers use the defaults
-        if member is None and len(nested) == sum(not m.is_null for m in table.members.values()):
+        values = [m for m in table.members.values() if not m.is_null]
+        if member is None and len(layer_types) == len(values):
             return None
         title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
         self.raise_invalid(title, table.span)
@@ -221,15 +217,15 @@ class _RopeReader:
         """Return theta and its member, which is in the settings, or in older files at the top
         level. Raise E0403 if both are present and differ.
         """
-        nested = parameters.find_non_null("rope_theta") if parameters else None
-        top = self.data.find_non_null(self.defaults.theta_key)
-        values = [self.read_number(member) for member in (nested, top) if member]
-        if len(set(values)) > 1 and top:
+        nested_member = parameters.find_non_null("rope_theta") if parameters else None
+        top_member = self.data.find_non_null(self.defaults.theta_key)
+        values = [self.read_number(member) for member in (nested_member, top_member) if member]
+        if len(set(values)) > 1 and top_member:
             title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
-            self.raise_invalid(title, top.value.span)
-        usual = self.defaults.theta or (default.theta if default else None)
-        theta = usual if isinstance(usual, float) else 10000.0
-        return values[0] if values else theta, nested or top
+            self.raise_invalid(title, top_member.value.span)
+        fallback = self.defaults.theta or (default.theta if default else None)
+        theta = fallback if isinstance(fallback, float) else 10000.0
+        return values[0] if values else theta, nested_member or top_member
 
     def _read_scaling_kind(self, table: JsonObject) -> str:
         """Return the scaling kind of a table, or `default` if the table has no scaling kind."""
@@ -341,13 +337,13 @@ class _ScalingTable:
         """Return the factor of cos and sin, or None if the file does not determine it
         (arXiv:2405.04434, authors' code).
         """
-        explicit, scale, all_dim = (
+        explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")
         )
         # an explicit factor overrides the two scales
-        if explicit is not None or not scale or not all_dim:
-            return explicit
+        if explicit_factor is not None or not scale or not all_dim:
+            return explicit_factor
         factor = self._read_factor()
         return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
 
@@ -356,10 +352,11 @@ class _ScalingTable:
         defaults = self.reader.defaults
         # in some files, such as Phi-3's, the length is at the top level and takes precedence unless
         # there are settings per layer type
-        top = None if defaults.layer_type else self.reader.data.find_non_null(ORIGINAL_LENGTH_KEY)
-        if top is None and defaults.original_length is not None:
+        data = None if defaults.layer_type else self.reader.data
+        member = data.find_non_null(ORIGINAL_LENGTH_KEY) if data else None
+        if member is None and defaults.original_length is not None:
             return int(defaults.original_length)
-        member = top or self.table.find_non_null(ORIGINAL_LENGTH_KEY)
+        member = member or self.table.find_non_null(ORIGINAL_LENGTH_KEY)
         return self._read_length(member) if member else self._read_max_length()
 
     def _read_max_length(self) -> int:

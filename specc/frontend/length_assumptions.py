@@ -58,7 +58,9 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 def apply_requirement(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """Apply a requirement: return the config with symbols replaced."""
+    """Return the config under the assumption that `condition` holds: a conjunction of `a % b == 0`
+    and `a == b` replaces symbols in the config values.
+    """
     match condition:
         case ast.Binary(op="&"):
             # each part of a conjunction may use the parts before it
@@ -121,6 +123,7 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 def _substitute_in_values(
     values_by_name: Mapping[str, SpecValue], values: dict[str, Dim]
 ) -> dict[str, SpecValue]:
+    """Return the values with their symbolic dimensions replaced by `values`."""
     return {k: _substitute_in_value(v, values) for k, v in values_by_name.items()}
 
 
@@ -186,6 +189,9 @@ def _expand_equations(
 
 
 def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
+    """Return `length` with symbols replaced. Raise E0309 or E0310 at `equation` if it is
+    undefined.
+    """
     try:
         return length.substitute(values)
     except DimError as error:
@@ -196,19 +202,22 @@ def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) 
 def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | None) -> None:
     """Raise E0311 if an operation needs a dimension of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
-    known = find_length_sources(types, graph.length_equations).keys()
-    unknown = {*dims} - known
-    if not unknown:
+    known_symbols = find_length_sources(types, graph.length_equations).keys()
+    unknown_symbols = {*dims} - known_symbols
+    if not unknown_symbols:
         return
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
         for length in _list_required_dims(node, results):
-            missing = sorted(length.symbols() & unknown)
-            if missing and length not in axes:
-                _raise_unknown_length(graph, node, length, missing[0], span)
+            missing_symbols = sorted(length.symbols() & unknown_symbols)
+            if missing_symbols and length not in axes:
+                _raise_unknown_length(graph, node, length, missing_symbols[0], span)
 
 
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
+    """Return the dimensions that must be known to run `node`: sizes of results, attributes,
+    bounds.
+    """
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
 
@@ -216,6 +225,9 @@ def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
+    """Raise E0311 at an operation that needs `length`, whose symbol `symbol` no input
+    determines.
+    """
     origin = graph.node_origins.get(node)
     containing_axes = _list_axes_with_symbol(graph, symbol)
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]

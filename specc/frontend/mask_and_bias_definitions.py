@@ -71,15 +71,15 @@ def _make_position_ids(
 
 
 def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
-    """Return True if a definition indexes a tensor with index variables: `h`, `i` or `j`, or `b` if
-    no value has this name.
+    """Return True if an index expression in a definition uses index variables: `h`, `i` or `j`, or
+    `b` if no value has this name.
     """
     if not env.pair_indices:
         return False
-    named = {item.path for item in expr.items if isinstance(item, ast.Name)}
-    if named & set(PAIR_INDEX_ORDER):
+    index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
+    if index_names & set(PAIR_INDEX_ORDER):
         return True
-    return BATCH_INDEX_NAME in named and BATCH_INDEX_NAME not in {*env.names, *env.config}
+    return BATCH_INDEX_NAME in index_names and BATCH_INDEX_NAME not in {*env.names, *env.config}
 
 
 def read_at_pair_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
@@ -117,7 +117,7 @@ def _check_pair_read(base: Tensor, expr: ast.Index, env: Env, index_names: Seque
         any(name not in PAIR_INDEX_ORDER for name in index_names)
         or sorted(index_names, key=PAIR_INDEX_ORDER.index) != index_names
     ):
-        title = "grid indices are b (batch), h (head), i (query) and j (key)"
+        title = "the index variables are b (batch), h (head), i (query) and j (key)"
         helps = ["write them in the order b, h, i, j, each at most once"]
         raise_error("E0603", title, expr.span, helps=helps)
     if "h" in index_names and not env.has_head_axis:
@@ -132,18 +132,12 @@ def expand_to_scores(
     """Convert a tensor to a mask or bias with all four axes. A tensor with as many axes as the
     scores (`score_rank`) begins with the batch axis, and missing axes are inserted after it.
     """
-    missing = PAIR_RANK - score_rank if len(value.shape) == score_rank else 0
-    for _ in range(missing):
-        value = add_op(context, ops.Insert(1), value, span=span)
-    if len(value.shape) > 4:
-        raise_error(
-            "E0603",
-            f"a mask or bias has at most four axes (batch, head, query, key), not "
-            f"{describe_value(value)}",
-            span,
-        )
-    while len(value.shape) < 4:
-        value = add_op(context, ops.Insert(0), value, span=span)
+    if len(value.shape) > PAIR_RANK:
+        title = "a mask or bias has at most four axes (batch, head, query, key), not "
+        raise_error("E0603", title + describe_value(value), span)
+    axis = 1 if len(value.shape) == score_rank else 0
+    while len(value.shape) < PAIR_RANK:
+        value = add_op(context, ops.Insert(axis), value, span=span)
     return value
 
 
@@ -245,11 +239,9 @@ def _move_error_to_definition(error: Failed, function: DefinitionFunction) -> Fa
         or span.source is diagnostic.primary.span.source
     ):
         return error
-    others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
-    title = f"`{function.name}`: {diagnostic.title}"
-    return Failed(
-        replace(diagnostic, title=title, primary=Label(span, "passed here"), related_labels=others)
-    )
+    labels = (Label(diagnostic.primary.span, "checked here"), *diagnostic.related_labels)
+    title, primary = f"`{function.name}`: {diagnostic.title}", Label(span, "passed here")
+    return Failed(replace(diagnostic, title=title, primary=primary, related_labels=labels))
 
 
 def expand_definition(
@@ -272,8 +264,8 @@ def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecVal
     """Return the config that a definition reads. A definition of another file has no config,
     because that file is not configured here.
     """
-    home = function.env
-    return home.config if home and home.module.root is function.module.root else EMPTY_NAMES
+    env = function.env
+    return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 
 
 def _evaluate_definition(
@@ -285,11 +277,13 @@ def _evaluate_definition(
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    definition, module = function.definition, function.module
-    config = _get_definition_config(function)
+    """Evaluate the expression of a definition in a scope with its arguments, `names` and the index
+    variables. Raise E0211 if an argument is missing.
+    """
+    definition = function.definition
     env = Env(
-        module=module,
-        config=config,
+        module=function.module,
+        config=_get_definition_config(function),
         names=dict(names),
         scope=scope,
         pair_indices=pair_indices,
@@ -331,8 +325,8 @@ def expand_mask(
             return expand_to_scores(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
             # each operand is expanded over the same axes; `all` and `none` remain bools
-            grids = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
-            return _merge_masks(context, op, grids, span)
+            masks = [expand_mask(context, p, pair_indices, scope, span, score_rank) for p in parts]
+            return _merge_masks(context, op, masks, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
                 # the value of a definition may be another mask, as in `mask m(a) = a & causal`
@@ -345,9 +339,9 @@ def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None)
     """Raise E0601 if a padding mask [batch, key] is used as [query, key]."""
     if len(mask.shape) != 2 or "i" not in pair_indices:
         return
-    first, last = mask.shape
-    is_query = first in (pair_indices["i"].shape[0], Dim.from_value(1))
-    if is_query or last != pair_indices["j"].shape[0]:
+    first_length, last_length = mask.shape
+    is_query = first_length in (pair_indices["i"].shape[0], Dim.from_value(1))
+    if is_query or last_length != pair_indices["j"].shape[0]:
         return
     title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
     source = mask.span.text if mask.span else ""
@@ -355,21 +349,22 @@ def _check_mask_axes(mask: Tensor, pair_indices: PairIndices, span: Span | None)
     raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padding"])
 
 
-def _merge_masks(context: Context, op: str, grids: list[MaskValue], span: Span | None) -> MaskValue:
-    result, *rest = grids
+def _merge_masks(context: Context, op: str, masks: list[MaskValue], span: Span | None) -> MaskValue:
+    """Combine expanded masks by `&` or `|`, or negate a single mask (`not`)."""
+    result, *rest = masks
     if op == "not" and isinstance(result, Tensor):
         return add_op(context, ops.Not(), result, span=span)
     if op == "not":
         return not result
-    for grid in rest:
+    for mask in rest:
         # `all & m` is `m` and `all | m` is `all`, so a bool needs no node
         if isinstance(result, bool):
-            result = grid if result == (op == "&") else result
-        elif isinstance(grid, bool):
-            result = result if grid == (op == "&") else grid
+            result = mask if result == (op == "&") else result
+        elif isinstance(mask, bool):
+            result = result if mask == (op == "&") else mask
         else:
             logical_op = ops.And() if op == "&" else ops.Or()
-            (result,) = add_node(context, logical_op, [result, grid], span, name=op)
+            (result,) = add_node(context, logical_op, [result, mask], span, name=op)
     return result
 
 

@@ -139,12 +139,14 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     """Return a block, definition or built-in function by name, or None. Names of a spec shadow
     names of std, which shadow built-in functions.
     """
-    found = env.module.find_definition(name) or context.library.find_std_item(name)
+    item_and_module = env.module.find_definition(name) or context.library.find_std_item(name)
     # the `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
     # function
-    is_builtin_name = found is not None and found[1].is_standard and name in BUILTINS
-    if found is not None and not is_builtin_name:
-        return _make_function_value(*found, env, span)
+    is_builtin_name = (
+        item_and_module is not None and item_and_module[1].is_standard and name in BUILTINS
+    )
+    if item_and_module is not None and not is_builtin_name:
+        return _make_function_value(*item_and_module, env, span)
     if name in BUILTINS:
         return BuiltinFunction(name=name, builtin=BUILTINS[name], env=env, span=span)
     return None
@@ -153,7 +155,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
 def _make_function_value(
     item: ast.Block | ast.Definition, module: SpecModule, env: Env, span: Span | None
 ) -> Function:
-    """Return the function value of an item."""
+    """Return the function value of a block or definition that `module` defines."""
     name = item.name
     if isinstance(item, ast.Block):
         return BlockFunction(name=name, block=item, module=module, env=env, span=span)
@@ -185,12 +187,13 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 def _raise_unknown_item(
     module: SpecModule, item_name: str, use: ast.Use, span: Span | None
 ) -> NoReturn:
+    """Raise E0204 because a used file has no block, definition or graph with this name."""
     helps = suggest_similar_name(
         item_name, module.items, f"expected one of {', '.join(module.items)}"
     )
     title = f"`{module.path}` has no block or graph called `{item_name}`"
-    others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
-    raise_error("E0204", title, span, helps=helps, related_labels=others)
+    related_labels = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
+    raise_error("E0204", title, span, helps=helps, related_labels=related_labels)
 
 
 def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: bool) -> EvalResult:
@@ -215,6 +218,7 @@ def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: b
 def _raise_unknown_field(
     field_name: str, fields: Mapping[str, SpecValue], name: ast.Name
 ) -> NoReturn:
+    """Raise E0202 because a record has no field with this name."""
     helps = suggest_similar_name(field_name, fields, f"expected one of {', '.join(fields)}")
     title = f"`{name.path}`: the record has no field `{field_name}`"
     raise_error("E0202", title, name.span, helps=helps)
@@ -230,6 +234,9 @@ def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
 
 
 def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
+    """Raise E0202 for an undefined name, with help for index names, foreign operations and typos,
+    or E0105 for a constant in the spelling of another language.
+    """
     if name.path in MISSPELLED_CONSTANTS:
         suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
         raise_error("E0105", f"`{name.path}` is not a value here; {suggestion}", name.span)
@@ -253,8 +260,8 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
 
 
 def _format_visible_names(env: Env) -> str:
-    visible = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
-    return f"names in scope: {', '.join(visible[:12])}" if visible else ""
+    names = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
+    return f"names in scope: {', '.join(names[:12])}" if names else ""
 
 
 def _list_functions(context: Context, env: Env) -> list[str]:
@@ -277,9 +284,9 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
     if value is not None:
         title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
-    known = _list_functions(context, env)
-    fix = suggest_for_foreign_operation(name.path, known)
-    helps = [fix] if fix else suggest_similar_name(name.path, known, "see `specc list`")
+    function_names = _list_functions(context, env)
+    fix = suggest_for_foreign_operation(name.path, function_names)
+    helps = [fix] if fix else suggest_similar_name(name.path, function_names, "see `specc list`")
     title = f"unknown block or operation `{name.path}`"
     raise_error("E0204", title, name.span, "unknown operation", helps=helps)
 
@@ -301,8 +308,8 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
     elif fix and alias in FOREIGN_LIBRARIES:
         title, label = f"`{name.path}` belongs to another library", "unknown operation"
     else:
-        title, write = f"no used file is called `{alias}`", f'`use "file.specc" as {alias}`'
-        helps = suggest_similar_name(alias, env.module.uses, f"write {write} above")
+        title, use_text = f"no used file is called `{alias}`", f'`use "file.specc" as {alias}`'
+        helps = suggest_similar_name(alias, env.module.uses, f"write {use_text} above")
     raise_error("E0204", title, name.span, label, helps=helps)
 
 
@@ -338,8 +345,8 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 def _is_bound_name(path: str, env: Env) -> bool:
     """Return True if a name refers to a value in this scope, or to a member of such a value."""
     head, *rest = path.split(".")
-    bound = head in env.pair_indices or head in env.names or head in env.config
-    return bound or bool(rest) or head in NAMED_CONSTANTS
+    is_bound = head in env.pair_indices or head in env.names or head in env.config
+    return is_bound or bool(rest) or head in NAMED_CONSTANTS
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
@@ -348,8 +355,10 @@ def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFu
     """
     if _is_bound_name(name.path, env):
         return None
-    found = env.module.find_definition(name.path) or context.library.find_std_item(name.path)
-    match found and _make_function_value(*found, env, name.span):
+    item_and_module = env.module.find_definition(name.path) or context.library.find_std_item(
+        name.path
+    )
+    match item_and_module and _make_function_value(*item_and_module, env, name.span):
         case DefinitionFunction(kind="normalizer") as function:
             return function
     return None

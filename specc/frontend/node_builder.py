@@ -36,13 +36,13 @@ def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None
     if dim.number is None or dim.number >= 1:
         return
     source = dim.origin.span if dim.origin else None
-    others = [Label(source, "defined here")] if source and source != span else []
+    related_labels = [Label(source, "defined here")] if source and source != span else []
     raise_error(
         "E0308",
         f"the weight `{name}` would have the length {dim}, expected at least 1",
         span,
         "determines its size",
-        related_labels=others,
+        related_labels=related_labels,
     )
 
 
@@ -55,8 +55,10 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
     context.resources.weight_element_count += count - context.resources.weight_sizes.get(name, 0)
     context.resources.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
-        shown = " × ".join(str(d) for d in shape)
-        raise_error("E0308", f"the weight `{name}` would have {shown} elements, 2^53 or more", span)
+        shape_text = " × ".join(str(d) for d in shape)
+        raise_error(
+            "E0308", f"the weight `{name}` would have {shape_text} elements, 2^53 or more", span
+        )
     if context.resources.weight_element_count >= MAX_DIM_INTEGER:
         raise_error(
             "E0308",
@@ -73,8 +75,10 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
     # the value of each dimension if every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
-        shown = " × ".join(str(d) for d in shape)
-        title = f"the constant of `{name}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
+        shape_text = " × ".join(str(d) for d in shape)
+        title = (
+            f"the constant of `{name}` has {shape_text} elements, more than {MAX_CONSTANT_ELEMENTS}"
+        )
         raise_error(
             "E0224", title, span, helps=["reduce its shape: axes of length 1 are broadcast"]
         )
@@ -106,10 +110,10 @@ def add_node(
             op, *values, scope=node_scope, span=context.locate_at_user_call(span)
         )
     except ShapeError as error:
-        failed = MismatchedOperation(
+        operation = MismatchedOperation(
             op, operands, operator_span or span, op_name, context.symbols.dynamic_names
         )
-        raise Failed(explain_shape_mismatch(error, failed)) from None
+        raise Failed(explain_shape_mismatch(error, operation)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{op_name}`: {error}", span)
     is_constant = _record_value_facts(context, op, values, results)

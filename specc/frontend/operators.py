@@ -79,6 +79,9 @@ def apply_arithmetic(
 def _compute_numbers(
     context: Context, op: str, left: Number, right: Number, expr: ast.Binary
 ) -> Number:
+    """Apply an arithmetic operator to two numbers. Raise E0309 if the result is too large, and
+    E0310 if it is undefined.
+    """
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             # two integers produce an integer, unless the exponent is negative, large or a symbol
@@ -142,10 +145,10 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     return helps if context.errors.user_call else [*helps, "for integer division, write `//`"]
 
 
-def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
-    """Return up to two divisors of `dividend` that are nearest to `number`, in ascending order."""
+def _find_nearest_divisors(dividend: int, divisor: int) -> list[int]:
+    """Return up to two divisors of `dividend` that are nearest to `divisor`, in ascending order."""
     divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
-    return sorted(sorted(divisors, key=lambda n: abs(n - number))[:2])
+    return sorted(sorted(divisors, key=lambda n: abs(n - divisor))[:2])
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
@@ -161,6 +164,7 @@ def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
 def _combine_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> Tensor:
+    """Apply an arithmetic operator to two operands, at least one of which is a tensor."""
     a, b = convert_operands(context, left, right, expr.span)
     is_integer = get_dtype_kind(a.type.dtype) == "i"
     if op == "**" and is_integer:
@@ -208,10 +212,10 @@ def convert_operands(
         return convert_to_tensor(context, left, right.type.dtype, span), right
     if not isinstance(right, Tensor):
         return left, convert_to_tensor(context, right, left.type.dtype, span)
-    a, b = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
-    if a != b:
-        other = left if a != "f" else right
-        name = other.span.text if other.span and other.span.text.isidentifier() else "x"
+    left_kind, right_kind = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
+    if left_kind != right_kind:
+        non_float = left if left_kind != "f" else right
+        name = non_float.span.text if non_float.span and non_float.span.text.isidentifier() else "x"
         helps = [
             f"`cast({name}, to=float)` converts integers to float, and true and false to 1 and 0"
         ]
@@ -253,7 +257,7 @@ def _convert_integer(context: Context, value: Number, dtype: str, span: Span | N
 
 
 def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecValue:
-    """Negate a value."""
+    """Negate a number or tensor. Raise E0206 for other values."""
     match value:
         case Tensor():
             return add_op(context, ops.Pointwise("neg"), value, span=expr.span)
@@ -343,7 +347,7 @@ def _evaluate_membership(
     context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
     """Return True if a value equals any item of a list, whose items may be of different kinds, or
-    if a string contains a string.
+    if a string contains a string. Raise E0206 for other operands.
     """
     if isinstance(left, str) and isinstance(right, str):
         return left in right
@@ -356,6 +360,9 @@ def _evaluate_membership(
 def _compare_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> Tensor:
+    """Compare two operands elementwise, at least one of which is a tensor. Raise E0206 for
+    booleans.
+    """
     a, b = convert_operands(context, left, right, expr.span)
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
@@ -364,6 +371,7 @@ def _compare_tensors(
 
 
 def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) -> bool:
+    """Compare two numbers. Raise UnresolvedValueError if the result depends on symbols."""
     if isinstance(left, Dim) and isinstance(right, Dim):
         # the sign of the difference decides comparisons such as `n + 1 > n` for every `n`
         left, right = left - right, Dim.from_value(0)

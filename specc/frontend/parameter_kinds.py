@@ -31,8 +31,8 @@ from specc.ir.dim import Dim
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """The kind of the values of one class or role. Messages use `name`. Instances are compared by
-    identity.
+    """The kind of the values of one class or role. `convert` returns MISSING for a value of another
+    kind, and `name` is the kind in messages. Instances are compared by identity.
     """
 
     name: str
@@ -91,10 +91,10 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
     """Return a kind that accepts all values of the given classes without conversion."""
 
-    def fit(value: SpecValue) -> SpecValue | Missing:
+    def match_class(value: SpecValue) -> SpecValue | Missing:
         return value if isinstance(value, classes) else MISSING
 
-    return SimpleKind(name, fit)
+    return SimpleKind(name, match_class)
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
@@ -224,15 +224,17 @@ def convert_to_kind(
         converted = kind.convert(first)
         if not isinstance(converted, Missing):
             return converted
-    words = list_choice_values(kinds)
-    if words and isinstance(first, str | ChoiceValue):
+    choice_names = list_choice_values(kinds)
+    if choice_names and isinstance(first, str | ChoiceValue):
         # the argument is probably a choice value, so the message lists the allowed values
         word = first if isinstance(first, str) else first.value
-        helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
+        helps = suggest_similar_name(
+            word, choice_names, f"expected one of {', '.join(choice_names)}"
+        )
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)
     title = f"{description}: expected {describe_kinds(kinds)}, got {describe_value(first)}"
-    if words:
-        title = f"{description} must be one of {', '.join(words)}"
+    if choice_names:
+        title = f"{description} must be one of {', '.join(choice_names)}"
     helps = [MASK_HELP] if MASK_KIND in kinds else []
     is_named = {MASK_KIND, SCORE_KIND, NORMALIZER_KIND, FUNCTION_KIND}.intersection(kinds)
     if is_named and isinstance(first, str) and first.isidentifier():

@@ -32,7 +32,7 @@ MAX_STRETCH = 1e30
 
 
 def _explain_not_positive(rope: Rope) -> str:
-    """Return an error text for the first number that is not positive and finite, or ""."""
+    """Return the reason why `theta` or a parameter is not positive and finite, or "" if all are."""
     for name, value in (("theta", rope.theta), *rope.parameters):
         for number in _list_numbers(value):
             if isinstance(number, bool) or not isinstance(number, float | int):
@@ -67,7 +67,7 @@ def _explain_invalid_factor(rope: Rope) -> str:
 
 
 class _ScalingParameters:
-    """The parameters of a scaling kind, whose values are all known."""
+    """The parameters of a scaling kind, none of which depends on a symbol."""
 
     def __init__(self, rope: Rope) -> None:
         self._values = dict(rope.parameters)
@@ -78,11 +78,11 @@ class _ScalingParameters:
         return number
 
     def find(self, name: str) -> float | None:
-        """Return a number, or None if it is absent."""
+        """Return the number with this name, or None if it is absent."""
         return None if self._values.get(name) is None else self[name]
 
     def read_list(self, name: str) -> tuple[float, ...]:
-        """Return a parameter that is a list with one number per pair."""
+        """Return the parameter with this name, which is a list with one number per feature pair."""
         numbers = self._values[name]
         assert isinstance(numbers, tuple)
         return numbers
@@ -144,8 +144,8 @@ def _scale_frequencies(
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:
-    """Return, for each position axis, the frequencies of a head that consists of the pairs of the
-    section of this axis.
+    """Return the frequencies of all position axes, concatenated. Each axis has the frequencies of a
+    head that consists of the pairs of its section.
     """
     if isinstance(rope.theta, RuntimeNumber):
         return ()
@@ -156,9 +156,9 @@ def _compute_proportional(
     unscaled: list[float], d: int, numbers: _ScalingParameters
 ) -> tuple[float, ...]:
     """Return the divided frequencies of the rotated pairs, and zeros for the remaining pairs."""
-    rotated = int(numbers["part"] * d // 2)
-    zeros = [0.0] * (len(unscaled) - rotated)
-    return (*(f / numbers["factor"] for f in unscaled[:rotated]), *zeros)
+    rotated_count = int(numbers["part"] * d // 2)
+    zeros = [0.0] * (len(unscaled) - rotated_count)
+    return (*(f / numbers["factor"] for f in unscaled[:rotated_count]), *zeros)
 
 
 def _compute_longrope(
@@ -175,14 +175,14 @@ def _compute_longrope(
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum sequence length for which the frequencies are valid, or 0 if there is
-    none.
+    """Return the maximum sequence length for which the frequencies are valid, or 0 if they are
+    valid for every length.
     """
     return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find("longest") or 0)
 
 
 def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
-    """Return the factor by which the longest wavelength grows."""
+    """Return the factor by which the longest wavelength grows with `dynamic` scaling."""
     factor, original = numbers["factor"], numbers["original"]
     return factor * max(numbers["longest"], original) / original - (factor - 1)
 

@@ -74,7 +74,7 @@ def get_number_symbols(value: Number) -> frozenset[str]:
 
 
 def convert_to_float(context: Context, value: Number, span: Span | None) -> float | RuntimeNumber:
-    """Convert a number to floating point."""
+    """Convert a number to floating point; one that depends on symbols becomes a RuntimeNumber."""
     number = get_known_float(value)
     if number is not None:
         return number
@@ -96,7 +96,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
 
 
 def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -> Number:
-    """Truncate a number towards zero."""
+    """Return the run-time number `x` truncated towards zero, as nodes of the graph."""
     if x.is_integer:
         return x
     value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
@@ -156,13 +156,13 @@ def convert_to_scalar_tensor(
         size = add_op(context, ops.Size(value), span=span)
         return add_op(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
-        exact = _convert_dim_to_f64(context, value, span)
+        f64_value = _convert_dim_to_f64(context, value, span)
     else:
         assert isinstance(value, RuntimeNumber)  # all floats are known
-        exact = Tensor(value.value)
+        f64_value = Tensor(value.value)
     if dtype == "f64":
-        return exact
-    return add_op(context, ops.Cast(dtype), exact, span=span)
+        return f64_value
+    return add_op(context, ops.Cast(dtype), f64_value, span=span)
 
 
 def _add_computed_number(

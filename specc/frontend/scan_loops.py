@@ -35,11 +35,11 @@ def evaluate_scan_inputs(
         count = _evaluate_iteration_count(context, statement, env)
         return [add_op(context, ops.Range(count), span=statement.span)], 0
     length = _resolve_scan_length(context, statement.along, env)
-    scanned = [
+    scanned_tensors = [
         _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
     ]
     # the axis is found by its symbolic size; equal symbols are equal sizes
-    return scanned, next(n for n, d in enumerate(scanned[0].shape) if d == length)
+    return scanned_tensors, next(n for n, d in enumerate(scanned_tensors[0].shape) if d == length)
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
@@ -74,6 +74,9 @@ def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | N
 def _check_scanned_tensor(
     context: Context, expr: ast.Expr, length: Dim | None, statement: ast.Scan, env: Env
 ) -> Tensor:
+    """Return the value of `expr`. Raise E0304 unless it is a tensor with exactly one axis of size
+    `length` (of static size) or at least one (of symbolic size).
+    """
     value = evaluate_value(context, expr, env)
     if not isinstance(value, Tensor):
         raise_error("E0304", f"`scan`: expected a tensor, got {describe_value(value)}", expr.span)
@@ -135,8 +138,8 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     The added nodes are then extracted as the body graph.
     """
     context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
-    scanned, axis = evaluate_scan_inputs(context, statement, env)
-    keep = evaluate_scan_mask(context, statement, env, scanned[0].shape[axis])
+    scanned_tensors, axis = evaluate_scan_inputs(context, statement, env)
+    keep = evaluate_scan_mask(context, statement, env, scanned_tensors[0].shape[axis])
     initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
     initial_tensors = _flatten_carries(initial_carries)
     early_exit = find_early_exit(statement, dict(initial_tensors))
@@ -146,12 +149,12 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
         env,
         run_body,
         initial_carries,
-        slices=[Value(remove_axis(x.type, axis)) for x in scanned],
+        slices=[Value(remove_axis(x.type, axis)) for x in scanned_tensors],
         early_exit=early_exit,
     )
     op = ops.Scan(
         body=body,
-        scanned_count=len(scanned),
+        scanned_count=len(scanned_tensors),
         carry_count=len(initial_tensors),
         axis=axis,
         reverse=statement.reverse,
@@ -161,7 +164,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     # the operands are in the order that `ops.Scan` documents
     operands = [
         *([keep] if keep else []),
-        *scanned,
+        *scanned_tensors,
         *(tensor for _, tensor in initial_tensors),
         *(Tensor(c) for c in captures),
     ]
@@ -178,9 +181,9 @@ def _get_state_scope(op: ops.Scan) -> str:
     the loop-carried values, so that states are named after the cell.
     """
     for value in op.get_next_carries():
-        made = op.body.node_origins.get(value.node) if value.node else None
-        if made and made.scopes:
-            return made.scopes[0]
+        origin = op.body.node_origins.get(value.node) if value.node else None
+        if origin and origin.scopes:
+            return origin.scopes[0]
     return ""
 
 
@@ -201,26 +204,26 @@ def _build_scan_body(
     """
     carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
-    start = len(context.builder.nodes)
+    start_index = len(context.builder.nodes)
     # names that the body binds are local, except the names of loop-carried values and scan outputs
     carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
-    inner = replace(env, names=names)
+    body_env = replace(env, names=names)
     with context.isolate_position_ids():
-        returned = run_body(context, statement.body, inner)
+        returned = run_body(context, statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # names now have their values at the end of an iteration
-    after = _list_next_carries(statement, initial_carries, carries.values(), names)
-    collected = {n: _get_scan_output(statement, n, inner) for n in statement.collect}
+    next_carries = _list_next_carries(statement, initial_carries, carries.values(), names)
+    scan_outputs = {n: _get_scan_output(statement, n, body_env) for n in statement.collect}
     if early_exit is not None:
-        before_carries = [*carries.values()]
-        after = early_exit.freeze_finished_carries(context, before_carries, after)
-        collected = early_exit.zero_finished_outputs(context, before_carries, collected)
-    outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
-    outputs.update(collected)
-    return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start)
+        previous_carries = [*carries.values()]
+        next_carries = early_exit.freeze_finished_carries(context, previous_carries, next_carries)
+        scan_outputs = early_exit.zero_finished_outputs(context, previous_carries, scan_outputs)
+    outputs = {f"next {n}": v for n, v in zip(carries, next_carries, strict=True)}
+    outputs.update(scan_outputs)
+    return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start_index)
 
 
 def _list_next_carries(
@@ -250,6 +253,7 @@ def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
 
 
 def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tensor]]:
+    """Return all tensors of the loop-carried values, with their names for messages."""
     return [t for name, value in carries.items() for t in flatten_carry(name, value)]
 
 
@@ -316,6 +320,9 @@ def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     # the value is unchanged, i.e. no statement of the body has set the name
+    """Return the value of a loop-carried tensor after an iteration. Raise E0305 if the body does
+    not set it or changes its type.
+    """
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -326,19 +333,21 @@ def _check_loop_carried_tensor(
         )
     if next_value.type != previous_value.type:
         type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
-        others = Label.list_from_span(statement.span, f"before the loop it is {type_before}")
+        related_labels = Label.list_from_span(
+            statement.span, f"before the loop it is {type_before}"
+        )
         title = f"the loop-carried value `{name}` changes from {type_before} to {type_after}"
-        help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
+        suggestion = f"project it back to its size: `{name} = linear(…, out=…)`"
         if axis := _find_broadcast_axis(previous_value.type, next_value.type):
             n, length = axis
-            help_ = (
+            suggestion = (
                 f"expand it before the loop: `{name} = expand({name}, axis={n}, length={length})`"
             )
         if next_value.type.dtype != previous_value.type.dtype:
-            help_ = "convert it: `cast(x, to=float)`"
-        helps = [f"{help_}; or give `{name}` this type before the loop"]
+            suggestion = "convert it: `cast(x, to=float)`"
+        helps = [f"{suggestion}; or give `{name}` this type before the loop"]
         label, span = f"after an iteration it is {type_after}", next_value.span or statement.span
-        raise_error("E0305", title, span, label, related_labels=others, helps=helps)
+        raise_error("E0305", title, span, label, related_labels=related_labels, helps=helps)
     return next_value.value
 
 
@@ -346,13 +355,16 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
     """Return the axis of size 1 that the body broadcasts, and its size after an iteration."""
     if before.dtype != after.dtype or len(before.shape) != len(after.shape):
         return None
-    changed = [n for n, d in enumerate(before.shape) if d != after.shape[n]]
-    if len(changed) != 1 or before.shape[changed[0]].number != 1:
+    changed_axes = [n for n, d in enumerate(before.shape) if d != after.shape[n]]
+    if len(changed_axes) != 1 or before.shape[changed_axes[0]].number != 1:
         return None
-    return changed[0], after.shape[changed[0]]
+    return changed_axes[0], after.shape[changed_axes[0]]
 
 
 def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
+    """Return the value of a scan output at the end of an iteration. Raise E0305 if it is not a
+    tensor.
+    """
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError

@@ -41,8 +41,8 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
             return require_integer(number, "the value", span)
-        case ChoiceValue(word):
-            return word
+        case ChoiceValue(choice):
+            return choice
         case tuple(items):
             return [value_to_plain_data(item) for item in items]
         case Record(fields):
@@ -56,8 +56,8 @@ def value_to_plain_data(value: EvalResult, span: Span | None = None) -> object:
             return function.span.text if function.span else function.name
         case CombinedMask() as mask:
             return _format_combined_mask(mask)
-        case other:
-            return other
+        case scalar:
+            return scalar
 
 
 def _format_combined_mask(mask: CombinedMask) -> str:
@@ -89,11 +89,9 @@ def expression_to_plain_data(context: Context, expr: ast.Expr, env: Env) -> obje
 
 
 def _divide_numbers(left: int | float, right: int | float) -> int | float:
-    """Divide two numbers. The result is an integer if both are integers and there is no
-    remainder.
-    """
-    is_whole = isinstance(left, int) and left % right == 0
-    return left // right if is_whole else left / right
+    """Return `left / right`, as an integer if both are integers and there is no remainder."""
+    is_integer = isinstance(left, int) and left % right == 0
+    return left // right if is_integer else left / right
 
 
 def _call_to_data(
@@ -243,14 +241,14 @@ def _check_single_stream(
     block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
 ) -> None:
     """Raise E0975 if the graph generates or streams along several inputs."""
-    first = generation.sequence_input if generation else items[0].input_name
+    time_input = generation.sequence_input if generation else items[0].input_name
     for item in items:
-        if not generation and item.input_name == first:
+        if not generation and item.input_name == time_input:
             continue
         reason = (
-            f"`generate` extends `{first}`"
+            f"`generate` extends `{time_input}`"
             if generation
-            else f"the graph is streamed along `{first}`"
+            else f"the graph is streamed along `{time_input}`"
         )
         raise_error(
             "E0975",
@@ -296,19 +294,20 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
 
 
 def _collect_lengths(type: ast.TypeName) -> set[str]:
+    """Return the names in a declared type, which are the names of its dimensions."""
     return {n.path for n in walk_tree(type) if isinstance(n, ast.Name)}
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
     """Raise E0221 if an input or an output does not exist in the graph."""
-    for name, sides, word in (
+    for name, declarations, role in (
         (item.input_name, block.params, "input"),
         (item.source, block.results, "result"),
     ):
-        known = [side.name for side in sides]
-        if name not in known:
-            helps = suggest_similar_name(name, known, f"expected one of {', '.join(known)}")
-            title = f"the graph `{block.name}` has no {word} `{name}`"
+        names = [declaration.name for declaration in declarations]
+        if name not in names:
+            helps = suggest_similar_name(name, names, f"expected one of {', '.join(names)}")
+            title = f"the graph `{block.name}` has no {role} `{name}`"
             raise_error("E0221", title, item.span, helps=helps)
 
 
@@ -326,18 +325,23 @@ def evaluate_reading_section(
     kind_name = "result" if kind is ast.OutputPostprocessing else "input"
 
     def list_names(graph: ast.Block) -> list[str]:
-        return [side.name for side in (graph.results if kind_name == "result" else graph.params)]
+        return [
+            declaration.name
+            for declaration in (graph.results if kind_name == "result" else graph.params)
+        ]
 
-    known = list_names(block)
-    other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
+    block_names = list_names(block)
+    other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {
+        *block_names
+    }
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
             # `other_names` are inputs or results of other graphs of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
-            if entry.name not in known:
-                expected = f"expected one of {', '.join(known)}"
-                helps = suggest_similar_name(entry.name, known, expected)
+            if entry.name not in block_names:
+                expected = f"expected one of {', '.join(block_names)}"
+                helps = suggest_similar_name(entry.name, block_names, expected)
                 title = f"the graph `{block.name}` has no {kind_name} `{entry.name}`"
                 raise_error("E0221", title, entry.span, helps=helps)
             data[entry.name] = {"home": module.path, **_evaluate_reading(context, entry, env)}
@@ -347,6 +351,9 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
+    """Convert an entry of `reading` to JSON-compatible values. Raise E0203 unless it is a call such
+    as `image(…)`.
+    """
     entry_data = expression_to_plain_data(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"

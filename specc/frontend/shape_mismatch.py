@@ -57,6 +57,9 @@ def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
 def _explain_length_mismatch(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> Diagnostic:
+    """Return E0302 for two axis sizes that should be equal, with the type and the origin of
+    both.
+    """
     labels: dict[Span, Label] = {}
     notes: list[str] = []
     for dim, operand in zip(dims, tensors, strict=True):
@@ -103,10 +106,10 @@ def _suggest_shape_fixes(
     """Suggest how to make two shapes match: an inserted axis, attention between sequences, or an
     equation of the dimensions.
     """
-    equal = _suggest_equal_lengths(dims, operation.dynamic_lengths)
+    equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # in elementwise ops, axes of size 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
-        return equal
+        return equality_fixes
     left, right = tensors
     if fix := _suggest_broadcast(left, right):
         return [fix]
@@ -114,8 +117,11 @@ def _suggest_shape_fixes(
     is_mask = isinstance(operation.op, ops.And | ops.Or)
     if has_sequence_rank and not is_mask and left.shape[-1] == right.shape[-1]:
         q, k = (_quote_source(x.span) for x in tensors)
-        return [f"for attention between them write `attend({q}, {k}, {k}, mask=all)`", *equal]
-    return equal
+        return [
+            f"for attention between them write `attend({q}, {k}, {k}, mask=all)`",
+            *equality_fixes,
+        ]
+    return equality_fixes
 
 
 def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
@@ -136,15 +142,15 @@ def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
     """Return the indices at which `small` needs new axes to match `large`, or [] if new axes do not
     help.
     """
-    at, axes = 0, []
+    index, axes = 0, []
     for axis, length in enumerate(large):
-        if at < len(small) and small[at] == length:
-            at += 1
-        elif at:  # leading axes broadcast without an insertion
+        if index < len(small) and small[index] == length:
+            index += 1
+        elif index:  # leading axes broadcast without an insertion
             axes.append(axis)
     # the index is relative to the first axis of `small`
     first = next((n for n, d in enumerate(large) if small and d == small[0]), 0)
-    return [n - first for n in axes] if at == len(small) else []
+    return [n - first for n in axes] if index == len(small) else []
 
 
 def _quote_source(span: Span | None) -> str:
@@ -166,14 +172,14 @@ def _suggest_equal_lengths(dims: Sequence[Dim], dynamic_lengths: frozenset[str])
     a, b = (d.name for d in dims)
     if not a or not b:
         return []
-    fix = f"`require {a} == {b}`"
+    declaration = f"`require {a} == {b}`"
     if b in dynamic_lengths:
-        fix = f"`where {b} = {a}` on the graph"
+        declaration = f"`where {b} = {a}` on the graph"
     elif a in dynamic_lengths:
-        fix = f"`where {a} = {b}` on the graph"
-    return [f"if they are always equal write {fix}"]
+        declaration = f"`where {a} = {b}` on the graph"
+    return [f"if they are always equal write {declaration}"]
 
 
 def _truncate_source(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 40 else flat[:37] + "…"
+    line = " ".join(text.split())
+    return line if len(line) <= 40 else line[:37] + "…"

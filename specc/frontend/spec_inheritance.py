@@ -61,25 +61,25 @@ def check_derived_spec_names(module: SpecModule, base: SpecModule) -> None:
     """Raise E0225 if the base spec already defines a name, because it would have different meanings
     in the config values and in the graph.
     """
-    defined: dict[str, Span | None] = {}
-    extended: SpecModule | None = base
-    while extended:
-        for item in extended.file.items:
+    spans_by_name: dict[str, Span | None] = {}
+    ancestor: SpecModule | None = base
+    while ancestor:
+        for item in ancestor.file.items:
             for name, span in iterate_item_names(item):
-                defined.setdefault(name, span)
-        extended = extended.extended
+                spans_by_name.setdefault(name, span)
+        ancestor = ancestor.extended
     errors = ErrorScope()
     for item in module.file.items:
         for name, span in iterate_item_names(item):
             with errors:
-                if name in defined:
+                if name in spans_by_name:
                     raise_error(
                         "E0225",
                         f"`{name}` is already defined in `{base.file.model}`, which this spec "
                         "extends",
                         span,
                         "again here",
-                        related_labels=Label.list_from_span(defined[name], "first here"),
+                        related_labels=Label.list_from_span(spans_by_name[name], "first here"),
                         notes=[
                             "definitions in a derived spec are for its config values; they do "
                             "not replace definitions of the base spec"

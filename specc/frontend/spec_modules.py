@@ -57,7 +57,7 @@ class Program:
         defaults.
         """
         return all(m.is_builtin for m in self.chain) and all(
-            one.is_builtin for part in self.used_specs for one in part.programs
+            program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
 
     def get_identity(self) -> Hashable:
@@ -189,22 +189,22 @@ def build_program(
             cycle = " → ".join(m.path for m in (*chain, base))
             raise_error("E0218", f"this spec extends itself: {cycle}", file.extends_span)
         chain.append(base)
-    assigned: dict[str, ConfigAssignment] = {}
+    assignments: dict[str, ConfigAssignment] = {}
     used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
     # the base comes first, so that the nearest file takes precedence
-    for instance, base in reversed(list(pairwise(chain))):
-        check_derived_spec_items(instance)
-        check_derived_spec_names(instance, base)
-        instance.extended = base
-        instance_values: dict[str, ConfigAssignment] = {}
-        for entry in iterate_config_entries(instance.file, ast.Assign):
-            flatten_assignments(entry.name, entry.value, entry.span, instance_values, instance)
-        assigned |= _expand_used_spec_values(
-            instance_values, {*_iterate_unresolved_paths(used_specs)}
+    for derived_module, base in reversed(list(pairwise(chain))):
+        check_derived_spec_items(derived_module)
+        check_derived_spec_names(derived_module, base)
+        derived_module.extended = base
+        derived_values: dict[str, ConfigAssignment] = {}
+        for entry in iterate_config_entries(derived_module.file, ast.Assign):
+            flatten_assignments(entry.name, entry.value, entry.span, derived_values, derived_module)
+        assignments |= _expand_used_spec_values(
+            derived_values, {*_iterate_unresolved_paths(used_specs)}
         )
     program = Program(
         module=chain[-1],
-        assignments=assigned,
+        assignments=assignments,
         name=module.file.model,
         doc=module.file.doc or chain[-1].file.doc,
         chain=tuple(chain),
@@ -253,9 +253,9 @@ def _select_used_specs(program: Program) -> Program:
     choice is invalid.
     """
     used_specs: list[UsedSpec] = []
-    assigned = dict(program.assignments)
+    assignments = dict(program.assignments)
     for used_spec in program.used_specs:
-        assignment = assigned.pop(used_spec.name, None) if len(used_spec.programs) > 1 else None
+        assignment = assignments.pop(used_spec.name, None) if len(used_spec.programs) > 1 else None
         match assignment and assignment.value:
             case None:
                 selected: UsedSpec | None = used_spec
@@ -268,7 +268,7 @@ def _select_used_specs(program: Program) -> Program:
             span = assignment.span if assignment else None
             raise_error("E0203", title, span, helps=[f"write `{used_spec.use.path}`"])
         used_specs.append(selected)
-    return replace(program, used_specs=tuple(used_specs), assignments=assigned)
+    return replace(program, used_specs=tuple(used_specs), assignments=assignments)
 
 
 def _iterate_unresolved_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
@@ -303,15 +303,15 @@ def _expand_used_spec_values(
 
 def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
     """Return the values given by `--set`, keyed by config path. Raise E0407 if `=` is missing."""
-    assigned: dict[str, ConfigAssignment] = {}
+    assignments: dict[str, ConfigAssignment] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             title = f"`--set {escape_text(setting)}` has no value"
             raise_error("E0407", title, helps=["write --set heads=4"])
         expr = parse_expression(Source(f"--set {path}", text))
-        flatten_assignments(path.strip(), expr, expr.span, assigned)
-    return assigned
+        flatten_assignments(path.strip(), expr, expr.span, assignments)
+    return assignments
 
 
 def flatten_assignments(
@@ -346,15 +346,15 @@ def collect_field_paths(
 
 def _check_assigned_names(program: Program) -> None:
     """Raise E0201 if a value is assigned to a field that does not exist."""
-    known = program.map_fields_by_path(include_alternatives=True)
+    fields = program.map_fields_by_path(include_alternatives=True)
     errors = ErrorScope()
     for path, assignment in program.assignments.items():
-        if path in known:
+        if path in fields:
             continue
         parent, _, key = path.rpartition(".")
-        siblings = [k for k in known if k.rpartition(".")[0] == parent]
+        siblings = [k for k in fields if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in siblings]
-        fields_of_key = [k for k in siblings if _reads_config_key(known[k], key)]
+        fields_of_key = [k for k in siblings if _reads_config_key(fields[k], key)]
         default = f"expected one of {', '.join(siblings) or 'none'}"
         helps = suggest_similar_name(key, names, default)
         if fields_of_key:
@@ -370,11 +370,11 @@ def _reads_config_key(field: ast.Field, key: str) -> bool:
     return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 
 
-def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
+def assign_config_values(program: Program, new_assignments: dict[str, ConfigAssignment]) -> Program:
     """Return the program with additional config values, which take precedence."""
     new_values = _expand_used_spec_values(
-        assigned, {*_iterate_unresolved_paths(program.used_specs)}
+        new_assignments, {*_iterate_unresolved_paths(program.used_specs)}
     )
-    updated = replace(program, assignments={**program.assignments, **new_values})
-    _check_assigned_names(updated)
-    return _select_used_specs(updated)
+    updated_program = replace(program, assignments={**program.assignments, **new_values})
+    _check_assigned_names(updated_program)
+    return _select_used_specs(updated_program)

@@ -1,4 +1,4 @@
-"""Elaborate a whole spec to a `Model`: config, requirements, graph, generation settings."""
+"""Elaborate a spec to a `ModelDefinition`: config, requirements, graph, generation settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -113,10 +113,10 @@ def elaborate_model(
             record_elaboration(symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
-    except UnresolvedValueError as need:
+    except UnresolvedValueError as structure_error:
         if reader.is_symbolic:
             raise
-        raise_unresolved_structure(need)
+        raise_unresolved_structure(structure_error)
     except DimLimitError as error:
         raise_error("E0309", str(error), program.module.file.span)
 
@@ -131,8 +131,8 @@ def _elaborate_graph(
         (item for item, _ in program.iterate_items(ast.Weights)),
         Env(module=program.module, config=config),
     )
-    for used, _, env in iterate_used_specs(program, config):
-        rules = (item for item, _ in used.iterate_items(ast.Weights))
+    for used_program, _, env in iterate_used_specs(program, config):
+        rules = (item for item, _ in used_program.iterate_items(ast.Weights))
         register_share_rules(context, rules, env, is_from_used_spec=True)
     block = _find_graph(program, graph)
     main_graph = _build_graph(context, program, block, config, reader)
@@ -167,7 +167,9 @@ def _elaborate_graph(
 def evaluate_and_check_config(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
-    """Evaluate the config and check the requirements of the spec."""
+    """Evaluate the config of a spec and check its requirements. Raise Failed with the violated
+    requirements (E0404), or with all other errors if there are none.
+    """
     config = _evaluate_config_values(context, program, reader)
     assignment_spans = {path: value.span for path, value in program.assignments.items()}
     # the base spec comes first, because a requirement of a derived spec may depend on its values
@@ -205,7 +207,9 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update config values in place, because function values among them refer to this config."""
+    """Update `config` with new values, in place, because function values among them refer to this
+    config. Configs of used specs are updated recursively.
+    """
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
@@ -216,6 +220,9 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
+    """Return the graph with this name, or the first graph if the name is "". Raise E0219 if it does
+    not exist.
+    """
     graphs = list_graphs(program)
     # the first graph, unless a graph is selected by name
     for block in graphs:
@@ -237,6 +244,9 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
+    """Build the graph of the block `block`. Raise Failed with all errors in its inputs and
+    statements.
+    """
     env = _add_inputs(context, program, block, config, reader)
     context.raise_reported_errors()
     results = Results(())
@@ -262,7 +272,9 @@ def _add_inputs(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Env:
-    """Add the inputs of a graph and return the scope that contains them."""
+    """Add the inputs of the graph `block`, and return the scope that contains them. Raise E0303 for
+    an input that is not a tensor.
+    """
     env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:
@@ -311,11 +323,11 @@ def _build_defaults_graph(
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
     # rebuild the graph with only the inputs that the defaults need
-    pruned = GraphBuilder(
+    pruned_builder = GraphBuilder(
         inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins)
     )
-    pruned.input_facts = {k: graph.input_facts[k] for k in pruned.inputs}
-    return pruned.build_graph(DEFAULTS_GRAPH_NAME, outputs)
+    pruned_builder.input_facts = {k: graph.input_facts[k] for k in pruned_builder.inputs}
+    return pruned_builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
@@ -332,14 +344,16 @@ def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParamete
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
     """Return the inputs whose elements or shapes the defaults read."""
-    read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
-    unknown = _collect_shape_symbols(r for _, results in defaults.nodes for r in results)
-    unknown -= _collect_shape_symbols(v for v in defaults.inputs.values() if v in read)
+    used_values = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
+    unknown_symbols = _collect_shape_symbols(r for _, results in defaults.nodes for r in results)
+    unknown_symbols -= _collect_shape_symbols(
+        v for v in defaults.inputs.values() if v in used_values
+    )
     return {
         name: value
         for name, value in defaults.inputs.items()
-        if value in read
-        or (name not in defaults.outputs and _collect_shape_symbols([value]) & unknown)
+        if value in used_values
+        or (name not in defaults.outputs and _collect_shape_symbols([value]) & unknown_symbols)
     }
 
 
@@ -359,9 +373,9 @@ def _configure_used_spec(
     if isinstance(record, Record):
         reader.trial_values = record.fields
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
-        known = {f.name for f in program.iterate_fields()}
-        if unknown := [k for k in record.fields if k not in known]:
-            title = f"the config of `{module.path}` has no `{unknown[0]}`"
+        field_names = {f.name for f in program.iterate_fields()}
+        if unknown_names := [k for k in record.fields if k not in field_names]:
+            title = f"the config of `{module.path}` has no `{unknown_names[0]}`"
             raise_error("E0201", title, span)
         return values
     if isinstance(record, RawConfig):

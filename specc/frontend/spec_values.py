@@ -36,7 +36,9 @@ class UnresolvedValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A graph value, and the span of the expression from which it was last read."""
+    """A tensor value: a value of the graph, and the span of the expression from which it was last
+    read.
+    """
 
     value: Value
     span: Span | None = None
@@ -269,10 +271,10 @@ def describe_value(value: EvalResult) -> str:
     """Describe a value for messages: `float[batch, 4]`, `the integer 3`. Raise AlreadyReportedError
     for POISON, whose error is already reported.
     """
-    one = take_first_result(value)
-    if one is POISON:
+    first_value = take_first_result(value)
+    if first_value is POISON:
         raise AlreadyReportedError
-    return VALUE_DESCRIPTIONS[type(one)](one)
+    return VALUE_DESCRIPTIONS[type(first_value)](first_value)
 
 
 VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {

@@ -40,17 +40,23 @@ def build_renamed_standalone_spec(
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
-    known = {*BUILTINS, *library.list_std_names()}
-    shadowing = {f.name for f in program.iterate_fields()} & known & _collect_free_names(items)
-    renamed_fields = {name: f"{name}_" for name in sorted(shadowing)}
-    kept_names = _collect_defined_names(file.items) - shadowing
-    renamed_items = {name: f"{name}_" for name in kept_names.intersection(i.name for i in items)}
+    library_names = {*BUILTINS, *library.list_std_names()}
+    shadowing_fields = (
+        {f.name for f in program.iterate_fields()} & library_names & _collect_free_names(items)
+    )
+    renamed_fields = {name: f"{name}_" for name in sorted(shadowing_fields)}
+    unrenamed_names = _collect_defined_names(file.items) - shadowing_fields
+    renamed_items = {
+        name: f"{name}_" for name in unrenamed_names.intersection(i.name for i in items)
+    }
     file_items = tuple(
         _rename_config_values(i, renamed_fields, _map_renamed_paths(renamed_fields, program))
         for i in file.items
     )
-    clashing = _collect_defined_names(file_items)
-    std_items = [_rename_names(_rename_lengths(item, clashing), renamed_items) for item in items]
+    defined_names = _collect_defined_names(file_items)
+    std_items = [
+        _rename_names(_rename_lengths(item, defined_names), renamed_items) for item in items
+    ]
     std_items = [replace(i, name=renamed_items.get(i.name, i.name)) for i in std_items]
     return replace(file, items=(*file_items, *std_items)), renamed_fields
 
@@ -62,45 +68,45 @@ def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
 
 def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
     """Return the names that items refer to, except their parameters."""
-    found: set[str] = set()
+    names: set[str] = set()
     for item in items:
-        found.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
-    return found
+        names.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
+    return names
 
 
 def _rename_config_values(
     item: ast.Item, fields: Mapping[str, str], paths: Mapping[str, str]
 ) -> ast.Item:
     """Rename config values, and the paths that begin with them, in an item."""
-    renamed = _rename_names(item, paths)
-    if not isinstance(renamed, ast.Config):
-        return renamed
+    renamed_item = _rename_names(item, paths)
+    if not isinstance(renamed_item, ast.Config):
+        return renamed_item
     entries = tuple(
         replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.Field) else e
-        for e in renamed.entries
+        for e in renamed_item.entries
     )
-    return replace(renamed, entries=entries)
+    return replace(renamed_item, entries=entries)
 
 
 def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
     """Map each config path that begins with a renamed name to its new path."""
     paths = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
-    renamed = {
+    new_paths = {
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in paths if path[0] in names
     }
-    return renamed | {f"config.{old}": f"config.{new}" for old, new in renamed.items()}
+    return new_paths | {f"config.{old}": f"config.{new}" for old, new in new_paths.items()}
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
     """Return the std items that a file uses, directly or through other items, even if the file
     defines the same names.
     """
-    standard = {*library.list_std_names()} - BUILTINS.keys()
+    std_names = {*library.list_std_names()} - BUILTINS.keys()
     worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}
     while worklist:
         name = worklist.pop(0)
-        if name in items or name not in standard:
+        if name in items or name not in std_names:
             continue
         item_and_module = library.find_std_item(name)
         assert item_and_module is not None, name
@@ -119,16 +125,18 @@ def merge_extends_chain(program: Program) -> ast.File:
     """Return the chain of a program as one file, which still uses std by name."""
     base = program.module.file
     _reject_values_of_used_specs(program)
-    inherited = [i for m in program.chain[:-1] for i in m.file.items]
-    inherited_items = [i for i in inherited if not isinstance(i, ast.Config)]
+    inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
+    inherited_sections = [i for i in inherited_items if not isinstance(i, ast.Config)]
     # the `generate` and `stream` sections of the nearest file take precedence
-    overridden = {kind for kind in SINGLE_ITEMS for i in inherited_items if isinstance(i, kind)}
-    base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden))]
+    overridden_kinds = {
+        kind for kind in SINGLE_ITEMS for i in inherited_sections if isinstance(i, kind)
+    }
+    base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden_kinds))]
     return replace(
         base,
         model=program.name,
         doc=program.doc,
-        items=(*_list_assigned_configs(program), *inherited_items, *base_items),
+        items=(*_list_assigned_configs(program), *inherited_sections, *base_items),
     )
 
 
@@ -140,34 +148,34 @@ def _list_assigned_configs(program: Program) -> list[ast.Config]:
 
 def _reject_values_of_used_specs(program: Program) -> None:
     """Raise E0982 for a value of a used spec with a separate config."""
-    known = collect_field_paths(program.iterate_fields())
-    for path, given in program.assignments.items():
-        if path not in known:
+    field_paths = collect_field_paths(program.iterate_fields())
+    for path, assignment in program.assignments.items():
+        if path not in field_paths:
             raise_error(
                 "E0982",
                 f"`{path}` is a config value of a used spec with its own config",
-                given.span,
+                assignment.span,
                 "only a derived spec can set it",
                 helps=["expand the spec without this value, and set the value in a derived spec"],
             )
 
 
-def _assign_config(config: ast.Config, assigned: Mapping[str, ConfigAssignment]) -> ast.Config:
+def _assign_config(config: ast.Config, assignments: Mapping[str, ConfigAssignment]) -> ast.Config:
     """Set the defaults of a config section to the given values."""
     entries = (
-        _assign_field(e, assigned, "") if isinstance(e, ast.Field) else e for e in config.entries
+        _assign_field(e, assignments, "") if isinstance(e, ast.Field) else e for e in config.entries
     )
     return replace(config, entries=tuple(entries))
 
 
 def _assign_field(
-    field: ast.Field, assigned: Mapping[str, ConfigAssignment], prefix: str
+    field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str
 ) -> ast.Field:
     """Set the defaults of a field and of the fields of its record to the assigned values."""
     path = f"{prefix}{field.name}"
-    inner = tuple(_assign_field(f, assigned, f"{path}.") for f in field.type.fields)
-    kind = replace(field.type, fields=inner)
-    assignment = assigned.get(path)
+    fields = tuple(_assign_field(f, assignments, f"{path}.") for f in field.type.fields)
+    kind = replace(field.type, fields=fields)
+    assignment = assignments.get(path)
     if assignment is None:
         return replace(field, type=kind)
     # a value of a derived spec takes precedence over the value in a config.json
@@ -177,20 +185,20 @@ def _assign_field(
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
     # a std item that has the name of a built-in function cannot be inlined
-    standard = {*library.list_std_names()} - BUILTINS.keys()
-    defined = {name for item in file.items for name, _ in iterate_item_names(item)}
+    std_names = {*library.list_std_names()} - BUILTINS.keys()
+    defined_names = {name for item in file.items for name, _ in iterate_item_names(item)}
     # names that this file declares and that std blocks may use as local dimensions
-    clashing = {name for name in defined if name not in standard}
+    clashing_names = {name for name in defined_names if name not in std_names}
     worklist: list[ast.Node] = [*file.items]
     while worklist:
         for name in _iterate_used_names(worklist.pop(0)):
-            if name in defined or name not in standard:
+            if name in defined_names or name not in std_names:
                 continue
-            defined.add(name)
+            defined_names.add(name)
             item_and_module = library.find_std_item(name)
             assert item_and_module is not None, name
             worklist.append(item_and_module[0])
-            yield _rename_lengths(item_and_module[0], clashing)
+            yield _rename_lengths(item_and_module[0], clashing_names)
 
 
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
@@ -199,15 +207,15 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 
 
 def _rename_lengths(
-    item: ast.Block | ast.Definition, clashing: Collection[str]
+    item: ast.Block | ast.Definition, clashing_names: Collection[str]
 ) -> ast.Block | ast.Definition:
     """Rename the dimensions of an item whose names the file uses, too."""
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}
     lengths = _collect_declared_lengths(item)
-    renamed = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
-    return _rename_names(item, renamed) if renamed else item
+    new_names = {name: f"{name}_" for name in (lengths & {*clashing_names}) - params}
+    return _rename_names(item, new_names) if new_names else item
 
 
 def _collect_declared_lengths(item: ast.Block) -> set[str]:
@@ -220,14 +228,14 @@ def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
     """Return the node with names replaced."""
     if isinstance(node, ast.Name):
         return replace(node, path=names.get(node.path, node.path))
-    changed: dict[str, object] = {}
+    new_fields: dict[str, object] = {}
     same: ast.Node = node
     for key in CONTENT_FIELDS[type(same)]:
         value = getattr(node, key)
         if isinstance(value, NODE_CLASSES):
-            changed[key] = _rename_names(value, names)
+            new_fields[key] = _rename_names(value, names)
         elif isinstance(value, tuple):
-            changed[key] = tuple(
+            new_fields[key] = tuple(
                 _rename_names(v, names) if isinstance(v, NODE_CLASSES) else v for v in value
             )
-    return replace(node, **changed)  # type: ignore[arg-type]  # fields of its own class
+    return replace(node, **new_fields)  # type: ignore[arg-type]  # fields of its own class

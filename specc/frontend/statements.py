@@ -66,6 +66,7 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
 
 
 def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: Env) -> None:
+    """Bind the targets of an assignment. Convert each value to the declared type of its target."""
     for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
@@ -87,8 +88,9 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
-    """Return the values of the targets. A single target takes the first result; several targets
-    take the results of a call or the items of a list. There may be more values than targets.
+    """Return the values of the targets of an assignment. A single target takes the first result;
+    several targets take the results of a call or the items of a list. There may be more values than
+    targets. Raise E0215 if there are fewer.
     """
     count = len(statement.targets)
     if count == 1:
@@ -113,7 +115,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
     # `collect h` creates a list of the values of `h` at the end of each iteration
     collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
     # the loop variable shadows a name of the enclosing scope
-    outer = env.names.get(statement.variable)
+    outer_value = env.names.get(statement.variable)
     for item in items:
         context.count_steps(statement.span)
         env.names[statement.variable] = item
@@ -128,8 +130,8 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
             raise_error("E0214", "`return` is not allowed inside `repeat`", returned[0].span)
         _collect_values(statement, collected, env)
     env.names.pop(statement.variable, None)
-    if outer is not None:
-        env.names[statement.variable] = outer
+    if outer_value is not None:
+        env.names[statement.variable] = outer_value
     env.names.update({name: tuple(values) for name, values in collected.items()})
 
 
@@ -190,20 +192,20 @@ def check_requirement(
     """Check a requirement. Raise E0404 with the message of the spec if the requirement is violated.
     `assignment_spans` are the spans at which config values were set.
     """
-    holds = evaluate_value(context, statement.condition, env)
+    is_satisfied = evaluate_value(context, statement.condition, env)
     condition = statement.condition
-    if not isinstance(holds, bool):
-        title = f"`require`: expected a condition, got {describe_value(holds)}"
+    if not isinstance(is_satisfied, bool):
+        title = f"`require`: expected a condition, got {describe_value(is_satisfied)}"
         raise_error("E0203", title, condition.span)
-    if holds:
+    if is_satisfied:
         return
     names = sorted({n.path for n in collect_value_names(condition)})
     values = {n: env.names.get(n, env.config.get(n)) for n in names}
     value_texts = _format_values(values)
-    primary, others = _make_requirement_labels(condition, values, assignment_spans)
+    primary, related_labels = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
     notes = (value_texts,) if value_texts else ()
-    raise Failed(Diagnostic("E0404", title, primary, tuple(others), notes))
+    raise Failed(Diagnostic("E0404", title, primary, tuple(related_labels), notes))
 
 
 def _format_values(values: Mapping[str, SpecValue]) -> str:

@@ -58,7 +58,9 @@ class StepEstimator:
         steps.check_estimate(estimate, span)
 
     def estimate_item(self, item: SpecItem, module: SpecModule, config: Config) -> int:
-        """Return the minimum number of steps to run a block or expand a definition."""
+        """Return the minimum number of steps to run a block or expand a definition with this
+        config, or 0 for items that are nested too deeply or recursive.
+        """
         key = id(item), id(config)
         if key in self.estimates:
             return self.estimates[key][0]
@@ -66,12 +68,14 @@ class StepEstimator:
             return 0
         self.active_items.append(item)
         try:
-            found = min(_ItemStepEstimator(self, item, module, config).estimate_steps(), STEP_LIMIT)
+            step_count = min(
+                _ItemStepEstimator(self, item, module, config).estimate_steps(), STEP_LIMIT
+            )
         finally:
             self.active_items.pop()
         # the entry keeps item and config alive, so that their identities are not reused
-        self.estimates[key] = found, item, config
-        return found
+        self.estimates[key] = step_count, item, config
+        return step_count
 
 
 @dataclass
@@ -137,8 +141,8 @@ class _ItemStepEstimator:
         return count
 
     def _estimate_statement(self, statement: ast.Statement) -> int:
-        count = STATEMENT_STEPS.get(type(statement))
-        return count(self, statement) if count else 1
+        estimate = STATEMENT_STEPS.get(type(statement))
+        return estimate(self, statement) if estimate else 1
 
     def _estimate_repeat(self, statement: ast.Repeat) -> int:
         count = self._count_iterations(statement.iterable)
@@ -146,28 +150,28 @@ class _ItemStepEstimator:
 
     def _estimate_binary(self, expr: ast.Binary) -> int:
         leftmost, operations = flatten_binary_chain(expr)
-        others = sum(OPERATION_COST + self._estimate_value(o.right) for o in operations)
-        return self._estimate_value(leftmost) + others
+        operand_steps = sum(OPERATION_COST + self._estimate_value(o.right) for o in operations)
+        return self._estimate_value(leftmost) + operand_steps
 
     def _estimate_value(self, expr: ast.Expr) -> int:
         """Estimate the steps of evaluating an expression."""
-        inner = EXPRESSION_STEPS.get(type(expr))
-        return 1 + (inner(self, expr) if inner else 0)
+        estimate_operands = EXPRESSION_STEPS.get(type(expr))
+        return 1 + (estimate_operands(self, expr) if estimate_operands else 0)
 
     def _estimate_call(self, expr: ast.Call) -> int:
         name = expr.function.path
-        found = self._find_item(name)
+        item_and_module = self._find_item(name)
         parameters: Iterable[AnyParameter] = ()
-        if found is None:
+        if item_and_module is None:
             if name in BUILTINS and name not in self._bound_names and name not in self.config:
                 parameters = BUILTINS[name].parameters
-        elif isinstance(found[0], ast.Block):
-            parameters = found[0].params
+        elif isinstance(item_and_module[0], ast.Block):
+            parameters = item_and_module[0].params
         else:
             return 0
         pairs = _pair_known_arguments(parameters, expr)
         arguments = sum(self._estimate_argument(p, a) for p, a in pairs)
-        return arguments + (self._estimate_used_item(found) if found else 0)
+        return arguments + (self._estimate_used_item(item_and_module) if item_and_module else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
         """Estimate the steps of an argument, or 0 for names and for functions that are called
@@ -188,8 +192,10 @@ class _ItemStepEstimator:
         match expr:
             case ast.Binary(op="&" | "|"):
                 leftmost, operations = flatten_binary_chain(expr)
-                others = sum(OPERATION_COST + self._estimate_mask(o.right) for o in operations)
-                return 1 + self._estimate_mask(leftmost) + others
+                operand_steps = sum(
+                    OPERATION_COST + self._estimate_mask(o.right) for o in operations
+                )
+                return 1 + self._estimate_mask(leftmost) + operand_steps
             case ast.Unary(op="not", operand=operand):
                 return 1 + self._estimate_mask(operand)
             case ast.Conditional(then=then, otherwise=otherwise):
@@ -200,9 +206,13 @@ class _ItemStepEstimator:
 
     def _estimate_mask_definition(self, name: str) -> int:
         """Estimate the steps of a defined mask; return 0 for any other function."""
-        found = self._find_item(name)
-        is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
-        return self._estimate_used_item(found) if found and is_mask else 0
+        item_and_module = self._find_item(name)
+        is_mask = (
+            item_and_module
+            and isinstance(item_and_module[0], ast.Definition)
+            and item_and_module[0].kind == "mask"
+        )
+        return self._estimate_used_item(item_and_module) if item_and_module and is_mask else 0
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
@@ -241,7 +251,7 @@ class _ItemKey:
 @lru_cache(maxsize=4096)
 def collect_bound_names(key: _ItemKey) -> set[str]:
     """Return the names of the parameters and variables of an item."""
-    bound = {p.name for p in key.item.params or ()}
+    names = {p.name for p in key.item.params or ()}
     for node in walk_tree(key.item):
         match node:
             case (
@@ -249,13 +259,14 @@ def collect_bound_names(key: _ItemKey) -> set[str]:
                 | ast.Repeat(variable=name)
                 | ast.ListComprehension(variable=name)
             ):
-                bound.add(name)
+                names.add(name)
             case ast.Scan():
-                bound |= {*node.variables, *node.collect}
-    return bound
+                names |= {*node.variables, *node.collect}
+    return names
 
 
 def _can_return(statement: ast.Statement) -> bool:
+    """Return True if a statement is a `when` that contains a `return`."""
     return isinstance(statement, ast.When) and any(
         isinstance(n, ast.Return) for n in walk_tree(statement)
     )
@@ -268,11 +279,15 @@ def _pair_known_arguments(
     parameters: Iterable[AnyParameter], expr: ast.Call
 ) -> list[tuple[AnyParameter, ast.Expr]]:
     """Return each argument with its parameter, if both exist."""
-    by_name = {p.name: p for p in parameters}
+    parameters_by_name = {p.name: p for p in parameters}
     positional = [
-        p for p in by_name.values() if not isinstance(p, BuiltinParameter) or p.is_positional
+        p
+        for p in parameters_by_name.values()
+        if not isinstance(p, BuiltinParameter) or p.is_positional
     ]
     if positional and isinstance(last := positional[-1], BuiltinParameter) and last.is_variadic:
         positional += [last] * len(expr.args)
-    options = [(by_name[o.name], o.value) for o in expr.options if o.name in by_name]
+    options = [
+        (parameters_by_name[o.name], o.value) for o in expr.options if o.name in parameters_by_name
+    ]
     return [*zip(positional, expr.args, strict=False), *options]

@@ -38,8 +38,8 @@ class SymbolicTrial:
     model: ModelDefinition
 
     def __repr__(self) -> str:
-        tried = ", ".join(f"{name}={value}" for name, value in self.trial_values.items())
-        return format_repr(f"trial {tried or 'of all symbols'}")
+        values_text = ", ".join(f"{name}={value}" for name, value in self.trial_values.items())
+        return format_repr(f"trial {values_text or 'of all symbols'}")
 
 
 def check_spec_symbolically(
@@ -107,13 +107,13 @@ def _check_without_overrides(
     overrides = _find_overrides(program, fields)
     if not overrides or not _is_shape_error(error):
         raise error from None
-    others = {p: a for p, a in program.assignments.items() if p not in overrides}
-    reduced = replace(program, assignments=others)
+    remaining_assignments = {p: a for p, a in program.assignments.items() if p not in overrides}
+    reduced_program = replace(program, assignments=remaining_assignments)
     try:
-        trials = _check_free_then_derived(reduced, library, graph)
+        trials = _check_free_then_derived(reduced_program, library, graph)
     except Failed:
         raise error from None
-    if _has_same_values(library, program, reduced, overrides):
+    if _has_same_values(library, program, reduced_program, overrides):
         return trials
     path, value = next(iter(overrides.items()))
     default = fields[path].default
@@ -160,6 +160,7 @@ def _has_same_values(
 
 
 def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
+    """Return the config value at a dotted path."""
     name, _, rest = path.partition(".")
     value = values.get(name)
     return _get_value(value.fields, rest) if rest and isinstance(value, Record) else value
@@ -172,11 +173,11 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
     try:
         return _run_trials(program, library, graph, derives_integers=False)
     except Failed as failed:
-        derived = _map_derived_fields(program)
-        if not derived or not _is_shape_error(failed):
+        derived_fields = _map_derived_fields(program)
+        if not derived_fields or not _is_shape_error(failed):
             raise
     trials = _run_trials(program, library, graph, derives_integers=True)
-    return [replace(trials[0], trial_values=derived | trials[0].trial_values), *trials[1:]]
+    return [replace(trials[0], trial_values=derived_fields | trials[0].trial_values), *trials[1:]]
 
 
 def _map_derived_fields(program: Program) -> dict[str, str]:
@@ -202,23 +203,25 @@ def _run_trials(
     """Run the trials of `check_spec_symbolically`. Derived integers are expressions if
     `derives_integers` is set, otherwise symbols.
     """
-    fixed: dict[str, SpecValue] = {}
+    fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
-        model = runner.elaborate_fixing_fields(fixed)
+        model = runner.elaborate_fixing_fields(fixed_values)
     except Failed as failed:
-        raise Failed(*_add_trial_sizes(failed, fixed)) from None
-    trials = [SymbolicTrial({k: format_value(v) for k, v in fixed.items()}, model)]
+        raise Failed(*_add_trial_sizes(failed, fixed_values)) from None
+    trials = [SymbolicTrial({k: format_value(v) for k, v in fixed_values.items()}, model)]
     errors: list[Diagnostic] = []
     # skip the sizes, which are those of the first trial
-    others = [(p, v) for p, v in iterate_alternatives(program, fixed) if fixed.get(p) != v]
+    alternatives = [
+        (p, v) for p, v in iterate_alternatives(program, fixed_values) if fixed_values.get(p) != v
+    ]
     fields = program.map_fields_by_path()
-    for path, value in others[:MAX_TRIALS]:
+    for path, value in alternatives[:MAX_TRIALS]:
         trial_model = model
         # the first trial already had this value, so its model is the same
-        if path in fixed or value != get_first_choice(fields[path]):
+        if path in fixed_values or value != get_first_choice(fields[path]):
             try:
-                trial_model = runner.elaborate_alternative(fixed, path, value)
+                trial_model = runner.elaborate_alternative(fixed_values, path, value)
             except Failed as failed:
                 errors += failed.diagnostics
                 continue
@@ -268,16 +271,16 @@ class _TrialRunner:
         choice with the other sizes. Raise Failed with a note on this value.
         """
         # another alternative of a used spec may have other fields
-        others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
+        other_values = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         fields = self.program.map_fields_by_path()
-        defaults = collect_default_numbers({p: fields[p] for p in others if p in fields})
+        defaults = collect_default_numbers({p: fields[p] for p in other_values if p in fields})
         try:
-            return self.elaborate_fixing_fields(others | {path: value})
+            return self.elaborate_fixing_fields(other_values | {path: value})
         except Failed as failed:
-            has_other_sizes = not others.items() >= defaults.items()
+            has_other_sizes = not other_values.items() >= defaults.items()
             is_rejected = all(map(_is_requirement_error, failed.diagnostics))
             if is_rejected and has_other_sizes and not isinstance(value, Dim):
-                return self.elaborate_alternative(others | defaults, path, value)
+                return self.elaborate_alternative(other_values | defaults, path, value)
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
@@ -285,17 +288,17 @@ class _TrialRunner:
         add these sizes to `fixed_values`.
         """
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
-        free: dict[str, ast.Field] = {}
+        free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         first_violation: Failed | None = None
         while True:
             try:
                 return self._elaborate_trial(fixed_values)
-            except UnresolvedValueError as need:
-                free |= _find_free_fields(need, fields, fixed_values)
-                defaults = collect_default_numbers(free)
-                sizes = iterate_trial_sizes(free)
+            except UnresolvedValueError as error:
+                free_fields |= _find_free_fields(error, fields, fixed_values)
+                defaults = collect_default_numbers(free_fields)
+                sizes = iterate_trial_sizes(free_fields)
                 fixed_values.update(next(sizes))
             except Failed as failed:
                 # other sizes can help only if a `require` is violated
@@ -304,8 +307,10 @@ class _TrialRunner:
                 # if all sizes are rejected, show the first error, which has the simplest numbers
                 first_violation = first_violation or failed
                 # other fields keep small sizes, e.g. few layers
-                named = {p: defaults.pop(p) for p in _find_required_fields(failed, defaults)}
-                next_sizes = named or next(sizes, {})
+                required_sizes = {
+                    p: defaults.pop(p) for p in _find_required_fields(failed, defaults)
+                }
+                next_sizes = required_sizes or next(sizes, {})
                 if not next_sizes:
                     raise first_violation from None
                 fixed_values.update(next_sizes)
@@ -324,14 +329,14 @@ def _find_free_fields(
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields that the structure of the graph depends on and that have no trial value.
-    Raise E0207 if there is none, e.g. because it depends on a dynamic dimension.
+    Raise E0207 if there are none, e.g. because the structure depends on a dynamic dimension.
     """
     # the name of a symbol such as `d / heads` contains several fields
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
-    free = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
-    if not free:
+    free_fields = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
+    if not free_fields:
         raise_unresolved_structure(error)
-    return free
+    return free_fields
 
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")

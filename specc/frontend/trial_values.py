@@ -19,7 +19,7 @@ def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, S
     defaults, then other sizes for one field at a time and for all fields together.
     """
     small_values: dict[str, SpecValue] = {
-        p: _get_trial_number(entry) for p, entry in fields.items()
+        name: _get_trial_number(entry) for name, entry in fields.items()
     }
     yield dict(small_values)
     yield small_values | collect_default_numbers(fields)
@@ -38,6 +38,7 @@ def collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecVa
 
 
 def _get_default_number(entry: ast.Field) -> Dim | float | None:
+    """Return the default of a field if it is a number literal, otherwise None."""
     if not isinstance(entry.default, ast.NumberLiteral):
         return None
     text = entry.default.text
@@ -45,6 +46,7 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
 
 
 def _get_trial_number(entry: ast.Field) -> Dim | float:
+    """Return the first trial value of a number: 0.5 for floats, a default of 0 to 2, or 2."""
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)
@@ -54,7 +56,9 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
 def iterate_alternatives(
     program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
-    """Yield other values to try, one at a time."""
+    """Yield (path, value) for each other value to try: both values of a bool, every choice, and 1
+    and 2 for integers in `fixed_values`.
+    """
     for path, entry in program.map_fields_by_path().items():
         # values for one alternative of a used spec do not apply to the other alternatives
         is_assigned = any(p == path or p.startswith(f"{path}.") for p in program.assignments)

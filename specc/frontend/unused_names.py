@@ -37,8 +37,8 @@ def find_unused_names(program: Program) -> list[Diagnostic]:
     user_files = {id(module.file) for module in program.chain if not module.is_builtin}
     if not user_files:
         return []
-    found = find_unused_in_files([m.file for m in program.chain], EXPORT_FIELDS)
-    return [d for file, d in found if id(file) in user_files]
+    warnings = find_unused_in_files([m.file for m in program.chain], EXPORT_FIELDS)
+    return [d for file, d in warnings if id(file) in user_files]
 
 
 EXPORT_FIELDS = frozenset({"context"})
@@ -55,18 +55,18 @@ def find_unused_in_files(
     items = {item.name: item for file in files for item in _list_items(file)}
     names_by_item = {name: collect_item_names(item) for name, item in items.items()}
     section_names = set(external_names) | _collect_section_names(files)
-    read = section_names.union(*(names.outer_names for names in names_by_item.values()))
-    unused = items.keys() - _find_reachable_items(items, names_by_item, section_names)
-    found: list[tuple[ast.File, Diagnostic]] = []
+    used_names = section_names.union(*(names.outer_names for names in names_by_item.values()))
+    unused_items = items.keys() - _find_reachable_items(items, names_by_item, section_names)
+    file_warnings: list[tuple[ast.File, Diagnostic]] = []
     for file in files:
-        warnings = [*_find_unused_fields(file, read)]
+        warnings = [*_find_unused_fields(file, used_names)]
         for item in _list_items(file):
-            if item.name not in unused:
+            if item.name not in unused_items:
                 warnings += names_by_item[item.name].unused_warnings
             elif item.name[0] != "_":
-                warnings.append(_make_unused_item_warning(item, read))
-        found += [(file, d) for d in sorted(warnings, key=_get_offset)]
-    return found
+                warnings.append(_make_unused_item_warning(item, used_names))
+        file_warnings += [(file, d) for d in sorted(warnings, key=_get_offset)]
+    return file_warnings
 
 
 def _collect_section_names(files: Sequence[ast.File]) -> set[str]:
@@ -93,22 +93,22 @@ def _get_offset(warning: Diagnostic) -> int:
 
 def collect_names(*nodes: ast.Node | None) -> set[str]:
     """Return the dotted names in syntax trees, including those in placeholders of strings."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in nodes:
         for inner in walk_tree(node) if node else ():
             match inner:
                 case ast.Name(path=path):
-                    found.add(path)
+                    names.add(path)
                 case ast.TextLiteral(value=text) | ast.WeightName(text=text):
-                    for hole in PLACEHOLDER.findall(text):
-                        found.update(DOTTED_NAME.findall(hole))
-    return found
+                    for placeholder in PLACEHOLDER.findall(text):
+                        names.update(DOTTED_NAME.findall(placeholder))
+    return names
 
 
 def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
     """Return the paths that begin with none of the names."""
-    bound = set(names)
-    return {p for p in paths if p.partition(".")[0] not in bound}
+    excluded_names = set(names)
+    return {p for p in paths if p.partition(".")[0] not in excluded_names}
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
@@ -127,25 +127,29 @@ class ItemNames:
 
 
 def collect_item_names(item: UsableItem) -> ItemNames:
-    """Return the names that an item reads but does not define, and W0202 for its unused names."""
+    """Return the names that an item reads from outside, and W0202 for each unused name in it."""
     params = item.params or ()
-    unused: list[Diagnostic] = []
+    warnings: list[Diagnostic] = []
     if isinstance(item, ast.Definition):
-        body = collect_names(item.value)
+        body_names = collect_names(item.value)
     else:
         values = LivenessAnalysis(item)
-        body = values.find_live_names(item.body, set())
-        body |= collect_names(*item.where, *(r.type for r in item.results))
-        unused += values.unused_warnings.values()
-    defaults = collect_names(*(p.default for p in params))
-    declared = collect_names(*(p.type for p in params))
-    free = _remove_names(body | declared | defaults, (p.name for p in params))
-    return ItemNames(free, [*unused, *_find_unused_parameters(item, body, defaults)])
+        body_names = values.find_live_names(item.body, set())
+        body_names |= collect_names(*item.where, *(r.type for r in item.results))
+        warnings += values.unused_warnings.values()
+    default_names = collect_names(*(p.default for p in params))
+    type_names = collect_names(*(p.type for p in params))
+    warnings += _find_unused_parameters(item, body_names, default_names)
+    names = body_names | type_names | default_names
+    return ItemNames(_remove_names(names, (p.name for p in params)), warnings)
 
 
 def _find_unused_parameters(
     item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
+    """Yield W0202 for each parameter that neither the body, a default, nor the type of another
+    parameter reads.
+    """
     params = item.params or ()
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
@@ -204,16 +208,16 @@ class LivenessAnalysis:
             case ast.Require(condition=condition):
                 return live | collect_names(condition)
             case ast.When(condition=condition):
-                taken = self.find_live_names(statement.body, live)
-                other = self.find_live_names(statement.otherwise, live)
-                return taken | other | collect_names(condition)
+                body_live = self.find_live_names(statement.body, live)
+                otherwise_live = self.find_live_names(statement.otherwise, live)
+                return body_live | otherwise_live | collect_names(condition)
             case ast.Repeat():
                 return self._visit_repeat(statement, live)
             case ast.Scan():
                 return self._visit_scan(statement, live)
 
     def _visit_assignment(self, statement: ast.Let, live: set[str]) -> set[str]:
-        used = collect_names(statement.value, *(t.type for t in statement.targets))
+        used_names = collect_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
             if _is_read(target.name, live):
                 self.unused_warnings.pop(target.span, None)
@@ -223,10 +227,10 @@ class LivenessAnalysis:
                 f"value `{target.name}` of `{self.block.name}`",
                 target.name,
                 target.span,
-                live | used,
+                live | used_names,
                 f"{suggestion}remove it, or assign it to `_`",
             )
-        return _remove_names(live, (t.name for t in statement.targets)) | used
+        return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
         """Return a suggestion to read a value instead of its first operand, or "" unless later
@@ -271,23 +275,27 @@ def _find_reachable_items(
     roots = {p.partition(".")[0] for p in section_names}
     # other files use a file without a graph, so all its items count as reachable
     stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
-    reached: set[str] = set()
+    reachable: set[str] = set()
     while stack:
         name = stack.pop()
-        if name not in reached:
-            reached.add(name)
+        if name not in reachable:
+            reachable.add(name)
             stack += {p.partition(".")[0] for p in names_by_item[name].outer_names} & items.keys()
-    return reached
+    return reachable
 
 
 def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
-    used = {p.removeprefix("config.") for p in used_names}
+    """Yield W0202 for each config field of `file` that neither a name in `used_names` nor a nested
+    path reads.
+    """
+    used_paths = {p.removeprefix("config.") for p in used_names}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
-        if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
+        if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used_paths):
             continue
         remedy = f"remove it{_suggest_ignoring_keys(entry)}"
-        yield make_unused_warning(f"config field `{path}`", entry.name, entry.span, used, remedy)
+        description = f"config field `{path}`"
+        yield make_unused_warning(description, entry.name, entry.span, used_paths, remedy)
 
 
 def _suggest_ignoring_keys(entry: ast.Field) -> str:
@@ -324,16 +332,16 @@ def check_share_rules(
 
     `models` are the trials of one graph; other graphs are elaborated only if needed.
     """
-    useless = _find_useless_rules(_list_share_rules(program), models)
+    useless_rules = _find_useless_rules(_list_share_rules(program), models)
     all_models = list(models)
-    others = _iterate_other_graphs(program, library, models[0].graph.name)
+    other_models = _iterate_other_graphs(program, library, models[0].graph.name)
     # elaborating a graph is slow, so the loop stops when no rule is left
-    while useless and (more := next(others, None)) is not None:
-        all_models += more
-        useless = _find_useless_rules(useless, more)
+    while useless_rules and (new_models := next(other_models, None)) is not None:
+        all_models += new_models
+        useless_rules = _find_useless_rules(useless_rules, new_models)
     # rules whose condition was true for at least one config
-    active = {path for model in all_models for path in model.shared_scopes}
-    return [_explain_useless_rule(r, all_models) for r in useless if r.name.text in active]
+    paths = {path for model in all_models for path in model.shared_scopes}
+    return [_explain_useless_rule(r, all_models) for r in useless_rules if r.name.text in paths]
 
 
 def _list_share_rules(program: Program) -> list[ast.Share]:
@@ -367,6 +375,9 @@ def _iterate_other_graphs(
 
 
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
+    """Return W0505 if weights match the path of a `share` rule that no two calls need, otherwise
+    E0527.
+    """
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
     # the path of each weight and its parents: `a.b.c`, `a.b`, `a`

@@ -83,7 +83,7 @@ def _raise_missing_section(
     object.
     """
     keys, span = used_spec.use.sources, used_spec.use.span
-    quoted = " or ".join(f'"{key}"' for key in keys)
+    keys_text = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
     member = member or next(filter(None, map(data.find, keys)), None)
     helps = [f"if the model has no `{used_spec.name}`, use a spec without it: docs/families.md"]
@@ -91,7 +91,7 @@ def _raise_missing_section(
         helps.insert(0, f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec')
     raise_error(
         "E0227",
-        f"{data.span.source.name} has no object {quoted}",
+        f"{data.span.source.name} has no object {keys_text}",
         member.value.span if member else span,
         "this is not a config object" if member else label,
         related_labels=Label.list_from_span(span, label) if member else (),
@@ -104,15 +104,17 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         section = get_config_section(used_spec, data)
-        chosen = used_spec
+        selected_spec = used_spec
         if section and used_spec.is_unresolved:
-            chosen = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
+            selected_spec = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
         if section is not None:
-            programs = list(chosen.programs)
+            programs = list(selected_spec.programs)
             with show_use_in_errors(used_spec.use):
-                programs[chosen.selected or 0] = choose_used_specs(chosen.program, section)
-            chosen = replace(chosen, programs=tuple(programs))
-        used_specs.append(chosen)
+                programs[selected_spec.selected or 0] = choose_used_specs(
+                    selected_spec.program, section
+                )
+            selected_spec = replace(selected_spec, programs=tuple(programs))
+        used_specs.append(selected_spec)
     return replace(program, used_specs=tuple(used_specs))
 
 
@@ -127,13 +129,13 @@ def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
     for index, types in enumerate(types_by_program):
         if model_type in types:
             return replace(used_spec, selected=index)
-    known = ", ".join(dict.fromkeys(k for types in types_by_program for k in types))
+    supported_types = ", ".join(dict.fromkeys(k for types in types_by_program for k in types))
     raise_error(
         "E0228",
         f"`{used_spec.name}` does not support the model type {member.value.span.text[:60]}",
         member.value.span,
         related_labels=Label.list_from_span(used_spec.use.span, "used here"),
-        notes=[f"supported model types: {known}"],
+        notes=[f"supported model types: {supported_types}"],
         helps=["add a spec for this type to the `use`, or pass your own with --spec"],
     )
 
@@ -198,12 +200,12 @@ def _reject_unknown_paths(
     used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]
 ) -> None:
     """Raise E0201 if a value is assigned to a config field that the used spec lacks."""
-    known = {
+    field_paths = {
         *used_spec.program.map_fields_by_path(),
         *(p.name for p in used_spec.program.used_specs),
     }
     for path, value in values_by_path.items():
-        if path not in known:
+        if path not in field_paths:
             raise_error(
                 "E0201",
                 f"the config of `{used_spec.program.module.file.model}` has no `{path}`",

@@ -76,12 +76,14 @@ def fill_placeholders(
     """
 
     def format_placeholder(match: "re.Match[str]") -> str:
-        inner = match.group(1).strip()
+        expression = match.group(1).strip()
         # cached, because each iteration of a loop formats the same string
-        if inner not in context.weights.placeholders:
-            context.count_steps(span, PARSE_COST + len(inner))
-            context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
-        value = context.evaluate_value(context.weights.placeholders[inner], env)
+        if expression not in context.weights.placeholders:
+            context.count_steps(span, PARSE_COST + len(expression))
+            context.weights.placeholders[expression] = parse_expression(
+                Source("<weight name>", expression)
+            )
+        value = context.evaluate_value(context.weights.placeholders[expression], env)
         # floats are rejected, because their format in the names of the checkpoint is unknown
         match value:
             case Dim() if value.number is not None:
@@ -94,15 +96,15 @@ def fill_placeholders(
             raise UnresolvedValueError(value.symbols(), span)
         raise_error(
             "E0521",
-            f"`{{{inner}}}` in a name is {describe_value(value)}, not an integer or a string",
+            f"`{{{expression}}}` in a name is {describe_value(value)}, not an integer or a string",
             span,
         )
 
-    filled = pattern.sub(format_placeholder, text) if "{" in text else text
-    if len(filled) > MAX_PATH_LENGTH:
-        title = f"a string of {len(filled)} characters; the limit is {MAX_PATH_LENGTH}"
+    path = pattern.sub(format_placeholder, text) if "{" in text else text
+    if len(path) > MAX_PATH_LENGTH:
+        title = f"a string of {len(path)} characters; the limit is {MAX_PATH_LENGTH}"
         raise_error("E0521", title, span)
-    return filled
+    return path
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,8 +134,8 @@ CallPath: TypeAlias = tuple[CallPathElement, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
-    """A `share PATH` rule with the weight scope of its file, the number of enclosing call steps,
-    and whether the file is a used spec.
+    """A `share PATH` rule: its path pattern, the weight scope of its file, the length of the call
+    path at which it was declared, and True if its file is a used spec.
     """
 
     path: NamePattern
@@ -142,7 +144,7 @@ class ShareRule:
     is_from_used_spec: bool = False
 
     def covers(self, name: str) -> bool:
-        """Return True if the rule applies to a weight path."""
+        """Return True if the rule applies to the weight or scope `name`."""
         if not self.scope:
             return self.path.matches(name)
         return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])
@@ -192,29 +194,33 @@ class WeightSharing:
 
     @contextmanager
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
-        """A context manager that sets the call path to that of a definition."""
-        before = self.call_path
+        """A context manager that sets the call path to that at which `definition` was bound."""
+        outer_path = self.call_path
         if path := self._definition_paths.get(id(definition)):
             self.call_path = (*path[:-1], CallPathElement(definition, path[-1].scope))
         try:
             yield
         finally:
-            self.call_path = before
+            self.call_path = outer_path
 
     def register_weight(self, name: str) -> None:
         """Register a weight for the current call. Raise E0526 if another call uses it without a
         `share` rule.
         """
-        current, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
-        fork = _find_divergence(first_use, current)
-        if fork is None:
+        call_path, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
+        divergence = _find_divergence(first_use, call_path)
+        if divergence is None:
             return
         # a rule applies to the weight itself, or to a scope that both paths enter after the fork
-        scopes = _collect_scopes(first_use[fork:]) & _collect_scopes(current[fork:]) | {name}
+        scopes = _collect_scopes(first_use[divergence:]) & _collect_scopes(
+            call_path[divergence:]
+        ) | {name}
         # a rule that is declared inside one of the branches applies only to this branch
-        rules = [r for r in self._rules if r.depth <= fork and any(map(r.covers, scopes))]
+        rules = [r for r in self._rules if r.depth <= divergence and any(map(r.covers, scopes))]
         if not rules:
-            raise Failed(explain_unshared_weight(name, first_use[fork:], current[fork:]))
+            raise Failed(
+                explain_unshared_weight(name, first_use[divergence:], call_path[divergence:])
+            )
         self.needed_paths.update(
             {r.path.text: True for r in rules if not r.depth and not r.is_from_used_spec}
         )
@@ -234,7 +240,7 @@ def _find_divergence(first: CallPath, second: CallPath) -> int | None:
 
 
 def _collect_scopes(path: CallPath) -> set[str]:
-    """Return the weight scopes that the steps of a call path enter."""
+    """Return the weight scopes that the elements of a call path enter."""
     return {step.scope for step in path} - {""}
 
 
@@ -243,7 +249,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     diverge.
     """
     first_step, second_step = first[0], second[0]
-    share = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
+    share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
         call = next((s for s in second if isinstance(s.source, ast.Call)), second_step)
         labels = (
@@ -252,7 +258,9 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
             second_step.span,
             "this repeats it",
         )
-        fix = f"give each iteration its own weights: {_suggest_iteration_path(second_step.source)}"
+        naming_help = (
+            f"give each iteration its own weights: {_suggest_iteration_path(second_step.source)}"
+        )
         title = f"all iterations of the loop share the weight `{name}`"
     else:
         labels = (
@@ -261,11 +269,13 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
             first_step.span,
             "they belong to this call",
         )
-        fix = "give each call its own name: `… @ name`"
+        naming_help = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     span, text, other_span, other_text = labels
-    others = Label.list_from_span(other_span, other_text)
-    return Diagnostic("E0526", title, Label.from_span(span, text), others, helps=(fix, share))
+    related_labels = Label.list_from_span(other_span, other_text)
+    return Diagnostic(
+        "E0526", title, Label.from_span(span, text), related_labels, helps=(naming_help, share_help)
+    )
 
 
 def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
@@ -304,21 +314,27 @@ class ExpertStack:
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Return the stored shape of a weight, given its shape in one expert."""
+    """Return the stored shape of a weight that has the shape `shape` in one expert: one leading
+    axis per enclosing expert stack.
+    """
     return (*(s.expert_count for s in stacks), *shape)
 
 
 def get_expert_weight(
     builder: GraphBuilder, stacks: Sequence[ExpertStack], parameter: Parameter
 ) -> Value:
-    """Return the weight of one expert, and create the stacked weight of all experts."""
+    """Return the weight of one expert of the innermost stack, and create the stacked weight of all
+    experts. Without stacks, add a plain parameter.
+    """
     if not stacks:
         return builder.add_parameter(parameter)
-    *outer, stack = stacks
+    *outer_stacks, stack = stacks
     if parameter.name not in stack.expert_values:
         stack.expert_values[parameter.name] = Value(parameter.type)
-        stacked = stack_parameter(parameter, stack.expert_count)
-        stack.stacked_values[parameter.name] = get_expert_weight(builder, outer, stacked)
+        stacked_parameter = stack_parameter(parameter, stack.expert_count)
+        stack.stacked_values[parameter.name] = get_expert_weight(
+            builder, outer_stacks, stacked_parameter
+        )
     return stack.expert_values[parameter.name]
 
 

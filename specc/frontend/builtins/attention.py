@@ -75,19 +75,19 @@ def attend(
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
     batch = next((x.shape[0] for x in (q, k, v) if x.shape and x.shape[0] != 1), ONE)
-    with_heads = [
+    qkv = [
         expand_batch(site, _expand_to_heads(site, x, name), batch)
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
-    pair_indices = make_pair_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
-    mask_grid = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
+    pair_indices = make_pair_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
+    expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
-    mask_operand = _make_mask_operand(site, mask_grid)
-    with_heads[0], score_scale = _fold_scale(site, with_heads[0], scale)
+    mask_operand = _make_mask_operand(site, expanded_mask)
+    qkv[0], score_scale = _fold_scale(site, qkv[0], scale)
     with explain_width_mismatch(site, "attend", q, k):
         op = ops.Attend(cast_to_attribute(score_scale), cap)
-        out, weights = site.add_node(op, *with_heads, mask_operand, bias, sinks)
+        out, weights = site.add_node(op, *qkv, mask_operand, bias, sinks)
     return Results(
         (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
     )
@@ -138,13 +138,13 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
     return x
 
 
-def _make_mask_operand(site: CallSite, grid: MaskValue) -> Tensor | None:
+def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
     """Return the mask operand: None if every key is visible, or a constant false mask if no key
     is.
     """
-    if isinstance(grid, Tensor):
-        return grid
-    if grid:
+    if isinstance(mask, Tensor):
+        return mask
+    if mask:
         return None
     return expand_to_scores(site.context, site.add_constant(False, "bool"), site.span)
 
@@ -192,6 +192,7 @@ def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
 
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
+    """Raise E0606: `noise` is None although `normalize=sampled` needs it, or it has no effect."""
     if noise is None:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [
@@ -217,16 +218,16 @@ class _AttentionWeightOptions:
 
     def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
         """Return the attention weights [batch, (heads,) q, k]."""
-        with_length = site.insert_axis(q, 1) if len(q.shape) == 2 else q
-        if len(with_length.shape) != len(k.shape) or len(k.shape) not in (3, 4):
+        query = site.insert_axis(q, 1) if len(q.shape) == 2 else q
+        if len(query.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
-        axis = len(with_length.shape) - 2
-        query_axis = axis if len(q.shape) > 2 else None
-        pair_indices = make_pair_indices(site.context, (with_length, query_axis), (k, axis))
+        length_axis = len(query.shape) - 2
+        query_axis = length_axis if len(q.shape) > 2 else None
+        pair_indices = make_pair_indices(site.context, (query, query_axis), (k, length_axis))
         if _is_normalizer(self.normalize, "uniform"):  # the scores have no effect
-            scores = make_filled_tensor(site, 1.0, (*with_length.shape[:-1], k.shape[-2]))
+            scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
-            scores = compute_scores(site, self.score, with_length, k, pair_indices)
+            scores = compute_scores(site, self.score, query, k, pair_indices)
         if self.bias is not None:
             bias = evaluate_bias_option(site, self.bias, pair_indices, len(q.shape))
             assert bias is not None  # every value except `none` is a bias
@@ -293,9 +294,9 @@ def compute_scores(
             value = take_first_result(score.builtin.evaluate(site, query, key))
         else:
             names = {"q": query, "k": key}
-            inner, heads = get_definition_scope(site, score), len(q.shape) == 4
+            scope, has_heads = get_definition_scope(site, score), len(q.shape) == 4
             value = expand_definition(
-                site.context, score, pair_indices, names, inner, has_head_axis=heads
+                site.context, score, pair_indices, names, scope, has_head_axis=has_heads
             )
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, got {describe_value(value)}"
@@ -303,8 +304,8 @@ def compute_scores(
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of size 1
         value = site.squeeze_axis(value, len(q.shape))
-    pairs = (q.shape[-2], k.shape[-2])
-    if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
+    pair_lengths = (q.shape[-2], k.shape[-2])
+    if len(value.shape) != len(q.shape) or value.shape[-2:] != pair_lengths:
         title = (
             f"the score `{score.name}` returns {describe_value(value)}, expected one number "
             "per query and key"
@@ -328,7 +329,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
         labels = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
-        others = [Label(span, text) for span, text in labels if span is not None]
+        related_labels = [Label(span, text) for span, text in labels if span is not None]
         helps = [
             "the scores `general` and `additive(size)` learn a projection between them: "
             "`attend_by(general, …) @ name`",
@@ -338,6 +339,6 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
             "E0607",
             title,
             site.argument_spans.get("score") or site.span,
-            related_labels=others,
+            related_labels=related_labels,
             helps=helps,
         )

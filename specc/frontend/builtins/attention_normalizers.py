@@ -65,32 +65,37 @@ SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
 
 def normalize_scores(
-    site: CallSite, grid: Tensor, mask: MaskValue, normalize: Normalizer, pair_indices: PairIndices
+    site: CallSite,
+    scores: Tensor,
+    mask: MaskValue,
+    normalize: Normalizer,
+    pair_indices: PairIndices,
 ) -> Tensor:
-    """Normalize scores over the visible keys of each query.
+    """Normalize scores [batch, (heads,) q, k] to attention weights over the visible keys of each
+    query.
 
     A score of -inf masks out its key, like the mask.
     """
-    visible_grid = _make_visible_mask(site, mask, len(grid.shape))
-    minus_infinity = site.add_constant(-inf, grid.type.dtype)
+    mask_tensor = _make_visible_mask(site, mask, len(scores.shape))
+    minus_infinity = site.add_constant(-inf, scores.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
-            grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
-        weights = _apply_definition(site, normalize, grid, pair_indices)
+            scores = site.add_op(ops.Where(), mask_tensor, scores, minus_infinity)
+        weights = _apply_definition(site, normalize, scores, pair_indices)
         # attention weights are zero at masked keys, even if the definition returns a different
         # value there
-        zero = site.add_constant(0.0, grid.type.dtype)
-        visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
+        zero = site.add_constant(0.0, scores.type.dtype)
+        is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
         if mask is not True:
-            visible = site.add_op(ops.And(), visible_grid, visible)
-        return site.add_op(ops.Where(), visible, weights, zero)
-    word = normalize.value if isinstance(normalize, ChoiceValue) else ""
-    if word == "queries":
-        return _softmax_over_queries(site, grid, visible_grid)
-    if word == "uniform":  # all visible keys have the same attention weight
-        visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
-        grid = site.add_op(ops.Cast(grid.type.dtype), visible)
-    return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
+            is_visible = site.add_op(ops.And(), mask_tensor, is_visible)
+        return site.add_op(ops.Where(), is_visible, weights, zero)
+    normalizer_name = normalize.value if isinstance(normalize, ChoiceValue) else ""
+    if normalizer_name == "queries":
+        return _softmax_over_queries(site, scores, mask_tensor)
+    if normalizer_name == "uniform":  # all visible keys have the same attention weight
+        is_visible = site.add_op(ops.Compare("ne"), scores, minus_infinity)
+        scores = site.add_op(ops.Cast(scores.type.dtype), is_visible)
+    return site.add_op(OPS_BY_NORMALIZER[normalizer_name](), scores, mask_tensor)
 
 
 def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tensor:
@@ -111,17 +116,17 @@ def _apply_definition(
         title = f"the normalizer `{normalizer.name}` has no parameter for the scores"
         helps = [f"declare one: `normalizer {normalizer.name}(s) = …`"]
         site.raise_error("E0608", title, "normalize", helps=helps)
-    bound = replace(
+    bound_normalizer = replace(
         normalizer, bound_arguments={**normalizer.bound_arguments, params[0].name: scores}
     )
     context = site.context
-    outer, context.errors.normalizer = context.errors.normalizer, normalizer.name
+    outer_name, context.errors.normalizer = context.errors.normalizer, normalizer.name
     try:
         value = expand_definition(
-            context, bound, pair_indices, {}, get_definition_scope(site, normalizer)
+            context, bound_normalizer, pair_indices, {}, get_definition_scope(site, normalizer)
         )
     finally:
-        context.errors.normalizer = outer
+        context.errors.normalizer = outer_name
     if not isinstance(value, Tensor) or value.type != scores.type:
         title = (
             f"the normalizer `{normalizer.name}` returns {describe_value(value)} for scores "
@@ -135,7 +140,7 @@ def _apply_definition(
     return value
 
 
-def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
+def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tensor:
     """Apply softmax along the queries (the second-to-last axis), over the queries that attend to
     each key.
     """
@@ -145,26 +150,28 @@ def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
         return site.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
     return swap_last_axes(
-        site.add_op(ops.MaskedSoftmax(), swap_last_axes(grid), swap_last_axes(mask))
+        site.add_op(ops.MaskedSoftmax(), swap_last_axes(scores), swap_last_axes(mask))
     )
 
 
-def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
-    """Remove the heads axis of a mask or bias with four axes if the scores have none (rank 3)."""
+def match_score_rank(site: CallSite, tensor: Tensor, rank: int) -> Tensor:
+    """Remove the heads axis of the mask or bias `tensor`, which has four axes, if the scores have
+    none (rank 3). Raise E0603 if the tensor has one value per head.
+    """
     if rank == 3:
-        if grid.shape[1] != 1:
+        if tensor.shape[1] != 1:
             site.raise_error(
                 "E0603",
                 "this has one value per head, but there is no heads axis here",
                 "mask",
-                describe_value(grid),
+                describe_value(tensor),
                 helps=[
                     "`split_heads(x, heads)` gives queries and keys a heads axis; a mask or "
                     "bias for all heads has length 1 on this axis"
                 ],
             )
-        return site.squeeze_axis(grid, 1)
-    return grid
+        return site.squeeze_axis(tensor, 1)
+    return tensor
 
 
 @register_builtin()
@@ -182,19 +189,20 @@ def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
+    """Normalize scores of rank 2 to 4. Raise E0307 for other ranks."""
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores must be [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
     # scores [batch, key] belong to a single query without a position
-    with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
-    key_axis = len(with_queries.shape) - 1
+    query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
+    key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
     pair_indices = make_pair_indices(
-        site.context, (with_queries, query_axis), (with_queries, key_axis)
+        site.context, (query_scores, query_axis), (query_scores, key_axis)
     )
-    mask_grid = evaluate_mask_option(site, mask, pair_indices, rank)
-    weights = normalize_scores(site, with_queries, mask_grid, normalizer, pair_indices)
+    expanded_mask = evaluate_mask_option(site, mask, pair_indices, rank)
+    weights = normalize_scores(site, query_scores, expanded_mask, normalizer, pair_indices)
     return site.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
@@ -254,8 +262,8 @@ def evaluate_bias_option(
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or a normalizer: the scope of its definition if the
-    definition has its own parameters.
+    """Return the weight scope of a score or a normalizer: that of its `@` if it has one, otherwise
+    that of the call.
     """
     if not function.weight_path:
         return site.scope

@@ -180,10 +180,8 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
-    visible = site.insert_axis(keep, 2)
-    return site.add_op(
-        ops.Where(), visible, operand.x, site.add_constant(0.0, operand.x.type.dtype)
-    )
+    mask = site.insert_axis(keep, 2)
+    return site.add_op(ops.Where(), mask, operand.x, site.add_constant(0.0, operand.x.type.dtype))
 
 
 def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
@@ -217,11 +215,15 @@ def _make_kernel(
     if out is None:
         _raise_missing_option(operand.site, "out")
     _check_groups(operand.site, out, groups)
-    sizes, options = [out, operand.channels], ["out", ""]
+    channels, options = [out, operand.channels], ["out", ""]
     if transposed:
-        sizes.reverse()
+        channels.reverse()
         options.reverse()
-    shape = (sizes[0], divide_dims_exactly(sizes[1], groups), *map(Dim.from_value, window.kernel))
+    shape = (
+        channels[0],
+        divide_dims_exactly(channels[1], groups),
+        *map(Dim.from_value, window.kernel),
+    )
     return operand.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
 
 

@@ -65,7 +65,9 @@ NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
 
 
 def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
-    def make(site: CallSite, x: SpecValue) -> Tensor | Number:
+    """Return the implementation of the elementwise function `fn` of one operand."""
+
+    def evaluate_pointwise(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
                 stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
@@ -78,7 +80,7 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
         expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
         site.raise_error("E0203", f"`{fn}`: expected a tensor{expected}", "x")
 
-    return make
+    return evaluate_pointwise
 
 
 for _fn in POINTWISE_FUNCTIONS:
@@ -152,7 +154,7 @@ def _require_operands(
     for item in items:
         if not isinstance(item, ElementwiseOperand):
             title = f"`{fn}`: expected numbers and tensors, got {describe_value(item)}"
-            site.raise_error("E0203", title, "x" if item is x else "")
+            site.raise_error("E0203", title, "x" if item is x or isinstance(x, tuple) else "")
         operands.append(item)
     return operands
 
@@ -176,7 +178,7 @@ def _fold_operands(
 
 
 def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
-    """Reduce `x` along one axis."""
+    """Reduce the tensor `x` along one axis with `fn`. Raise E0203 if `x` is not a tensor."""
     if not isinstance(x, Tensor):
         site.raise_error(
             "E0203", f"`{fn}` along an axis: expected a tensor, got {describe_value(x)}", "x"
@@ -189,16 +191,7 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = LAST_AXIS) -> Tensor | Numb
     """Sum along an axis, or sum a list of numbers or tensors."""
     if not isinstance(x, tuple):
         return add_reduction(site, "sum", x, axis)
-    if not x:
-        return ZERO
-    operands: list[ElementwiseOperand] = []
-    for item in x:
-        if not isinstance(item, ElementwiseOperand):
-            site.raise_error(
-                "E0203", f"`sum`: expected numbers and tensors, got {describe_value(item)}", "x"
-            )
-        operands.append(item)
-    return _fold_operands(site, "add", operands)
+    return _fold_operands(site, "add", _require_operands(site, "sum", x, x)) if x else ZERO
 
 
 @register_builtin()

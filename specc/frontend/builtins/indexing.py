@@ -54,18 +54,18 @@ def topk(
     With `largest=false`, returns the `k` smallest values in ascending order. `gather(y, ids)`
     selects the same positions of another tensor.
     """
-    at = site.resolve_axis(x, axis)
+    axis_index = site.resolve_axis(x, axis)
     site.check_range(k, "k", 1)
-    remaining = x.shape[at] - k
+    remaining = x.shape[axis_index] - k
     if remaining.number is not None and remaining.number < 0:
         site.raise_error(
             "E0326",
-            f"`topk` needs {k} values, but the axis has only {x.shape[at]}",
+            f"`topk` needs {k} values, but the axis has only {x.shape[axis_index]}",
             "k",
             describe_value(x),
-            helps=[f"use at most {x.shape[at]}", "or choose another `axis`"],
+            helps=[f"use at most {x.shape[axis_index]}", "or choose another `axis`"],
         )
-    return Results(site.add_node(ops.TopK(at, k, largest), x))
+    return Results(site.add_node(ops.TopK(axis_index, k, largest), x))
 
 
 @register_builtin()
@@ -91,20 +91,21 @@ def pad(
     `value`, with copies of the border (`mode=edge`), or mirrored at the border without
     repeating it (`mode=reflect`).
     """
-    at = site.resolve_axis(x, axis)
+    axis_index = site.resolve_axis(x, axis)
     number = get_fill_value(site, x, value, "value")
     for option, count in (("before", before), ("after", after)):
         site.check_range(count, option, 0)
-        limit = x.shape[at] - 1 - count
-        if mode == "reflect" and limit.number is not None and limit.number < 0:
+        limit = x.shape[axis_index] - 1
+        excess = count - limit
+        if mode == "reflect" and excess.number is not None and excess.number > 0:
             site.raise_error(
                 "E0326",
-                f"`mode=reflect` can pad at most {x.shape[at] - 1} positions here, got {count}",
+                f"`mode=reflect` can pad at most {limit} positions here, got {count}",
                 option,
                 describe_value(x),
                 helps=["`mode=edge` repeats the border any number of times"],
             )
-    return site.add_op(ops.Pad(at, before, after, mode, number), x)
+    return site.add_op(ops.Pad(axis_index, before, after, mode, number), x)
 
 
 @register_builtin()
@@ -127,22 +128,24 @@ def resize(
     instead of `size`, the length of every axis from `axis` on (default 2) is multiplied.
     `antialias` filters before downsampling, as image processors do, and requires static sizes.
     """
-    at, count = _find_resized_axes(site, x, mode, size, factor, axis)
+    axis_index, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
         title = f"`align_corners` has no effect with `mode={mode}`"
         site.raise_error("E0329", title, "align_corners")
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
         scale = _require_factor(site, factor)
-        size = tuple(_scale_length(site, n, scale) for n in x.shape[at:])
+        size = tuple(_scale_length(site, n, scale) for n in x.shape[axis_index:])
         factors = (scale,) * count
     elif factor is not None:
         title = f"`factor` of `resize`: expected a number, got {describe_value(factor)}"
         site.raise_error("E0203", title, "factor")
     if antialias:
         is_plain_resize = not align_corners and not factors
-        _check_antialias(site, mode, (*size, *x.shape[at : at + count]), is_plain_resize)
-    op = ops.Resize(at, size, mode, align_corners, factors, antialias)
+        _check_antialias(
+            site, mode, (*size, *x.shape[axis_index : axis_index + count]), is_plain_resize
+        )
+    op = ops.Resize(axis_index, size, mode, align_corners, factors, antialias)
     return site.add_op(op, x)
 
 
@@ -173,15 +176,14 @@ def _find_resized_axes(
     _check_size_and_factor(site, size, factor)
     rank = len(x.shape)
     default_axis = rank - len(size) if size else 2
-    at = site.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
-    count = len(size) or rank - at
+    first_axis = site.resolve_axis(x, Dim.from_value(default_axis) if axis is None else axis)
+    count = len(size) or rank - first_axis
     max_count = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
-    if at + count > rank or count > max_count:
-        title = (
-            f"`mode={mode}` can resize up to {max_count} axes, got {count}, starting at axis {at}"
-        )
+    if first_axis + count > rank or count > max_count:
+        axes_text = f"{count}, starting at axis {first_axis}"
+        title = f"`mode={mode}` can resize up to {max_count} axes, got {axes_text}"
         site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
-    return at, count
+    return first_axis, count
 
 
 def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
@@ -217,10 +219,10 @@ def _check_antialias(
 
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a factor greater than 0. Raise UnresolvedValueError if its value is still a symbol."""
-    at = site.argument_spans.get("factor")
-    number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
+    span = site.argument_spans.get("factor")
+    number = require_attribute_number(site.context, factor, "`factor` of `resize`", span)
     if isinstance(number, RuntimeNumber):
-        raise UnresolvedValueError(number.symbols, at)
+        raise UnresolvedValueError(number.symbols, span)
     if not 0 < number < math.inf:
         site.raise_error(
             "E0417", f"`factor` of `resize` must be greater than 0, got {number:g}", "factor"
@@ -233,8 +235,8 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     if length.number is not None:
         # rounded down as in PyTorch: 100 times 0.29 is 28
         return Dim.from_value(math.floor(length.number * factor))
-    exact = Fraction(factor)
-    if exact.denominator > 1024:
+    fraction = Fraction(factor)
+    if fraction.denominator > 1024:
         if not site.context.has_dynamic_symbol(length.symbols()):
             raise UnresolvedValueError(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
@@ -243,7 +245,7 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
             "factor",
             helps=["pass the length: `size=[…]`", "or use a factor such as 0.5 or 0.25"],
         )
-    return floor_divide_dims(length * exact.numerator, exact.denominator)
+    return floor_divide_dims(length * fraction.numerator, fraction.denominator)
 
 
 @register_builtin(weights=True)
@@ -263,20 +265,20 @@ def group_norm(
     `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
     time, features].
     """
-    at = _get_channel_axis(site, x, axis)
+    axis_index = _get_channel_axis(site, x, axis)
     site.check_range(eps, "eps", 0.0)
     site.check_range(groups, "groups", 1)
-    if mod_dims(x.shape[at], groups).number:
+    if mod_dims(x.shape[axis_index], groups).number:
         site.raise_error(
             "E0321",
-            f"{x.shape[at]} channels cannot be divided into {groups} equal groups",
+            f"{x.shape[axis_index]} channels cannot be divided into {groups} equal groups",
             "groups",
             describe_value(x),
             helps=["use a divisor of the number of channels, or pass the channel axis as `axis`"],
         )
-    weight = site.add_weight("weight", [x.shape[at]], ONES_INIT) if scale else None
-    bias_weight = site.add_weight("bias", [x.shape[at]], ZEROS_INIT) if bias else None
-    return site.add_op(ops.GroupNorm(at, groups, eps), x, weight, bias_weight)
+    weight = site.add_weight("weight", [x.shape[axis_index]], ONES_INIT) if scale else None
+    bias_weight = site.add_weight("bias", [x.shape[axis_index]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.GroupNorm(axis_index, groups, eps), x, weight, bias_weight)
 
 
 @register_builtin(weights=True)
@@ -290,9 +292,9 @@ def batch_norm(
     `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
     time, features].
     """
-    at = _get_channel_axis(site, x, axis)
+    axis_index = _get_channel_axis(site, x, axis)
     site.check_range(eps, "eps", 0.0)
-    channels = [x.shape[at]]
+    channels = [x.shape[axis_index]]
     mean = site.add_weight("running_mean", channels, ZEROS_INIT)
     variance = site.add_weight("running_var", channels, ONES_INIT)
     epsilon = site.add_constant(eps, "f32")
@@ -307,7 +309,7 @@ def batch_norm(
     if affine:
         steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))
     for fn, weight in steps:
-        for n in range(1, len(x.shape) - at):
+        for n in range(1, len(x.shape) - axis_index):
             weight = site.insert_axis(weight, n)
         x = site.add_arithmetic(fn, x, weight)
     return x
@@ -315,8 +317,8 @@ def batch_norm(
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
     """Return the channel axis, which cannot be the batch axis."""
-    at = site.resolve_axis(x, axis)
-    if at == 0 or not x.type.dtype.startswith(("f", "bf")):
+    axis_index = site.resolve_axis(x, axis)
+    if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
         site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
-    return at
+    return axis_index

@@ -110,6 +110,9 @@ def rms_norm(
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
+    """Return the weight of a norm. With an `offset`, the checkpoint stores the difference from
+    it.
+    """
     site.check_range(offset, "offset", -math.inf)
     # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
@@ -165,9 +168,11 @@ def maxout(site: CallSite, x: Tensor, pieces: Dim) -> Tensor:
     """Take the maximum of every `pieces` consecutive features (maxout, arXiv:1302.4389,
     sec. 2).
     """
-    last = len(x.shape) - 1
-    split = site.add_op(ops.Split(last, (divide_dims_exactly(x.shape[-1], pieces), pieces)), x)
-    return site.add_op(ops.Reduce("max", last + 1), split)
+    last_axis = len(x.shape) - 1
+    groups = site.add_op(
+        ops.Split(last_axis, (divide_dims_exactly(x.shape[-1], pieces), pieces)), x
+    )
+    return site.add_op(ops.Reduce("max", last_axis + 1), groups)
 
 
 @register_builtin()
@@ -202,18 +207,18 @@ def softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 @register_builtin()
 def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Compute log(sum(exp(x))) along an axis, stable for large values."""
-    at = site.resolve_axis(x, axis)
-    shifted, maximum = _subtract_max(site, x, at)
-    total = _compute_log_sum(site, shifted, at)
-    return site.add_arithmetic("add", total, site.squeeze_axis(maximum, at))
+    axis_index = site.resolve_axis(x, axis)
+    shifted, maximum = _subtract_max(site, x, axis_index)
+    total = _compute_log_sum(site, shifted, axis_index)
+    return site.add_arithmetic("add", total, site.squeeze_axis(maximum, axis_index))
 
 
 @register_builtin()
 def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Compute log(softmax(x)) along an axis, stable for large values."""
-    at = site.resolve_axis(x, axis)
-    shifted, _ = _subtract_max(site, x, at)
-    total = site.insert_axis(_compute_log_sum(site, shifted, at), at)
+    axis_index = site.resolve_axis(x, axis)
+    shifted, _ = _subtract_max(site, x, axis_index)
+    total = site.insert_axis(_compute_log_sum(site, shifted, axis_index), axis_index)
     return site.add_arithmetic("sub", shifted, total)
 
 
@@ -222,16 +227,17 @@ def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]
     by 0, because inf - inf is NaN.
     """
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
-    finite = site.add_op(
+    is_finite = site.add_op(
         ops.Compare("lt"),
         site.add_op(ops.Pointwise("abs"), maximum),
         site.add_constant(math.inf, x.type.dtype),
     )
-    maximum = site.add_op(ops.Where(), finite, maximum, site.add_constant(0.0, x.type.dtype))
+    maximum = site.add_op(ops.Where(), is_finite, maximum, site.add_constant(0.0, x.type.dtype))
     return site.add_arithmetic("sub", x, maximum), maximum
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
+    """Return log(sum(exp(x))) along an axis, without that axis."""
     total = site.add_op(ops.Reduce("sum", axis), site.add_op(ops.Pointwise("exp"), x))
     return site.add_op(ops.Pointwise("log"), total)
 
@@ -247,14 +253,17 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
         # a sum
         queries = site.squeeze_axis(a, len(a.shape) - 2)
         keys = site.squeeze_axis(b, len(b.shape) - 3)
-        last = len(keys.shape) - 1
-        transposed = site.add_op(ops.Transpose((*range(last - 1), last, last - 1)), keys)
+        last_axis = len(keys.shape) - 1
+        transposed = site.add_op(
+            ops.Transpose((*range(last_axis - 1), last_axis, last_axis - 1)), keys
+        )
         return site.add_op(ops.MatMul(), queries, transposed)
     products = site.add_arithmetic("mul", a, b)
     return site.add_op(ops.Reduce("sum", len(products.shape) - 1), products)
 
 
 def _check_float_tensor(site: CallSite, x: Tensor) -> None:
+    """Raise E0301 unless `x` is a float tensor with at least one axis."""
     if x.type.dtype not in ("f32", "f64", "f16", "bf16") or not x.shape:
         helps = ["embedding(ids, size=…, dim=…) maps integer ids to vectors"]
         site.raise_error(

@@ -126,9 +126,11 @@ def rope(
     section. `longest` is the maximum sequence length, by default `original`;
     `--context-length` sets it, and the model rejects longer sequences.
     """
-    given = locals()
-    numbers: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
-    lengths: dict[str, Dim] = {n: given[n] for n in LENGTH_OPTIONS if given[n] is not None}
+    options = locals()
+    numbers: dict[str, RopeNumber] = {
+        n: options[n] for n in NUMBER_OPTIONS if options[n] is not None
+    }
+    lengths: dict[str, Dim] = {n: options[n] for n in LENGTH_OPTIONS if options[n] is not None}
     _check_options(site, kind, {*numbers, *lengths})
     parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
@@ -145,13 +147,15 @@ def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for an option that belongs to another scaling kind, or for a missing required
     option.
     """
-    known = OPTIONS_BY_SCALING[kind]
-    for name in sorted(option_names - {*known}):
+    kind_options = OPTIONS_BY_SCALING[kind]
+    for name in sorted(option_names - {*kind_options}):
         _raise_option_of_other_kind(site, kind, name)
     defaults = {"factor"} if kind == "proportional" else set()
-    if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in option_names | defaults]:
+    if missing_options := [
+        n for n in kind_options if n in REQUIRED_OPTIONS and n not in option_names | defaults
+    ]:
         site.raise_error(
-            "E0201", f"missing option `{missing[0]}` of `rope` with `kind={kind}`", "kind"
+            "E0201", f"missing option `{missing_options[0]}` of `rope` with `kind={kind}`", "kind"
         )
     _check_exclusive_options(site, kind, option_names)
 

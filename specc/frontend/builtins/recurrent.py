@@ -183,28 +183,25 @@ class _LayerStack:
         # each layer has its own weights, so the number of layers must be known
         count = site.require_count(self.layers, "layers")
         states_by_option = [
-            self._make_initial_states(state, count * len(directions), index, x.shape[0])
-            for state, index in zip(initial_states, ("start", "start_cell"), strict=False)
+            self._make_initial_states(state, count * len(directions), option, x.shape[0])
+            for state, option in zip(initial_states, ("start", "start_cell"), strict=False)
         ]
         final_states: list[tuple[Tensor, ...]] = []
         for layer in range(count):
             outputs = []
             for reverse in directions:
-                # states are ordered layer by layer, forward before backward, like `ends`
-                layer_states = [f[len(final_states)] for f in states_by_option]
-                out, *states = site.add_node(
+                # states are ordered layer by layer, forward before backward
+                layer_states = [states[len(final_states)] for states in states_by_option]
+                out, *final = site.add_node(
                     make_op(reverse),
                     *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", layer_states),
                 )
                 outputs.append(out)
-                final_states.append(tuple(states))
+                final_states.append(tuple(final))
             # the next layer reads both directions, concatenated
             x = outputs[0] if len(outputs) == 1 else site.add_op(ops.Concat(2), *outputs)
-        finals = [
-            self._stack_states([e[index] for e in final_states])
-            for index in range(len(result_names) - 1)
-        ]
-        return Results((x, *finals), result_names)
+        stacked = [self._stack_states(list(s)) for s in zip(*final_states, strict=True)]
+        return Results((x, *stacked), result_names)
 
     def _check_operands(self, x: Tensor) -> None:
         """Raise E0301 for an input or a padding mask of the wrong type."""
@@ -219,6 +216,10 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
+        """Return the operands of one layer in one direction. `suffix` is that of its weight names,
+        e.g. `_l0_reverse`.
+        """
+
         def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if leaf.startswith("weight") else ZEROS_INIT
             return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
@@ -261,5 +262,6 @@ class _LayerStack:
         return [self.site.add_op(ops.Index(1, Dim.from_value(n)), start) for n in range(count)]
 
     def _stack_states(self, states: list[Tensor]) -> Tensor:
+        """Return the final states [batch, hidden] stacked to [batch, layers, hidden]."""
         stacked = [self.site.insert_axis(s, 1) for s in states]
         return stacked[0] if len(stacked) == 1 else self.site.add_op(ops.Concat(1), *stacked)

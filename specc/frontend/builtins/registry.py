@@ -210,10 +210,10 @@ class CallSite:
             span=self.context.locate_at_user_call(self.span),
             declared_by=self.call.function.path,
         )
-        existing = self.context.builder.parameter_facts.get(name)
+        existing_weight = self.context.builder.parameter_facts.get(name)
         # checked before sharing, because calls with different shapes cannot share one weight
-        if existing and existing.type.shape != stored_shape:
-            _raise_shape_conflict(existing, replace(weight, type=Type("f32", stored_shape)))
+        if existing_weight and existing_weight.type.shape != stored_shape:
+            _raise_shape_conflict(existing_weight, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
@@ -320,8 +320,8 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
     """Return `x`, or raise E0417 if it is below `least`; a check for arguments of definitions."""
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.raise_error("E0203", f"`at_least`: expected two numbers, got {describe_value(x)}", "x")
-    number, lowest = get_known_float(x), get_known_float(least)
-    if number is None or lowest is None or number >= lowest:
+    number, minimum = get_known_float(x), get_known_float(least)
+    if number is None or minimum is None or number >= minimum:
         return x
     site.raise_error("E0417", f"{x} is below the minimum, {least}", "x")
 

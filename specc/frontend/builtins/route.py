@@ -48,8 +48,8 @@ def check_token_independence(
 def _find_token_count_readers(
     body: Graph, captured: Sequence[Value], length: str
 ) -> Iterator[Node]:
-    """Yield nodes that read the number of tokens routed to an expert. This number depends on the
-    whole batch, so the body must not read it.
+    """Yield the nodes that read the number of tokens routed to an expert. The body must not read
+    this number, because it depends on all sequences of the batch.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_required_nodes(captured):
@@ -81,8 +81,8 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
     # error
     traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
-        reads = [traces[r] for r in results if r in traces]
-        if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in reads):
+        result_traces = [traces[r] for r in results if r in traces]
+        if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in result_traces):
             yield node
 
 
@@ -111,13 +111,13 @@ def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, l
     the body are the tokens, one input per weight, and the captures.
     """
     # otherwise, loading would require a weight that is unused and that the checkpoint lacks
-    read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
+    used_values = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(weights)]
-    unused = {name for name in names if body.inputs[name] not in read}
-    inputs = {n: v for n, v in body.inputs.items() if n not in unused}
-    facts = {n: f for n, f in body.input_facts.items() if n not in unused}
-    used = [v for n, v in zip(names, weights, strict=True) if n not in unused]
-    return replace(body, inputs=inputs, input_facts=facts), used
+    unused_names = {name for name in names if body.inputs[name] not in used_values}
+    inputs = {n: v for n, v in body.inputs.items() if n not in unused_names}
+    facts = {n: f for n, f in body.input_facts.items() if n not in unused_names}
+    used_weights = [v for n, v in zip(names, weights, strict=True) if n not in unused_names]
+    return replace(body, inputs=inputs, input_facts=facts), used_weights
 
 
 ROUTED_LENGTH = "routed"
@@ -146,14 +146,18 @@ def route(
     _check_expert_count(site, ids.shape[-1], gates, experts)
     length = _make_length_name(site, x)
     stack = ExpertStack(experts)
-    ones = (ONE,) * (len(x.shape) - 2)
-    shape = (*ones, Dim.symbol(length), x.shape[-1])
+    unit_axes = (ONE,) * (len(x.shape) - 2)
+    shape = (*unit_axes, Dim.symbol(length), x.shape[-1])
     tokens = Value(Type(x.type.dtype, shape))
-    start = len(site.context.builder.nodes)
+    start_index = len(site.context.builder.nodes)
     output = _elaborate_expert(site, to, tokens, stack, _map_dims_to_expert(site, x, length))
     weight_inputs = {f"own {name}": value for name, value in stack.expert_values.items()}
     body, captured = extract_body_graph(
-        site.context.builder, {"rows": tokens, **weight_inputs}, {"y": output.value}, start, length
+        site.context.builder,
+        {"rows": tokens, **weight_inputs},
+        {"y": output.value},
+        start_index,
+        length,
     )
     check_token_independence(site, body, captured, length)
     body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
@@ -240,7 +244,7 @@ def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim
     of `x` becomes `length`, the number of routed tokens, and its batch dimensions become 1. With
     them, a block declared for `x: float[batch, seq, d]` also accepts the routed tokens.
     """
-    renamed: dict[str, Dim] = {}
+    expert_dims: dict[str, Dim] = {}
     for name in site.env.module.dims:
         dim = site.env.find_dynamic_length(name)
         if dim is not None and dim == x.shape[-2]:
@@ -248,8 +252,8 @@ def _map_dims_to_expert(site: CallSite, x: Tensor, length: str) -> dict[str, Dim
         elif dim is not None and dim in x.shape[:-2]:
             dim = ONE
         if dim is not None:
-            renamed[name] = dim
-    return renamed
+            expert_dims[name] = dim
+    return expert_dims
 
 
 def _elaborate_expert(
@@ -266,9 +270,9 @@ def _elaborate_expert(
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # the block is called as if the user had written this call in place of `route`
     function = ast.Name("to", span=call.function.span)
-    inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
+    inner_call = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = tokens.type.shape[-2].symbols()
-    outer_lengths, context.symbols.dynamic_names = (
+    outer_names, context.symbols.dynamic_names = (
         context.symbols.dynamic_names,
         context.symbols.dynamic_names | {length},
     )
@@ -276,13 +280,13 @@ def _elaborate_expert(
     try:
         env = replace(site.env, names=names, dynamic_lengths=lengths)
         with context.isolate_position_ids():
-            output = take_first_result(context.evaluator.call(context, inner, env))
+            output = take_first_result(context.evaluator.call(context, inner_call, env))
     except Failed as failed:
         token_type = format_type(tokens.type)
         raise Failed(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
     finally:
         context.weights.expert_stacks.pop()
-        context.symbols.dynamic_names = outer_lengths
+        context.symbols.dynamic_names = outer_names
     if output is POISON:
         raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:

@@ -53,14 +53,15 @@ def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim,
 
 
 def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
+    """Parse the pattern of a rearrange. Raise E0306 if it is invalid or does not match `x`."""
     if text.count("->") != 1:
         site.raise_error(
             "E0306", "the pattern must contain one `->`, as in `b n (h d) -> b h n d`", "pattern"
         )
     try:
         pattern = parse_rearrange_pattern(text)
-    except RearrangePatternError as fault:
-        site.raise_error("E0306", str(fault), "pattern")
+    except RearrangePatternError as error:
+        site.raise_error("E0306", str(error), "pattern")
     if unbalanced := pattern.find_unbalanced_names():
         title = f"each name must occur once on each side of the pattern: {', '.join(unbalanced)}"
         site.raise_error("E0306", title, "pattern")
@@ -97,6 +98,7 @@ def _make_splits(
 def _solve_axis_lengths(
     site: CallSite, axis: AxisGroup, axis_length: Dim, remaining_sizes: Iterator[Dim]
 ) -> tuple[Dim, ...]:
+    """Return the sizes of the names in one group of a pattern; the last size is inferred."""
     if len(axis) == 1:
         return (axis_length,)
     lengths = []
@@ -198,13 +200,16 @@ def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = LAST_AXIS
 def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> Tensor:
     """Stack tensors of the same shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
-    at = site.resolve_axis(tensors[0], axis, extra_axes=1)
-    return site.add_op(ops.Concat(at), *(site.insert_axis(t, at) for t in tensors))
+    axis_index = site.resolve_axis(tensors[0], axis, extra_axes=1)
+    return site.add_op(ops.Concat(axis_index), *(site.insert_axis(t, axis_index) for t in tensors))
 
 
 def _require_tensors(
     site: CallSite, items: tuple[SpecValue, ...], function_name: str
 ) -> list[Tensor]:
+    """Return the items of a list as tensors. Raise E0203 if the list is empty or has another
+    item.
+    """
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
         # an empty list has no tensor to label, so the list itself is labeled
@@ -222,15 +227,14 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
     """Split an axis into consecutive pieces of the given lengths:
     `q, k, v = parts(x, into=[d, d, d])`.
     """
-    at, start, pieces = site.resolve_axis(x, axis), ZERO, []
+    axis_index, start, pieces = site.resolve_axis(x, axis), ZERO, []
     # the sizes are compared symbolically: `[d, d, d]` fits an axis of size `3 * d` for every `d`
-    if sum_dims(into) != x.shape[at]:
-        title = (
-            f"the lengths {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
-        )
+    if sum_dims(into) != x.shape[axis_index]:
+        lengths = " + ".join(map(str, into))
+        title = f"the lengths {lengths} do not sum to the axis length {x.shape[axis_index]}"
         site.raise_error("E0302", title, "into", describe_value(x))
     for length in into:
-        pieces.append(site.add_op(ops.Slice(at, start, start + length), x))
+        pieces.append(site.add_op(ops.Slice(axis_index, start, start + length), x))
         start = start + length
     return Results(tuple(pieces))
 
@@ -238,13 +242,13 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 @register_builtin()
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
     """Split an axis into `count` equal pieces: `q, k, v = chunk(x, 3)`."""
-    at = site.resolve_axis(x, axis)
-    pieces = site.require_count(count, "count")
+    axis_index = site.resolve_axis(x, axis)
+    count_value = site.require_count(count, "count")
     try:
-        piece = divide_dims_exactly(x.shape[at], pieces)
+        piece = divide_dims_exactly(x.shape[axis_index], count_value)
     except DimError as error:
         site.raise_error("E0310", str(error), "count", describe_value(x))
-    return parts(site, x, into=(piece,) * pieces, axis=axis)
+    return parts(site, x, into=(piece,) * count_value, axis=axis)
 
 
 @register_builtin()
@@ -267,13 +271,18 @@ def delay(
 
 
 def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> float:
-    """Return the fill value of the positions that an operation adds to `x`."""
-    description, at = f"`{option}` of `{site.call.function.path}`", site.argument_spans.get(option)
+    """Return the fill value of the positions that an operation adds to `x`; `fill` is the value of
+    the option `option`. Raise E0203, E0206 or E0315 if it does not fit the element type.
+    """
+    description, span = (
+        f"`{option}` of `{site.call.function.path}`",
+        site.argument_spans.get(option),
+    )
     value: float | RuntimeNumber
     if isinstance(fill, bool):
         value = fill
     elif isinstance(fill, Number):
-        value = require_attribute_number(site.context, fill, description, at)
+        value = require_attribute_number(site.context, fill, description, span)
     else:
         title = f"{description}: expected a number, got {describe_value(fill)}"
         site.raise_error("E0203", title, option)
@@ -283,7 +292,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
             site.raise_error("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
-        check_float32_range(value, at)
+        check_float32_range(value, span)
     return cast_to_attribute(value)
 
 
@@ -301,16 +310,18 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     If `ids` does not have this axis, like the result of `argmax`, one position is selected and the
     axis is removed.
     """
-    at = site.resolve_axis(x, axis)
-    for leading_axis, (ids_length, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
+    axis_index = site.resolve_axis(x, axis)
+    for leading_axis, (ids_length, length) in enumerate(
+        zip(ids.shape[:axis_index], x.shape, strict=False)
+    ):
         if ids_length.number == 1 and length.number != 1:
             ids = site.add_op(ops.Expand(leading_axis, length), ids)
     # if `ids` lacks the axis, like the result of `argmax`, it has one index for each leading index
-    lacks_axis = len(ids.shape) == at
+    lacks_axis = len(ids.shape) == axis_index
     if lacks_axis:
-        ids = site.insert_axis(ids, at)
-    selected = site.add_op(ops.Gather(at), x, ids)
-    return site.squeeze_axis(selected, at) if lacks_axis else selected
+        ids = site.insert_axis(ids, axis_index)
+    selected = site.add_op(ops.Gather(axis_index), x, ids)
+    return site.squeeze_axis(selected, axis_index) if lacks_axis else selected
 
 
 @register_builtin()
@@ -328,13 +339,14 @@ def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> 
 
 
 def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, prepends: bool) -> Tensor:
-    at = site.resolve_axis(x, axis)
+    """Concatenate `p` before (`prepends`) or after `x`, with `p` broadcast along the other axes."""
+    axis_index = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
             # broadcast every axis except the concatenated axis
-            if n != at and length == 1 and target != 1:
+            if n != axis_index and length == 1 and target != 1:
                 p = site.add_op(ops.Expand(n, target), p)
-    return site.add_op(ops.Concat(at), *((p, x) if prepends else (x, p)))
+    return site.add_op(ops.Concat(axis_index), *((p, x) if prepends else (x, p)))
 
 
 @register_builtin()

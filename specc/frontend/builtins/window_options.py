@@ -47,8 +47,8 @@ class SlidingWindow:
         """Return the maximum number of positions by which the last window may extend past the end,
         per axis, if it starts inside the input or the padding before it.
         """
-        each = zip(self.extents, self.stride, self.pad_after, strict=True)
-        return tuple(min(s - 1, span - after) for span, s, after in each)
+        windows = zip(self.extents, self.stride, self.pad_after, strict=True)
+        return tuple(min(s - 1, span - after) for span, s, after in windows)
 
     def pad_overhang(self) -> "SlidingWindow":
         """Return the window with end padding for the maximum overhang of the last window."""
@@ -64,11 +64,11 @@ class WindowOperand:
     is_mask: bool = False
 
     def __post_init__(self) -> None:
-        plain = self.x.type.dtype in ("f32", "f64", "f16", "bf16")
-        if not self.is_mask and (not plain or len(self.x.shape) not in (3, 4)):
-            word = self.site.call.function.path
+        is_float = self.x.type.dtype in ("f32", "f64", "f16", "bf16")
+        if not self.is_mask and (not is_float or len(self.x.shape) not in (3, 4)):
+            function_name = self.site.call.function.path
             title = (
-                f"`{word}` takes a float tensor [batch, time, channels] or [batch, "
+                f"`{function_name}` takes a float tensor [batch, time, channels] or [batch, "
                 "channels, height, width]"
             )
             self.site.raise_error("E0301", title, "x", f"this is {describe_value(self.x)}")
@@ -86,7 +86,7 @@ class WindowOperand:
     def make_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption, padding: PaddingOption
     ) -> SlidingWindow:
-        """Return the parameters of a window that fits the input."""
+        """Return the parameters of a window. Raise E0320 if it is longer than the padded input."""
         window = self._make_unpadded_window(kernel, stride, dilation)
         before, after = _resolve_padding(self.site, padding, window)
         padded = replace(window, pad_before=before, pad_after=after)
@@ -123,16 +123,16 @@ class WindowOperand:
         end.
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
-        added = self._expand_option(output_padding, "output_padding", 0)
+        output_paddings = self._expand_option(output_padding, "output_padding", 0)
         before, after = _resolve_padding(self.site, padding, window)
-        for n, count in enumerate(added):
+        for n, count in enumerate(output_paddings):
             limit = max(window.stride[n], window.dilation[n])
             if count >= limit:
                 title = f"`output_padding={count}` must be less than the stride or the dilation"
                 helps = [f"use 0 to {limit - 1}"]
                 self.site.raise_error("E0323", title, "output_padding", helps=helps)
-        negated = tuple(-n for n in added)
-        return replace(window, pad_before=before, pad_after=add_per_axis(after, negated))
+        negative_paddings = tuple(-n for n in output_paddings)
+        return replace(window, pad_before=before, pad_after=add_per_axis(after, negative_paddings))
 
     def _make_unpadded_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption
@@ -147,7 +147,9 @@ class WindowOperand:
         )
 
     def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
-        """Return one integer per axis. Raise E0324 for a list with a different number of items."""
+        """Return the value of an option as one integer per axis. Raise E0324 for a list with a
+        different number of items, and E0417 for an item below `minimum`.
+        """
         axes = len(self.lengths)
         numbers = value if isinstance(value, tuple) else (value,) * axes
         if len(numbers) != axes:
@@ -163,10 +165,10 @@ class WindowOperand:
             size = length.number
             if size is None or size + before + after > span or size == 0:
                 continue
-            padded = f" ({size + before + after} with padding)" if before + after else ""
+            padded_size = f" ({size + before + after} with padding)" if before + after else ""
             title = (
                 f"the window of `{self.site.call.function.path}` spans {span + 1} "
-                f"positions, but the axis has {size}{padded}"
+                f"positions, but the axis has {size}{padded_size}"
             )
             minimum = span + 1 - before - after
             helps = [
@@ -247,8 +249,8 @@ def _resolve_padding_mode(
 def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
     title = "`padding=same` keeps the length and needs `stride=1`"
     halves = [span // 2 for span in window.extents]
-    shown = halves[0] if len({*halves}) == 1 else halves
-    helps = [f"write a number: `padding={shown}`"]
+    padding = halves[0] if len({*halves}) == 1 else halves
+    helps = [f"write a number: `padding={padding}`"]
     site.raise_error("E0322", title, "padding", helps=helps)
 
 
