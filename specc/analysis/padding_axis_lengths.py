@@ -1,11 +1,11 @@
 """Find the offset of padded positions on axes that also contain prefix or memory positions.
 
-    concat([memory, x])      after the positions of `memory`, which are always valid
-    concat([prompt, x])      for padding of `prompt`: at the start, positions of `x` after it
-    concat([memory, x])[:, m:]   at the start again
+    concat([memory, x])          offset m: after the positions of `memory`, which are always valid
+    concat([prompt, x])          offset 0, for padding of `prompt`
+    concat([memory, x])[:, m:]   offset 0
 
-The offset is stored per axis size: all axes of size `m + n` have the same offset. An ambiguous
-offset is not recorded.
+The offset is stored per axis size: all axes of size `m + n` have the same offset. If it differs
+between axes of the same size, it is not recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ class PaddingOffsets:
     @cached_property
     def _counts_after(self) -> Mapping[Dim, Dim]:
         return {
-            length: length - self.padded_length - before for length, before in self.offsets.items()
+            length: length - self.padded_length - offset for length, offset in self.offsets.items()
         }
 
     def has_interior_padding(self, length: Dim) -> bool:
@@ -62,8 +62,11 @@ class PaddingOffsets:
         """
         if length in self.merged_lengths:
             return True
-        first = self.offsets.get(length, 0) != 0 and self.padding_side != "right"
-        return first or (self.count_positions_after(length) != 0 and self.padding_side != "left")
+        has_positions_before = self.offsets.get(length, 0) != 0
+        has_positions_after = self.count_positions_after(length) != 0
+        return (has_positions_before and self.padding_side != "right") or (
+            has_positions_after and self.padding_side != "left"
+        )
 
     def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
         """Return True if a dependence leads to a result axis on which padding may be between valid
@@ -85,21 +88,22 @@ class PaddingOffsets:
         if self.is_nearest_upsampling(node, dependence.operand_axis):
             return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         if isinstance(node.op, ops.Merge | ops.Split):
-            to_axis = self._regroup_offsets(node, dependence.operand_axis)
-            kept = to_axis is not None
-            return replace(dependence, kind="same", result_axis=to_axis) if kept else dependence
+            result_axis = self._regroup_offsets(node, dependence.operand_axis)
+            is_tracked = result_axis is not None
+            same = replace(dependence, kind="same", result_axis=result_axis)
+            return same if is_tracked else dependence
         if _is_transposed_conv_axis(node.op, dependence):
-            to_axis = dependence.operand_axis
-            return replace(dependence, kind="strided", result_axis=to_axis, offsets=SAME_POSITION)
-        if (joined := _follow_joined_positions(self, node, dependence)) is not None:
-            return joined
+            axis = dependence.operand_axis
+            return replace(dependence, kind="strided", result_axis=axis, offsets=SAME_POSITION)
+        if (joined_dependence := _follow_joined_positions(self, node, dependence)) is not None:
+            return joined_dependence
         if _get_op_axis(node.op) != dependence.operand_axis:
             return dependence
         if length in self.offsets:
             if self._is_outside_padding(node, self.offsets[length]):
                 return None
-            to = _find_result_axis(node, dependence.operand, self.offsets[length])
-            if to is not None and self.offsets.get(to[0]) == to[1]:
+            result = _find_result_axis(node, dependence.operand, self.offsets[length])
+            if result is not None and self.offsets.get(result[0]) == result[1]:
                 return replace(dependence, kind="same", result_axis=dependence.operand_axis)
         return make_shift_dependence(node, dependence) or dependence
 
@@ -110,23 +114,23 @@ class PaddingOffsets:
         match node.op:
             case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
                 length = sizes[axis - first]
-                known = length in self.offsets or length in self.merged_lengths
-                return not known and get_upsampling_factor(node, axis) is not None
+                is_ambiguous = length in self.offsets or length in self.merged_lengths
+                return not is_ambiguous and get_upsampling_factor(node, axis) is not None
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the result axis in which padded positions keep their order when axes are merged or
-        split, or None.
+        """Return the result axis of a merge or split on which padded positions keep their order, or
+        None. `axis` is the padded axis of the operand.
         """
         assert node.first_operand is not None, "a view of a value"
         shape = node.first_operand.shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
-                parts = shape[first : first + count]
-                is_single = multiply_dims(parts) == shape[axis]
-                outermost = first == axis and self._is_outermost(parts)
-                known = self.merged_lengths.get(multiply_dims(parts)) == parts
-                return first if is_single or outermost or known else None
+                lengths = shape[first : first + count]
+                is_single = multiply_dims(lengths) == shape[axis]
+                is_outermost = first == axis and self._is_outermost(lengths)
+                is_known_merge = self.merged_lengths.get(multiply_dims(lengths)) == lengths
+                return first if is_single or is_outermost or is_known_merge else None
             case ops.Split(first, sizes) if first == axis:
                 if shape[axis] in sizes:
                     return first + sizes.index(shape[axis])
@@ -137,14 +141,16 @@ class PaddingOffsets:
                 return first + next(n for n, d in enumerate(sizes) if d in self.offsets)
         return None
 
-    def _is_outermost(self, parts: tuple[Dim, ...]) -> bool:
-        """Return True if padded positions of the first of several axes are adjacent on the merged
-        axis, because all other axes have constant sizes.
+    def _is_outermost(self, lengths: tuple[Dim, ...]) -> bool:
+        """Return True if axes of the sizes `lengths` can be merged such that padded positions of
+        the first axis stay adjacent, because all other axes have constant sizes.
         """
-        whole = multiply_dims(parts)
-        known = {whole, parts[0]} & (self.concatenated_lengths | self.merged_lengths.keys())
-        has_constant_rest = all(d.number is not None for d in parts[1:])
-        return not known and has_constant_rest and bool(self.count_repeats(parts[0]))
+        merged_length = multiply_dims(lengths)
+        ambiguous_lengths = {merged_length, lengths[0]} & (
+            self.concatenated_lengths | self.merged_lengths.keys()
+        )
+        has_constant_rest = all(d.number is not None for d in lengths[1:])
+        return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
         """Return the number of adjacent positions of an axis that correspond to one position of the
@@ -166,39 +172,39 @@ class PaddingOffsets:
                 return False
         # With left padding the last position is valid, with right padding the first.
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
-        ends = offset + first - stop, start - offset - self.padded_length + last
-        return any(is_never_negative(d, self.min_lengths) for d in ends)
+        margins = offset + first - stop, start - offset - self.padded_length + last
+        return any(is_never_negative(d, self.min_lengths) for d in margins)
 
 
 def _follow_joined_positions(
     offsets: PaddingOffsets, node: Node, dependence: Dependence
 ) -> Dependence | None:
-    """Return the dependence of padded positions whose axis gets copies of its ends or is
-    concatenated with axes of equal size, or None.
+    """Return the dependence on padded positions of an axis that `pad` extends by copies of its
+    ends, or that is concatenated with axes of equal size. Return None for other ops.
     """
     match node.op:
         case ops.Pad(axis=axis, mode="edge") if axis == dependence.operand_axis:
             return make_shift_dependence(node, dependence)
         case ops.Concat(axis) if axis == dependence.operand_axis:
-            parts = _find_merged_lengths(node, offsets.offsets, offsets.padded_length)
-            if parts and offsets.merged_lengths.get(multiply_dims(parts)) == parts:
+            lengths = _find_merged_lengths(node, offsets.offsets, offsets.padded_length)
+            if lengths and offsets.merged_lengths.get(multiply_dims(lengths)) == lengths:
                 return replace(dependence, kind="same", result_axis=axis)
     return None
 
 
 def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
     """Return the sizes of padded axes, including those after windows and slices."""
-    found = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
+    padded_lengths = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_nested_nodes(graph):
-        for link in find_dependences(node, results):
-            is_whole = link.kind == "all"
-            if is_whole:
-                link = offsets.restrict_dependence(node, link) or link
-            if link.kind == "strided" or (is_whole and link.kind == "same"):
-                assert link.result_axis is not None, "windows have rows"
-                if get_read_length(node, link) in found:
-                    found.add(results[0].shape[link.result_axis])
-    return frozenset(found)
+        for dependence in find_dependences(node, results):
+            reads_all = dependence.kind == "all"
+            if reads_all:
+                dependence = offsets.restrict_dependence(node, dependence) or dependence
+            if dependence.kind == "strided" or (reads_all and dependence.kind == "same"):
+                assert dependence.result_axis is not None, "a window has a result axis"
+                if get_read_length(node, dependence) in padded_lengths:
+                    padded_lengths.add(results[0].shape[dependence.result_axis])
+    return frozenset(padded_lengths)
 
 
 @lru_cache(maxsize=256)
@@ -214,13 +220,13 @@ def get_upsampling_factor(node: Node, axis: int) -> int | None:
     ops, or if rounding in float32 may select other positions.
     """
     match node.op:
-        case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
+        case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.interpolates:
             assert node.first_operand is not None, "an op of one operand"
-            length, made = node.first_operand.shape[axis], sizes[axis - first]
-            counts = (k for k in range(1, MAX_UPSAMPLING_FACTOR) if length * k == made)
-            count = next(counts, None)
-            exact = count is not None and set(factors) <= {count}
-            return count if exact else None
+            length, result_length = node.first_operand.shape[axis], sizes[axis - first]
+            factors = (k for k in range(1, MAX_UPSAMPLING_FACTOR) if length * k == result_length)
+            factor = next(factors, None)
+            is_exact = factor is not None and set(scales) <= {factor}
+            return factor if is_exact else None
     return None
 
 
@@ -236,12 +242,12 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
     its dependence as a one-position window; return None for other ops.
     """
     axis = dependence.operand_axis
-    ends = _count_added_positions(node, dependence.operand, axis) or ()
-    numbers = [d.number for d in ends if d.number is not None]
+    added_counts = _count_added_positions(node, dependence.operand, axis) or ()
+    numbers = [d.number for d in added_counts if d.number is not None]
     if len(numbers) < 2:
         return None
-    by = Interval(numbers[0], numbers[0])
-    return replace(dependence, kind="strided", result_axis=axis, offsets=by, stride=1)
+    shift = Interval(numbers[0], numbers[0])
+    return replace(dependence, kind="strided", result_axis=axis, offsets=shift, stride=1)
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
@@ -259,28 +265,30 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
     return None
 
 
-def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
-    """Return the offsets of the positions that the padding mask `keep` describes."""
-    padded_length = keep.shape[-1]
-    before, twice = {padded_length: Dim.from_value(0)}, set[Dim]()
+def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> PaddingOffsets:
+    """Return the offsets of padded positions on all axes of `graph` that are derived from the axis
+    of `padding_mask`, which is padded on `side`.
+    """
+    padded_length = padding_mask.shape[-1]
+    offsets, ambiguous_lengths = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nested_nodes(graph):
-        if (parts := _find_merged_lengths(node, before, padded_length)) is not None:
-            whole = multiply_dims(parts)
-            if merged.setdefault(whole, parts) != parts:
-                twice.add(whole)
+        if (lengths := _find_merged_lengths(node, offsets, padded_length)) is not None:
+            merged_length = multiply_dims(lengths)
+            if merged.setdefault(merged_length, lengths) != lengths:
+                ambiguous_lengths.add(merged_length)
             continue
-        for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):
-            if before.setdefault(length, place) != place:
-                twice.add(length)
-    twice |= before.keys() & merged.keys()
-    known = {d: p for d, p in before.items() if d not in twice}
-    one_axis = {
-        d: parts
-        for d, parts in merged.items()
-        if d not in twice and any(length in known for length in parts)
+        for length, offset in _iterate_result_axes(node, offsets, padded_length, graph.min_lengths):
+            if offsets.setdefault(length, offset) != offset:
+                ambiguous_lengths.add(length)
+    ambiguous_lengths |= offsets.keys() & merged.keys()
+    unique_offsets = {d: p for d, p in offsets.items() if d not in ambiguous_lengths}
+    unique_merges = {
+        d: lengths
+        for d, lengths in merged.items()
+        if d not in ambiguous_lengths and any(length in unique_offsets for length in lengths)
     }
-    return PaddingOffsets(padded_length, graph.min_lengths, side, known, one_axis)
+    return PaddingOffsets(padded_length, graph.min_lengths, side, unique_offsets, unique_merges)
 
 
 def _find_merged_lengths(
@@ -296,11 +304,11 @@ def _find_merged_lengths(
             count = len(node.operands)
             return (Dim.from_value(count), padded_length) if count > 1 else None
         case ops.Merge(axis, count) if node.first_operand is not None:
-            parts = node.first_operand.shape[axis : axis + count]
-            is_single = multiply_dims(parts) in parts
-            if is_single or (parts[0] == padded_length and all(d.number for d in parts[1:])):
+            lengths = node.first_operand.shape[axis : axis + count]
+            is_single = multiply_dims(lengths) in lengths
+            if is_single or (lengths[0] == padded_length and all(d.number for d in lengths[1:])):
                 return None
-            return parts if sum(d in offsets for d in parts) == 1 else None
+            return lengths if sum(d in offsets for d in lengths) == 1 else None
     return None
 
 
@@ -310,15 +318,16 @@ def _iterate_result_axes(
     """Yield the size of each result axis that is derived from a padded axis, with the offset of its
     padded positions.
     """
-    for n, operand in enumerate(node.args):
+    for operand_index, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
         if axis is None or operand is None:
             return
         length = operand.shape[axis]
-        to = _find_result_axis(node, n, offsets[length]) if length in offsets else None
+        is_padded = length in offsets
+        result = _find_result_axis(node, operand_index, offsets[length]) if is_padded else None
         # No position that may be padded is dropped.
-        if to and _can_contain_padding(*to, padded_length, min_lengths):
-            yield to
+        if result and _can_contain_padding(*result, padded_length, min_lengths):
+            yield result
 
 
 def _can_contain_padding(
@@ -335,11 +344,11 @@ def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] 
     None if the op has no such result.
     """
     axis = _get_op_axis(node.op)
-    added = None if axis is None else _count_added_positions(node, operand, axis)
-    if axis is None or added is None:
+    added_counts = None if axis is None else _count_added_positions(node, operand, axis)
+    if axis is None or added_counts is None:
         return None
     length = node.get_operand(operand).shape[axis]
-    return added[0] + length + added[1], offset + added[0]
+    return added_counts[0] + length + added_counts[1], offset + added_counts[0]
 
 
 def _get_op_axis(op: Op) -> int | None:

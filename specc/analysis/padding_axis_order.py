@@ -13,27 +13,30 @@ from specc.ir.op_dependence import Dependence
 
 
 def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
-    """Return True if the valid positions of an output are in reverse order, or are sorted and may
-    have padding before or between them.
+    """Return True if the output `value` has its positions in reverse order, or sorted on an axis on
+    which padding does not follow all valid positions. `name` is the padding mask.
     """
     length = graph.inputs[name].shape[-1:]
-    away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
-    away = away or bool(facts.reversed_axes)
-    return away or (bool(facts.sorted_axes) and graph.input_facts[name].padding_side != "right")
+    is_changed = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
+    is_changed = is_changed or bool(facts.reversed_axes)
+    return is_changed or (
+        bool(facts.sorted_axes) and graph.input_facts[name].padding_side != "right"
+    )
 
 
 def find_reversed_axes(
     node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> frozenset[int]:
     """Return the axes of a result that are in reverse order because `flip` reversed an operand."""
-    found = {
+    reversed_axes = {
         k.result_axis
         for k in padded_dependences
         if k.operand_axis in operand_facts[k.operand].reversed_axes
     }
     if isinstance(node.op, ops.Flip):
-        found ^= {k.result_axis for k in padded_dependences if k.operand_axis == node.op.axis}
-    return frozenset(a for a in found if a is not None)
+        flipped = (k for k in padded_dependences if k.operand_axis == node.op.axis)
+        reversed_axes ^= {k.result_axis for k in flipped}
+    return frozenset(a for a in reversed_axes if a is not None)
 
 
 def has_mixed_axis_order(
@@ -42,17 +45,18 @@ def has_mixed_axis_order(
     padded_dependences: Sequence[Dependence],
     is_in_loop: bool,
 ) -> bool:
-    """Return True if an op combines reversed axes with other axes, or reads them with an op that is
-    neither a window nor a reduction. Inside a loop no axis may be reversed.
+    """Return True if an op combines a reversed axis with one that is not, or reads a reversed axis
+    other than elementwise or by a window or reduction. In a loop body (`is_in_loop`), return True
+    for every `flip` and `roll`.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
         return is_in_loop and bool(padded_dependences)
     if not any(r.reversed_axes for r in operand_facts):
         return False
-    whole = isinstance(node.op, ops.Reduce | ops.Softmax)
+    is_reduction = isinstance(node.op, ops.Reduce | ops.Softmax)
     return any(
         k.operand_axis not in operand_facts[k.operand].reversed_axes
-        or not (whole or k.kind in ("same", "window", "newest"))
+        or not (is_reduction or k.kind in ("same", "window", "newest"))
         for k in padded_dependences
     )
 
@@ -78,17 +82,19 @@ def find_order_dependent_roll(
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None
-    padded_links = list(dependences)
-    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in padded_links]
-    for link, source in zip(padded_links, sources, strict=True):
-        elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
-        beside = {
-            right and right.node.op
-            for k, right in zip(padded_links, sources, strict=True)
+    links = list(dependences)
+    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
+    for link, source in zip(links, sources, strict=True):
+        is_elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
+        joined_ops = {
+            other and other.node.op
+            for k, other in zip(links, sources, strict=True)
             if k.result_axis is not None and k.result_axis == link.result_axis
         }
-        whole = elementwise or isinstance(node.op, ops.Reduce) or is_reading_last_rank(node, source)
-        if source and (not whole or len(beside) > 1):
+        is_order_independent = (
+            is_elementwise or isinstance(node.op, ops.Reduce) or is_reading_last_rank(node, source)
+        )
+        if source and (not is_order_independent or len(joined_ops) > 1):
             return source
     return None
 
@@ -112,26 +118,24 @@ def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
     """Return True if a sort orders all padded positions before all valid positions."""
     match node.op:
         case ops.Sort(descending=descending):
-            opposite = replace(node, op=replace(node.op, descending=not descending))
+            reversed_sort = replace(node, op=replace(node.op, descending=not descending))
             is_last = is_padding_sorted_last(node, facts)
-            return not is_last and is_padding_sorted_last(opposite, facts)
+            return not is_last and is_padding_sorted_last(reversed_sort, facts)
     return False
 
 
 MAX_POSITION_SEARCH_DEPTH = 20
-"""Maximum depth to which the operands of a value are searched for position ids."""
+"""Maximum depth of the search for position ids in the operands of a value."""
 
 
 def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
     """Return the constant at padded positions if a sort orders it last, or None."""
     match node.op:
         case ops.Sort(axis, descending):
-            number, last = (
-                facts.get_padded_value(axis),
-                facts.minimum_pad_axes if descending else facts.maximum_pad_axes,
-            )
-            sorted_last = number is not None and is_sorted_last(node, number)
-            return number if sorted_last or axis in last else None
+            number = facts.get_padded_value(axis)
+            last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
+            is_last = number is not None and is_sorted_last(node, number)
+            return number if is_last or axis in last_axes else None
     return None
 
 
@@ -139,85 +143,82 @@ def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
     """Return True if a sort orders all padded positions after all valid positions."""
     match node.op:
         case ops.Sort(axis, descending):
-            last = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
-            return axis in last or get_trailing_padding_value(node, facts) is not None
+            last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
+            return axis in last_axes or get_trailing_padding_value(node, facts) is not None
     return False
 
 
-def find_sort_index_axes(padded_result: PaddedResult) -> frozenset[int]:
+def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
     """Return the axes of sort indices (the result of an argsort) if the sort leaves right padding
     last: the indices of valid positions come first, followed by the larger indices of padded
     positions.
     """
-    node = padded_result.node
+    node = result.node
     match node.op:
-        case ops.Sort(axis) if padded_result.value.index == 1 and padded_result.is_padding_last:
-            is_last = is_padding_sorted_last(node, padded_result.operand_facts[0])
-            return frozenset({axis} & padded_result.find_padded_axes()) if is_last else frozenset()
+        case ops.Sort(axis) if result.value.index == 1 and result.is_padding_last:
+            is_last = is_padding_sorted_last(node, result.operand_facts[0])
+            return frozenset({axis} & result.find_padded_axes()) if is_last else frozenset()
     return frozenset()
 
 
-def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
+def find_sorted_axes(result: PaddedResult) -> frozenset[int]:
     """Return the axes of a result whose positions are ranks (indices in sorted order)."""
-    node, operand_facts = padded_result.node, padded_result.operand_facts
-    constants = {
+    node, operand_facts = result.node, result.operand_facts
+    sorted_axes = {
         k.result_axis
-        for k in padded_result.dependences
+        for k in result.dependences
         if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
     }
     match node.op:
-        case ops.Sort(axis) if axis in padded_result.find_padded_axes():
+        case ops.Sort(axis) if axis in result.find_padded_axes():
             if not is_padding_sorted_first(node, operand_facts[0]):
-                constants.add(axis)
+                sorted_axes.add(axis)
         case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
-            constants.add(axis)
+            sorted_axes.add(axis)
         case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:
-            constants.add(0)
+            sorted_axes.add(0)
         case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
-            constants.add(axis)
-    return frozenset(constants)
+            sorted_axes.add(axis)
+    return frozenset(sorted_axes)
 
 
-def has_mixed_sort_order(padded_result: PaddedResult) -> bool:
-    """Return True if a result combines ranks with positions that are not ranks."""
+def has_mixed_sort_order(result: PaddedResult) -> bool:
+    """Return True if an elementwise op combines a sorted axis, whose positions are ranks, with an
+    axis that is not sorted.
+    """
     return any(
-        not _counts_sort_indices(padded_result, k)
-        for k in padded_result.dependences
-        if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
-        and _has_sorted_operand(padded_result, k.result_axis)
+        not _counts_sort_indices(result, k)
+        for k in result.dependences
+        if k.operand_axis not in result.operand_facts[k.operand].sorted_axes
+        and _has_sorted_operand(result, k.result_axis)
     )
 
 
-def find_sort_index_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids and are combined with ranks; such position ids are
-    ranks, too.
+def find_sort_index_operands(result: PaddedResult) -> set[int]:
+    """Return the indices of the operands that are position ids and are combined with a sorted axis.
+    Such position ids are ranks, too.
     """
     return {
         k.operand
-        for k in padded_result.dependences
-        if _has_sorted_operand(padded_result, k.result_axis)
-        and _counts_sort_indices(padded_result, k)
+        for k in result.dependences
+        if _has_sorted_operand(result, k.result_axis) and _counts_sort_indices(result, k)
     }
 
 
-def _counts_sort_indices(padded_result: PaddedResult, dependence: Dependence) -> bool:
-    """Return True if an operand consists of position ids of a single axis, which may be ranks.
-    Combined with query positions, they count padded positions.
+def _counts_sort_indices(result: PaddedResult, dependence: Dependence) -> bool:
+    """Return True if the operand of `dependence` is computed from position ids and has a single
+    padded axis. Such position ids may be ranks.
     """
-    value = padded_result.node.args[dependence.operand]
+    value = result.node.args[dependence.operand]
     shape = value.shape if value else ()
-    return (
-        is_computed_from_positions(value)
-        and sum(d in padded_result.padded_lengths for d in shape) == 1
-    )
+    return is_computed_from_positions(value) and sum(d in result.padded_lengths for d in shape) == 1
 
 
-def _has_sorted_operand(padded_result: PaddedResult, axis: int | None) -> bool:
-    """Return True if another operand has ranks along an axis of the result."""
+def _has_sorted_operand(result: PaddedResult, axis: int | None) -> bool:
+    """Return True if an operand is sorted along `axis` of the result."""
     return any(
-        k.result_axis == axis
-        and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
-        for k in padded_result.dependences
+        k.result_axis == axis and k.operand_axis in result.operand_facts[k.operand].sorted_axes
+        for k in result.dependences
     )
 
 
@@ -238,7 +239,7 @@ def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
     op = value.node.op
     if isinstance(op, ops.Extent | ops.Range | ops.Constant):
         return True
-    plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
-    return (plain or op.is_view) and all(
+    elementwise = ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or
+    return (isinstance(op, elementwise) or op.is_view) and all(
         is_computed_from_positions(a, depth + 1) for a in value.node.operands
     )

@@ -43,21 +43,21 @@ SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return a warning W0601 for each op through which padded positions reach an output, in graph
-    order.
+    """Return a warning W0601 for each op through which padded positions affect an output, one per
+    op and padding mask, in graph order.
     """
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
-        reached = dict(_iterate_reached_outputs(graph, mask_name, states))
+        affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
         # an infinite or NaN value may have an effect where finite padded values have none
         assumes_finite = (
             _infer_states(graph, mask_name, always_true_masks, assumes_finite=True)
-            if reached
+            if affected_outputs
             else {}
         )
-        otherwise = dict(_iterate_reached_outputs(graph, mask_name, assumes_finite))
-        for output, padding_source in reached.items():
-            cause = otherwise.get(output, padding_source)
+        finite_effects = dict(_iterate_reached_outputs(graph, mask_name, assumes_finite))
+        for output, padding_source in affected_outputs.items():
+            cause = finite_effects.get(output, padding_source)
             if (cause.node, mask_name) not in warnings:
                 leak = PaddingLeak(
                     graph=graph,
@@ -65,7 +65,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
                     output=output,
                     padding_source=cause,
                     states=states,
-                    is_nonfinite=output not in otherwise,
+                    is_nonfinite=output not in finite_effects,
                 )
                 warnings[cause.node, mask_name] = make_padding_diagnostic(leak)
     return list(warnings.values())
@@ -85,21 +85,24 @@ _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozens
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return the properties of every value, for each padding mask. Also return the other masks that
-    can be assumed to be true, because positions that they mask out do not affect the outputs.
+    """Return, for each padding mask by name, the padding properties of every value, and the other
+    masks that were assumed to be true because positions that they mask out do not affect the
+    outputs.
     """
-    found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
+    all_states: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
     always_true_masks, pending = frozenset[Value](), list(graph.input_facts)
     while pending:
-        found.update(
+        all_states.update(
             (n, (_infer_states(graph, n, always_true_masks), always_true_masks)) for n in pending
         )
-        leaking = [n for n in pending if any(_iterate_reached_outputs(graph, n, found[n][0]))]
-        if len(leaking) == len(pending):
+        exposed = [n for n in pending if any(_iterate_reached_outputs(graph, n, all_states[n][0]))]
+        if len(exposed) == len(pending):
             break
-        always_true_masks |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
-        pending = leaking
-    return found
+        always_true_masks |= {
+            graph.inputs[n] for n in pending if n not in exposed and all_states[n][0]
+        }
+        pending = exposed
+    return all_states
 
 
 def _infer_states(
@@ -109,15 +112,16 @@ def _infer_states(
     *,
     assumes_finite: bool = False,
 ) -> Mapping[Value, PaddingFacts]:
-    """Return the padding properties of every value along the axis of the padding mask `mask_name`.
-    With `assumes_finite`, infer them as if all values were finite.
+    """Return the padding properties of every value along the axis of the padding mask `mask_name`,
+    or {} if it is not a padding mask of a dynamic axis. With `assumes_finite`, infer them as if all
+    values were finite.
     """
-    side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
-    if not side or not keep.rank or not keep.shape[-1].name:
+    side, padding_mask = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
+    if not side or not padding_mask.rank or not padding_mask.shape[-1].name:
         return {}
-    walk = make_padding_dataflow(graph, keep, side)
+    dataflow = make_padding_dataflow(graph, padding_mask, side)
     return replace(
-        walk, always_true_masks=always_true_masks, assumes_finite=assumes_finite
+        dataflow, always_true_masks=always_true_masks, assumes_finite=assumes_finite
     ).infer_graph_facts(graph)
 
 
@@ -128,16 +132,16 @@ def _iterate_reached_outputs(
     positions.
     """
     for output, value in graph.outputs.items():
-        rows = states.get(value, NO_PADDING_FACTS)
-        padding_source = rows.padding_source or next(iter(rows.rolled_axes.values()), None)
+        facts = states.get(value, NO_PADDING_FACTS)
+        source = facts.padding_source or next(iter(facts.rolled_axes.values()), None)
         if (
-            not padding_source
+            not source
             and value.node
-            and (_is_counting(rows) or is_output_order_changed(graph, mask_name, value, rows))
+            and (_is_counting(facts) or is_output_order_changed(graph, mask_name, value, facts))
         ):
-            padding_source = PaddingSource(value.node, is_counted=True)
-        if padding_source:
-            yield output, padding_source
+            source = PaddingSource(value.node, is_counted=True)
+        if source:
+            yield output, source
 
 
 def _is_counting(facts: PaddingFacts) -> bool:
@@ -148,15 +152,21 @@ def _is_counting(facts: PaddingFacts) -> bool:
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
-    """Return the warning W0601."""
+    """Return the warning W0601 for a violation of padding invariance, with a fix if one is
+    known.
+    """
     node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
-    how, what = _describe_not_finite(leak, node) if leak.is_nonfinite else _describe_read(leak)
-    fix = suggest_finite_padding(leak, node) if leak.is_nonfinite else suggest_padding_fix(leak)
+    if leak.is_nonfinite:
+        description, label_text = _describe_not_finite(leak, node)
+        fix = suggest_finite_padding(leak, node)
+    else:
+        description, label_text = _describe_read(leak)
+        fix = suggest_padding_fix(leak)
     fix = _choose_clean_side(leak, fix)
     return Diagnostic(
         "W0601",
-        f"padded positions reach `{leak.output}`: {how}",
-        Label.from_span(leak.get_span(node), what),
+        f"padded positions reach `{leak.output}`: {description}",
+        Label.from_span(leak.get_span(node), label_text),
         _label_added_positions(leak, node),
         helps=(fix,) if fix else (),
         severity="warning",
@@ -164,26 +174,24 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _choose_clean_side(leak: PaddingLeak, fix: str) -> str:
-    """Return `fix`. If it declares a padding side on which padding affects the op, too, return
-    "".
+    """Return `fix`, unless it declares a padding side on which padding affects the op, too. In that
+    case, return the declaration of the other side, or "" if that is no better.
     """
     helps = {side: leak.format_side_help(side) for side in SIDES}
     if not fix or fix not in helps.values():
         return fix
     preferred_first = sorted(SIDES, key=lambda side: helps[side] != fix)
-    clean = (helps[s] for s in preferred_first if helps[s] and _is_side_clean(leak, s))
-    return next(clean, "")
+    clean_helps = (helps[s] for s in preferred_first if helps[s] and _is_side_clean(leak, s))
+    return next(clean_helps, "")
 
 
 def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
-    """Return True if padding on this side does not affect valid positions through the op of
-    `leak`.
-    """
+    """Return True if padding on `side` does not affect valid positions through the op of `leak`."""
     graph, name = leak.graph, leak.mask_name
     facts = replace(graph.input_facts[name], padding_side=side)
-    changed = replace(graph, input_facts={**graph.input_facts, name: facts})
-    states = _infer_states(changed, name, frozenset())
-    sources = dict(_iterate_reached_outputs(changed, name, states)).values()
+    changed_graph = replace(graph, input_facts={**graph.input_facts, name: facts})
+    states = _infer_states(changed_graph, name, frozenset())
+    sources = dict(_iterate_reached_outputs(changed_graph, name, states)).values()
     return all(source.node != leak.node for source in sources)
 
 
@@ -193,59 +201,59 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
     """
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
-    here, there = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
-    if here is None or there is None or here.line == there.line:
+    op_span, joining_span = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
+    if op_span is None or joining_span is None or op_span.line == joining_span.line:
         return ()
-    return (Label(there, "positions are added here"),)
+    return (Label(joining_span, "positions are added here"),)
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Describe the op that may produce NaN or infinity at padded positions; return the description
-    and its label.
+    """Return the message for `node`, which may produce NaN or infinity at padded positions, and the
+    text of its source label.
     """
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
-            what = "this is infinite at padded positions"
+            label_text = "this is infinite at padded positions"
         case ops.Arith() | ops.Pointwise():
-            what = f"`{format_op_name(node.op)}` of zero at padded positions is not finite"
+            label_text = f"`{format_op_name(node.op)}` of zero at padded positions is not finite"
         case _:
-            what = "this can be NaN at padded positions"
-    return f"`{reader}` reads NaN or infinity there, and NaN times zero is NaN", what
+            label_text = "this can be NaN at padded positions"
+    return f"`{reader}` reads NaN or infinity there, and NaN times zero is NaN", label_text
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe the padded positions that the op of `leak` reads; return the description and its
-    label.
+    """Return the message that describes the padded positions that the op of `leak` reads, and the
+    text of its source label.
     """
-    called, padded_read = format_op_name(leak.node.op), leak.padding_source.read
+    op_name, padded_read = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
-        how = ", with padded positions last" if order == "sorted" else ""
-        what = f"positions are in {order} order"
-        return f"the {what}{how}", f"these {what}"
+        suffix = ", with padded positions last" if order == "sorted" else ""
+        order_text = f"positions are in {order} order"
+        return f"the {order_text}{suffix}", f"these {order_text}"
     if leak.padding_source.is_counted:
         return _describe_count(leak)
     if leak.padding_source.is_shifted:
-        return _describe_shift(leak, called)
+        return _describe_shift(leak, op_name)
     if padded_read is None:
         order = "flipped" if leak.is_reading_reversed() else "sorted"
-        return f"`{called}` combines {order} positions with others", "this combines both orders"
-    where = _describe_position(leak, padded_read)
-    return (f"`{called}` reads them{where} without a mask", "this reads padded positions")
+        return f"`{op_name}` combines {order} positions with others", "this combines both orders"
+    location = _describe_position(leak, padded_read)
+    return (f"`{op_name}` reads them{location} without a mask", "this reads padded positions")
 
 
 def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
     sliced = isinstance(leak.node.op, ops.StridedSlice)
-    which = "a slice with a step" if sliced else f"the stride of `{op_name}`"
+    selection = "a slice with a step" if sliced else f"the stride of `{op_name}`"
     return (
-        f"with left padding, the amount of padding determines which positions {which} selects",
+        f"with left padding, the amount of padding determines which positions {selection} selects",
         "this selects every n-th position, counted from the first",
     )
 
 
 def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
-    """Describe which padded positions an op reads, relative to the current one; return "" if it
-    reads all of them.
+    """Return the phrase that locates the padded positions that an op reads relative to the current
+    position, or "" if it reads all of them.
     """
     if padded_read.dependence.kind == "window":
         return (
@@ -259,12 +267,12 @@ def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe the op whose result depends on the number of padded positions; return the
-    description and its label.
+    """Return the message for an op whose result depends on the number of padded positions, and the
+    text of its source label.
     """
     if leak.is_reading_length():
-        called = format_op_name(leak.node.op)
-        return f"`{called}` reads a length that includes padding", "this reads the length"
+        op_name = format_op_name(leak.node.op)
+        return f"`{op_name}` reads a length that includes padding", "this reads the length"
     return (
         "a position id counts from the start of the sequence, including padding",
         "this takes a position index that counts padding",

@@ -30,68 +30,64 @@ from specc.ir.graph import Node
 from specc.ir.types import EMPTY_INTERVAL
 
 
-def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
+def infer_padding_constants(result: PaddedResult) -> Mapping[int, float]:
     """Return the constant at padded positions of a result, by axis."""
     constants = {}
-    for axis in padded_result.find_linked_axes():
-        number = _infer_number(padded_result, axis)
+    for axis in result.find_linked_axes():
+        number = _infer_number(result, axis)
         if number is not None:
             constants[axis] = number
-    return constants | _infer_axis_op_constants(padded_result)
+    return constants | _infer_axis_op_constants(result)
 
 
 def infer_fill_constants(
-    padded_result: PaddedResult, constants: Mapping[int, float]
+    result: PaddedResult, constants: Mapping[int, float]
 ) -> Mapping[int, float]:
     """Return, by axis, the constant at padded positions and at positions added by `pad` or
     `concat`; `constants` are the constants at padded positions.
     """
-    filled = {}
+    fill_constants = {}
     for axis, number in constants.items():
-        if padded_result.value.shape[
-            axis
-        ] not in padded_result.concatenated_lengths or _is_fill_number(padded_result, axis, number):
-            filled[axis] = number
-    return filled
+        if result.value.shape[axis] not in result.concatenated_lengths or _is_fill_number(
+            result, axis, number
+        ):
+            fill_constants[axis] = number
+    return fill_constants
 
 
-def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
+def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
     """Return True if positions that `pad` or `concat` added next to padded positions hold the same
     constant.
     """
-    match padded_result.op:
-        case ops.Pad(axis=along, value=value, mode=mode) if along == axis:
+    match result.op:
+        case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number
-            return is_same and _get_fill_number(padded_result, 0, axis) == number
-        case ops.Concat(along) if along == axis:
+            return is_same and _get_fill_number(result, 0, axis) == number
+        case ops.Concat(op_axis) if op_axis == axis:
             return all(
-                (_get_fill_number(padded_result, n, axis) if there else find_uniform_value(a))
+                (_get_fill_number(result, n, axis) if is_padded else find_uniform_value(a))
                 == number
-                for n, (a, there) in enumerate(
-                    zip(
-                        padded_result.node.args,
-                        padded_result.list_operands_with_axis(axis),
-                        strict=True,
-                    )
+                for n, (a, is_padded) in enumerate(
+                    zip(result.node.args, result.list_operands_with_axis(axis), strict=True)
                 )
                 if a
             )
     operand_facts = [
         replace(r, zero_pad_axes=frozenset(), constants=r.fill_constants)
-        for r in padded_result.operand_facts
+        for r in result.operand_facts
     ]
-    return _infer_number(replace(padded_result, operand_facts=operand_facts), axis) == number
+    return _infer_number(replace(result, operand_facts=operand_facts), axis) == number
 
 
-def _get_fill_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
-    return padded_result.operand_facts[operand].fill_constants.get(axis)
+def _get_fill_number(result: PaddedResult, operand: int, axis: int) -> float | None:
+    return result.operand_facts[operand].fill_constants.get(axis)
 
 
-def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
+def _infer_axis_op_constants(result: PaddedResult) -> dict[int, float]:
     """Return the constants at padded positions after an op along the padded axis, by axis."""
-    node, operand_facts = padded_result.node, padded_result.operand_facts
+    node, operand_facts = result.node, result.operand_facts
     match node.op:
-        case ops.Sort(axis) if padded_result.value.index == 0:
+        case ops.Sort(axis) if result.value.index == 0:
             number = get_trailing_padding_value(node, operand_facts[0])
             return {} if number is None else {axis: number}
         # padded positions are last, and a cumulative sum remains infinite
@@ -101,15 +97,15 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
         case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
             return {axis: operand_facts[0].constants[axis]}
         case ops.MaskedSoftmax():
-            last = padded_result.value.rank - 1
-            return {last: 0.0} if operand_facts[0].constants.get(last) == -inf else {}
+            key_axis = result.value.rank - 1
+            return {key_axis: 0.0} if operand_facts[0].constants.get(key_axis) == -inf else {}
     return {}
 
 
-def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
+def _infer_number(result: PaddedResult, axis: int) -> float | None:
     """Return the constant that the result of an op holds at padded positions of `axis`, or None."""
-    node = padded_result.node
-    numbers = [_get_operand_number(padded_result, n, axis) for n in range(len(node.args))]
+    node = result.node
+    numbers = [_get_operand_number(result, n, axis) for n in range(len(node.args))]
     match node.op:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
@@ -120,11 +116,11 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
         case ops.Compare(function_name):
             return combine_numbers(function_name, numbers)
         case ops.Arith(function_name):
-            return _infer_arithmetic_number(padded_result, function_name, numbers, axis)
-        case ops.Pad(axis=along, mode="constant", value=value) if along != axis:
+            return _infer_arithmetic_number(result, function_name, numbers, axis)
+        case ops.Pad(axis=pad_axis, mode="constant", value=value) if pad_axis != axis:
             return numbers[0] if numbers[0] == float(value) else None
         case ops.Slice() | ops.StridedSlice() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
-            return _infer_common_number(padded_result, numbers, axis)
+            return _infer_common_number(result, numbers, axis)
         case ops.Resize() as op if not op.interpolates:
             return numbers[0]
     return _get_viewed_number(node, numbers)
@@ -132,8 +128,8 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
 
 def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
     # A view has the values of its operand; position ids that it creates are new.
-    shows = node.op.is_view and not isinstance(node.op, ops.Extent)
-    return next((n for n in numbers if n is not None), None) if shows else None
+    is_view = node.op.is_view and not isinstance(node.op, ops.Extent)
+    return next((n for n in numbers if n is not None), None) if is_view else None
 
 
 def map_number(function_name: str, number: float | None) -> float | None:
@@ -143,8 +139,8 @@ def map_number(function_name: str, number: float | None) -> float | None:
 
 
 def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
-    """Return the result of arithmetic or a comparison of two constants, or None if it is unknown or
-    inexact.
+    """Return the result of an arithmetic function or comparison of two constants, or None if it is
+    unknown or inexact.
     """
     return _get_only_number(
         propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
@@ -152,12 +148,12 @@ def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> floa
 
 
 def _infer_common_number(
-    padded_result: PaddedResult, numbers: list[float | None], axis: int
+    result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant that all operands with padded positions share, or None."""
-    along = padded_result.list_operands_with_axis(axis)
-    known = {n for n, there in zip(numbers, along, strict=True) if there}
-    return known.pop() if len(known) == 1 else None
+    has_axis = result.list_operands_with_axis(axis)
+    constants = {n for n, is_padded in zip(numbers, has_axis, strict=True) if is_padded}
+    return constants.pop() if len(constants) == 1 else None
 
 
 def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | None:
@@ -178,41 +174,41 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 
 
 def _infer_arithmetic_number(
-    padded_result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
+    result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant of arithmetic on two constants, or on a constant that absorbs the other
-    operand.
+    """Return the constant that an arithmetic op computes at padded positions of `axis`, from two
+    constants or from one that absorbs the other operand, or None.
     """
     constants = [propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))]
-    along = padded_result.list_operands_with_axis(axis)
-    for here, there in ((0, 1), (1, 0)):
-        number, facts = numbers[here], padded_result.operand_facts[there]
-        tame = not along[there] or not (facts.can_be_nan or facts.infinity_signs)
-        if number is not None and tame:
-            least = find_value_range(padded_result.node.args[there])[0]
-            made = compute_absorbing_result(function_name, number, least, here == 1)
-            constants += [{made: EMPTY_INTERVAL}] if made is not None else []
+    has_axis = result.list_operands_with_axis(axis)
+    for operand, other in ((0, 1), (1, 0)):
+        number, facts = numbers[operand], result.operand_facts[other]
+        is_finite = not has_axis[other] or not (facts.can_be_nan or facts.infinity_signs)
+        if number is not None and is_finite:
+            minimum = find_value_range(result.node.args[other])[0]
+            absorbed = compute_absorbing_result(function_name, number, minimum, operand == 1)
+            constants += [{absorbed: EMPTY_INTERVAL}] if absorbed is not None else []
     return _get_only_number(intersect_masked_constants(constants))
 
 
-def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
+def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand at the positions where `axis` of the result is padded, or
     None.
     """
-    facts = padded_result.operand_facts[operand]
-    own = _find_operand_axis(padded_result, operand, axis)
-    value = padded_result.node.args[operand]
-    if own is None:
+    facts = result.operand_facts[operand]
+    operand_axis = _find_operand_axis(result, operand, axis)
+    value = result.node.args[operand]
+    if operand_axis is None:
         return find_uniform_value(value)
-    return facts.get_padded_value(own)
+    return facts.get_padded_value(operand_axis)
 
 
-def _find_operand_axis(padded_result: PaddedResult, operand: int, axis: int) -> int | None:
+def _find_operand_axis(result: PaddedResult, operand: int, axis: int) -> int | None:
     """Return the first axis of an operand that corresponds to `axis` of the result, or None."""
     return next(
         (
             k.operand_axis
-            for k in padded_result.dependences
+            for k in result.dependences
             if k.operand == operand and k.result_axis == axis
         ),
         None,
@@ -223,5 +219,5 @@ def _make_masked_constants(number: float | None) -> MaskedConstants:
     return {} if number is None else {number: EMPTY_INTERVAL}
 
 
-def _get_only_number(pairs: MaskedConstants) -> float | None:
-    return next(iter(pairs), None)
+def _get_only_number(constants: MaskedConstants) -> float | None:
+    return next(iter(constants), None)

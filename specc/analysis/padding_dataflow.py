@@ -54,7 +54,9 @@ from specc.ir.graph import Graph, Node, Value
 def make_padding_dataflow(
     graph: Graph, padding_mask: Value, padding_side: str
 ) -> "PaddingDataflow":
-    """Create the dataflow analysis for the axis of the padding mask `padding_mask`."""
+    """Return the dataflow analysis for the axis of `padding_mask`, which is padded on
+    `padding_side` ("left", "right" or "any").
+    """
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
     return PaddingDataflow(
@@ -83,34 +85,29 @@ class PaddingDataflow:
     is_in_loop: bool = False
 
     def infer_graph_facts(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value of a graph."""
-        padded_axes = frozenset({self.padding_mask.rank - 1})
-        return self.infer_values(
-            graph,
-            {
-                self.padding_mask: replace(
-                    NO_PADDING_FACTS, zero_pad_axes=padded_axes, finite_pad_axes=padded_axes
-                )
-            },
-        )
+        """Return the padding properties of every value of `graph`."""
+        axes = frozenset({self.padding_mask.rank - 1})
+        mask_facts = replace(NO_PADDING_FACTS, zero_pad_axes=axes, finite_pad_axes=axes)
+        return self.infer_values(graph, {self.padding_mask: mask_facts})
 
     def infer_values(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value of a graph or loop body, given the facts of its
+        """Return the padding properties of every value of a graph or loop body, given those of its
         inputs.
         """
         states = dict(input_facts)
         for node, results in graph.nodes:
             operand_facts = _list_operand_facts(node, states)
             if isinstance(node.op, ops.Scan) and not self._is_padded_loop(node, node.op):
-                looped = self._follow_loop(node, node.op, operand_facts, states)
-                states.update(zip(results, looped, strict=True))
+                loop_facts = self._follow_loop(node, node.op, operand_facts, states)
+                states.update(zip(results, loop_facts, strict=True))
                 continue
-            found = find_dependences(node, results)
-            for r, value in enumerate(results):
-                links_here = (k for k in found if k.result == r)
-                links = [k for x in links_here if (k := self.offsets.restrict_dependence(node, x))]
+            dependences = find_dependences(node, results)
+            for index, value in enumerate(results):
+                result_links = (k for k in dependences if k.result == index)
+                restricted = (self.offsets.restrict_dependence(node, k) for k in result_links)
+                links = [k for k in restricted if k]
                 states[value] = self.infer_result(node, value, links, states)
         return states
 
@@ -125,27 +122,28 @@ class PaddingDataflow:
         operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along another axis than the padded one,
-        iterated to a fixpoint.
+        """Return the padding properties of the results of a loop along an axis other than the
+        padded one. The properties of loop-carried values are a fixpoint.
         """
         parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
-        facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
+        scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
         carries = list(parts.initial_carries)
         inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
         while True:
-            own = dict(zip(inputs, (*facts, *carries), strict=True))
-            found = replace(self, is_in_loop=True).infer_values(body, {**outside_body, **own})
-            made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
-            after = [
+            input_facts = dict(zip(inputs, (*scanned_facts, *carries), strict=True))
+            body_flow = replace(self, is_in_loop=True)
+            body_facts = body_flow.infer_values(body, {**outside_body, **input_facts})
+            output_facts = [body_facts.get(v, NO_PADDING_FACTS) for v in outputs]
+            next_carries = [
                 merge_padding_facts(old, new)
-                for old, new in zip(carries, made[: op.carry_count], strict=True)
+                for old, new in zip(carries, output_facts[: op.carry_count], strict=True)
             ]
-            if after == carries:
+            if next_carries == carries:
                 break
-            carries = after
-        outside = {r.padding_source for r in operand_facts}
-        collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carry_count :])
-        return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
+            carries = next_carries
+        outer_sources = {r.padding_source for r in operand_facts}
+        stacked_facts = (shift_fact_axes(r, op.axis, 1) for r in output_facts[op.carry_count :])
+        return [attach_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
 
     @property
     def length(self) -> Dim:
@@ -154,7 +152,9 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if the ranks of valid positions are their indices, because padding is last."""
+        """True if padding comes after all valid positions, so that valid positions keep their
+        indices when padding is sorted last.
+        """
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -164,19 +164,20 @@ class PaddingDataflow:
     def make_padded_read(
         self, node: Node, dependence: Dependence, operand_facts: Sequence[PaddingFacts]
     ) -> PaddedRead:
-        """Describe a dependence that reads padded positions."""
+        """Return a dependence that reads padded positions, with the layout of the axis that it
+        reads.
+        """
         length = get_read_length(node, dependence)
-        before = self.offsets.offsets.get(length, Dim.from_value(0))
+        offset = self.offsets.offsets.get(length, Dim.from_value(0))
+        facts = operand_facts[dependence.operand]
         return PaddedRead(
             node=node,
             dependence=dependence,
             operand_facts=operand_facts,
-            padding_side=operand_facts[dependence.operand].get_padding_side(
-                dependence.operand_axis, self.padding_side
-            ),
+            padding_side=facts.get_padding_side(dependence.operand_axis, self.padding_side),
             is_merged=length in self.offsets.merged_lengths,
             has_interior_padding=self.offsets.has_interior_padding(length),
-            valid_end_counts=(before.number, self.offsets.count_positions_after(length).number),
+            valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
             has_interior_result_padding=self.offsets.has_interior_result_padding(node, dependence),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
@@ -188,23 +189,22 @@ class PaddingDataflow:
         dependences: list[Dependence],
         known_facts: Mapping[Value, PaddingFacts],
     ) -> PaddingFacts:
-        """Return the facts of one result."""
+        """Return the padding properties of the result `value` of a node. `dependences` are those of
+        this result, restricted to padded positions.
+        """
         operand_facts = _list_operand_facts(node, known_facts)
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
-        padded_links = [
-            k
-            for k in dependences
-            if k.result_axis is not None and self.is_reading_padded_axis(node, k)
-        ]
+        links = (k for k in dependences if k.result_axis is not None)
+        padded_links = [k for k in links if self.is_reading_padded_axis(node, k)]
         reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
-        keeps = {read.dependence for read in reads if can_keep_padding_facts(read)}
-        padded_result = PaddedResult(
+        kept_dependences = {read.dependence for read in reads if can_keep_padding_facts(read)}
+        result = PaddedResult(
             node=node,
             value=value,
             operand_facts=operand_facts,
             known_facts=known_facts,
-            dependences=keeps,
+            dependences=kept_dependences,
             padding_mask=self.padding_mask,
             always_true_masks=self.always_true_masks,
             padded_lengths=self.padded_lengths,
@@ -212,16 +212,16 @@ class PaddingDataflow:
             is_padding_last=self._has_equal_sort_order
             and not any(r.reversed_axes for r in operand_facts),
         )
-        counts = _collect_padding_counts(padded_result)
+        counts = _collect_padding_counts(result)
         rotation = infer_rotation(node, [s.rotation for s in operand_facts], counts)
-        padding_source = self._find_source(padded_result, dependences, counts, rotation)
-        count = self._count_padding(padded_result, counts)
-        facts = infer_padding_facts(padded_result)
+        padding_source = self._find_source(result, dependences, counts, rotation)
+        count = self._count_padding(result, counts)
+        facts = infer_padding_facts(result)
         if self.assumes_finite:
-            facts = _drop_nonfinite_facts(facts)
+            facts = replace(facts, can_be_nan=False, infinity_signs=frozenset())
         return replace(
             facts,
-            zero_sides=infer_zero_sides(padded_result, reads),
+            zero_sides=infer_zero_sides(result, reads),
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
@@ -236,38 +236,34 @@ class PaddingDataflow:
         operand_facts: Sequence[PaddingFacts],
         padded_dependences: Sequence[Dependence],
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that were rotated by `roll`, or sorted with padded positions
-        first, by this op or an earlier one, each with the source to report.
+        """Return the axes of a result that this op or an earlier one rotated by `roll`, or sorted
+        with padded positions first, each with the source to report.
         """
         match node.op:
             case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
                 is_padded = node.get_operand().shape[axis] in self.padded_lengths
                 return {axis: PaddingSource(node)} if is_padded else {}
             case ops.Roll(axis):
-                along = (k for k in padded_dependences if k.operand_axis == axis)
-                return {
-                    k.operand_axis: PaddingSource(
-                        node, read=self.make_padded_read(node, k, operand_facts)
-                    )
-                    for k in along
-                }
+                links = (k for k in padded_dependences if k.operand_axis == axis)
+                reads = (self.make_padded_read(node, k, operand_facts) for k in links)
+                return {read.axis: PaddingSource(node, read=read) for read in reads}
         return find_rolled_axes(operand_facts, padded_dependences)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for the index of a valid position: an argmax that excludes padding, or the
-        index of the last valid position with right padding, `sum(keep) - 1`.
+        """Return True if the result of a node is the index of a valid position: an argmax that
+        ignores padding, or `sum(keep) - 1` with right padding.
         """
         if self.padding_side == "right" and is_last_index(node, self.padding_mask):
             return True
         if not isinstance(node.op, ops.ArgMax) or node.first_operand is None:
             return False
         length = node.first_operand.shape[node.op.axis]
-        known = length in self.padded_lengths and length not in self.offsets.concatenated_lengths
-        return known and (self.padding_side == "right" or bool(count))
+        is_padded = length in self.padded_lengths - self.offsets.concatenated_lengths
+        return is_padded and (self.padding_side == "right" or bool(count))
 
     def _find_source(
         self,
-        padded_result: PaddedResult,
+        result: PaddedResult,
         dependences: list[Dependence],
         counts: list[PaddingCount],
         rotation: RotationFact | None,
@@ -275,7 +271,7 @@ class PaddingDataflow:
         """Return the op through which padded positions affect the result (an earlier op or this
         op), or None.
         """
-        node, operand_facts = padded_result.node, padded_result.operand_facts
+        node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
         padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
@@ -287,11 +283,8 @@ class PaddingDataflow:
             padded_read = self.make_padded_read(node, link, operand_facts)
             if not is_unaffected_by_padding(padded_read):
                 return PaddingSource(node, is_shifted=padded_read.is_shifted, read=padded_read)
-        return (
-            None
-            if self._has_equal_sort_order or not has_mixed_sort_order(padded_result)
-            else PaddingSource(node)
-        )
+        is_mixed = not self._has_equal_sort_order and has_mixed_sort_order(result)
+        return PaddingSource(node) if is_mixed else None
 
     def _find_earlier_source(
         self, node: Node, operand_facts: Sequence[PaddingFacts]
@@ -308,13 +301,17 @@ class PaddingDataflow:
     def _is_counted(
         self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
-        """Return True if a result depends on the number of padded positions, given by `counts`."""
+        """Return True if the result of a node depends on the number of padded positions. `counts`
+        are the padding counts of the operands.
+        """
         match node.op:
             case ops.Gather(axis) if node.args[0] and (
                 operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
             ):
-                elsewhere = not self._is_indexed_by_position(node.args[0].shape[axis], counts[1])
-                return bool(counts[0]) or counts[0] is None or elsewhere
+                selects_other_position = not self._is_indexed_by_position(
+                    node.args[0].shape[axis], counts[1]
+                )
+                return bool(counts[0]) or counts[0] is None or selects_other_position
             case ops.Scan() if self._is_padded_loop(node, node.op) and self._has_padded_values(
                 node.op.body
             ):
@@ -322,9 +319,8 @@ class PaddingDataflow:
         return is_padding_exposed(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
-        """Return True if indexing an axis of size `length` with the index of a valid position
-        selects this position, regardless of the padding before it. Return False for tables, after
-        always-valid positions, and if positions are repeated a different number of times.
+        """Return True if the index of a valid position selects the same position of an axis of size
+        `length`, regardless of the padding before it. `count` is the padding count of the index.
         """
         if length not in self.padded_lengths or self.padding_side == "right":
             return length in self.padded_lengths
@@ -339,14 +335,12 @@ class PaddingDataflow:
             for r in results
         )
 
-    def _count_padding(
-        self, padded_result: PaddedResult, counts: list[PaddingCount]
-    ) -> PaddingCount:
-        node, operand = padded_result.node, padded_result.node.first_operand
+    def _count_padding(self, result: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
+        node, operand = result.node, result.node.first_operand
         match node.op:
-            case ops.Extent(axis) if axis in padded_result.operand_facts[0].sorted_axes:
+            case ops.Extent(axis) if axis in result.operand_facts[0].sorted_axes:
                 return NO_PADDING_COUNT  # a rank does not count preceding padding
-            case ops.Sort(axis) if padded_result.value.index and not self._has_equal_sort_order:
+            case ops.Sort(axis) if result.value.index and not self._has_equal_sort_order:
                 if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # all indices count padding, also those at masked positions
                 return infer_padding_count(node, counts, self.length)
@@ -370,10 +364,14 @@ class PaddingDataflow:
         if length in self.offsets.concatenated_lengths and (
             self.padding_side != "right" or self.offsets.has_interior_padding(length)
         ):
-            before = self.offsets.offsets[length]
-            own = () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())
-            facts = OrderedPositions(length, before, before + self.length, own)
-            return {(facts,): Fraction(1)}
+            padding_start = self.offsets.offsets[length]
+            padding_terms = (
+                () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())
+            )
+            positions = OrderedPositions(
+                length, padding_start, padding_start + self.length, padding_terms
+            )
+            return {(positions,): Fraction(1)}
         if self.padding_side == "right":
             return {}  # right padding comes after all valid positions and does not shift them
         count = self.offsets.count_repeats(length)
@@ -386,15 +384,11 @@ def _list_operand_facts(
     return [known_facts.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
 
 
-def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
-    return replace(facts, can_be_nan=False, infinity_signs=frozenset())
-
-
-def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
+def _collect_padding_counts(result: PaddedResult) -> list[PaddingCount]:
     """Return the padding count that each operand contributes to the result."""
-    counts = [s.padding_count for s in padded_result.operand_facts]
-    if is_condition_always_true(padded_result):
+    counts = [s.padding_count for s in result.operand_facts]
+    if is_condition_always_true(result):
         counts[2] = counts[1]  # no valid position depends on the other branch
-    for operand in find_sort_index_operands(padded_result):
+    for operand in find_sort_index_operands(result):
         counts[operand] = NO_PADDING_COUNT  # combined with ranks, these position ids count ranks
     return counts

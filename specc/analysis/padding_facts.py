@@ -1,4 +1,6 @@
-"""Properties of a value at padded positions."""
+"""Data types of the padding analysis: properties of values at padded positions, and the reads of
+padded positions that affect valid ones.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,7 +86,9 @@ class PaddingFacts:
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the padding side of an axis, given the `side` of the padding mask."""
+        """Return the padding side of `axis`, where `side` is that of the padding mask: the opposite
+        side for a reversed axis.
+        """
         right = {"left": "right", "right": "left"}
         return right.get(side, side) if axis in self.reversed_axes else side
 
@@ -114,12 +118,12 @@ HAZARDS = (
     "sorted_axes",
     "reversed_axes",
 )
-"""Boolean fields that state a hazard, not a guarantee: for two alternative values, a hazard holds
-if it holds for at least one, a guarantee only if it holds for both.
+"""The fields of `PaddingFacts` that state a hazard. The join of two lattice elements has a hazard
+if either has it, and a guarantee (`GUARANTEES`) only if both have it.
 """
 
 AXIS_SETS = (*get_args(AxisFact), "sorted_axes", "reversed_axes")
-"""The fields that are sets of axes."""
+"""The fields of `PaddingFacts` that are sets of axes."""
 
 T = TypeVar("T")
 
@@ -128,7 +132,9 @@ NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
-    """Return the properties after an axis is removed (-1) or inserted (1) at `axis`."""
+    """Return the properties of a value after its axis `axis` is removed (`shift` is -1), or after
+    an axis is inserted there (`shift` is 1).
+    """
 
     def shift_keys(values: Mapping[int, T]) -> dict[int, T]:
         return {
@@ -152,8 +158,8 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the properties that hold for both values, such as a loop-carried value before and
-    after an iteration.
+    """Return the join of the properties of two alternative values, such as a loop-carried value
+    before and after an iteration.
     """
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
@@ -199,7 +205,7 @@ class PaddedResult:
         return self.node.op
 
     def find_linked_axes(self) -> set[int]:
-        """Return the padded axes of the result that correspond to an axis of an operand."""
+        """Return the axes of the result that correspond to a padded axis of an operand."""
         return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:
@@ -208,17 +214,19 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return, for each operand, True if the property `fact` holds where `axis` of the result is
-        padded.
+        """Return a list with True for each operand that has the property `fact` where `axis` of the
+        result is padded.
         """
-        found: list[bool] = []
+        flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
-            known: frozenset[int] = getattr(facts, fact)
-            found.append(any(k.operand_axis in known for k in self._list_dependences(n, axis)))
-        return found
+            axes: frozenset[int] = getattr(facts, fact)
+            flags.append(any(k.operand_axis in axes for k in self._list_dependences(n, axis)))
+        return flags
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return, for each operand, True if it has `axis`, or False if it is broadcast along it."""
+        """Return a list with True for each operand that has `axis` of the result, and False for
+        each that is broadcast along it.
+        """
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -228,8 +236,8 @@ class PaddedResult:
 def attach_loop_body(
     facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return `facts` with a reference to the loop body added to its padding source, if the source
-    is inside the loop.
+    """Return `facts` with `body` recorded as the loop body of its padding source, unless the source
+    is one of `outer_sources`, i.e. outside the loop.
     """
     if (
         facts.padding_source is None

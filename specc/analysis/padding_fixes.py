@@ -1,5 +1,5 @@
-"""Violations of padding invariance (padded positions that affect an output), and the fixes that
-`specc check` suggests.
+"""Suggest fixes for violations of padding invariance, i.e. for ops through which padded positions
+affect an output (W0601).
 """
 
 import re
@@ -17,9 +17,11 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
-    """Padded positions of the mask `mask_name` affect the output `output` of `graph` through
-    `padding_source`; `states` are the properties of all values. `is_nonfinite` is true if they
-    affect it only because they may be NaN or infinite.
+    """A violation of padding invariance: padded positions of the mask `mask_name` affect the output
+    `output` of `graph` through `padding_source`.
+
+    `states` are the padding properties of all values. `is_nonfinite` is true if padded positions
+    affect the output only because their values may be NaN or infinite.
     """
 
     graph: Graph
@@ -38,17 +40,17 @@ class PaddingLeak:
         """Return the op that first produces NaN or infinity at padded positions."""
         node = self.node
         while True:
-            made = [a for a in node.operands if not self._is_finite(a)]
-            if not made:
+            nonfinite_operands = [a for a in node.operands if not self._is_finite(a)]
+            if not nonfinite_operands:
                 return node
-            first = made[0].node
+            first = nonfinite_operands[0].node
             assert first is not None, "an input is finite"
             node = first
 
     def _is_finite(self, value: Value) -> bool:
         """Return True if a value does not introduce NaN or infinity at padded positions."""
-        constant = value.node is None or isinstance(value.node.op, ops.Constant)
-        return constant or self.get_facts(value).is_finite
+        is_constant = value.node is None or isinstance(value.node.op, ops.Constant)
+        return is_constant or self.get_facts(value).is_finite
 
     def get_output_order(self) -> str:
         """Return "sorted" or "reverse" if the output is in that order, otherwise ""."""
@@ -71,11 +73,13 @@ class PaddingLeak:
         return any(symbols & d.symbols() for d in value.shape)
 
     def find_padded_operand(self, node: Node) -> Value | None:
-        """Return the first operand of a node that has padded positions."""
+        """Return the first operand of `node` that has padded positions, or None."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest upstream node whose op is accepted, following padded operands."""
+        """Return the nearest node whose op satisfies `accept`: `node` itself, or an upstream node,
+        following operands with padded positions. Return None if there is none.
+        """
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None
@@ -87,12 +91,12 @@ class PaddingLeak:
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
     def find_counting_op(self) -> Op:
-        """Return the op that computes the position ids that the op of the leak reads."""
+        """Return the op that computes the position ids that `node` reads."""
         node = self.node
-        while counted := [
+        while counting_nodes := [
             a.node for a in node.operands if a.node and self.get_facts(a).padding_count != {}
         ]:
-            node = counted[0]
+            node = counting_nodes[0]
         return node.op
 
     def get_facts(self, value: Value | None) -> PaddingFacts:
@@ -109,25 +113,29 @@ class PaddingLeak:
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
-        """Return the axis that is read, or the last axis with the size of the mask."""
+        """Return the padded axis of a value: the axis that is read, or the last axis with the size
+        of the padding mask, or 1.
+        """
         padded_read, shape = self.padding_source.read, value.shape if value else ()
         if padded_read is not None and value is self.get_read_operand():
             return padded_read.axis
-        own = self.graph.inputs[self.mask_name].shape[-1]
-        return max((n for n, d in enumerate(shape) if d == own), default=1)
+        mask_length = self.graph.inputs[self.mask_name].shape[-1]
+        return max((n for n, d in enumerate(shape) if d == mask_length), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Format the padding mask as an expression of the spec, flipped if the value is. For an
-        axis of a different size, return `mask`.
+        """Format the padding mask of a value as an expression of the spec, flipped if the value is
+        flipped. If the axis of the value has a different size, return the placeholder `mask`.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
             return "mask"
-        reverse = axis in self.get_facts(value).reversed_axes
-        return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
+        is_reversed = axis in self.get_facts(value).reversed_axes
+        return f"flip({self.mask_name}, axis=1)" if is_reversed else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value, with inserted axes, as an expression of the spec."""
+        """Format the padding mask of a value as an expression of the spec, with axes inserted so
+        that it broadcasts with the value.
+        """
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
@@ -150,16 +158,16 @@ class PaddingLeak:
         """Return the result of the call in the user's spec that contains a node."""
         graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
-        made = [
+        call_results = [
             results[0]
             for other, results in graph.nodes
             if call in [s.caller or s for s in graph.get_origin(other).spans]
         ]
-        return made[-1] if made else None
+        return call_results[-1] if call_results else None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help that declares the side of padding, or "" if the mask already has that
-        side.
+        """Return the help text that declares the mask with padding on `side`, or "" if it already
+        is.
         """
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
@@ -215,28 +223,32 @@ def _suggest_count(leak: PaddingLeak) -> str:
     if leak.is_reading_length():
         return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
     span = leak.get_span(leak.node)
-    written = span is not None and span.caller is None
-    if written and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
+    is_user_op = span is not None and span.caller is None
+    if is_user_op and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
         return f"use `positions({leak.mask_name})`"
     return leak.format_side_help("right")
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest a fix that brings all operands into the same order of positions."""
+    """Suggest a fix for an op that combines reversed or sorted positions with others."""
     if not leak.is_reading_reversed():
         return leak.format_side_help("right")
-    elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
-    both = f"flip the others as well: `flip({leak.mask_name}, axis=1)`"
-    return both if elementwise else "do it before `flip`"
+    is_elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
+    flip_help = f"flip the others as well: `flip({leak.mask_name}, axis=1)`"
+    return flip_help if is_elementwise else "do it before `flip`"
 
 
 def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
     """Suggest the padding side for which a slice drops only padded positions."""
-    made = value.node if value else None
-    cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
-    if leak.format_mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
+    producer = value.node if value else None
+    slice_node = leak.find_source(producer, lambda op: isinstance(op, ops.Slice))
+    if (
+        leak.format_mask(value) != "mask"
+        or slice_node is None
+        or not isinstance(slice_node.op, ops.Slice)
+    ):
         return ""
-    return leak.format_side_help("right" if cut.op.start != 0 else "left")
+    return leak.format_side_help("right" if slice_node.op.start != 0 else "left")
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
@@ -249,12 +261,16 @@ def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
     """Suggest passing a padding mask to the op; return "" if the op takes no mask."""
-    mask, low, op = leak.format_mask(value), leak.get_facts(value).mask_constant_axes, leak.node.op
+    mask, fill_axes, op = (
+        leak.format_mask(value),
+        leak.get_facts(value).mask_constant_axes,
+        leak.node.op,
+    )
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
-    if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.rank - 1:
-        shown = "s > -inf" if in_normalizer else leak.format_inserted_mask(value)
-        return f"use `masked_softmax(x, {shown})`"
+    if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
+        condition = "s > -inf" if in_normalizer else leak.format_inserted_mask(value)
+        return f"use `masked_softmax(x, {condition})`"
     if in_normalizer:
         return f"use `& visible({mask})` in the mask of the attention"
     return _get_mask_argument_help(leak).format(mask)
@@ -267,26 +283,26 @@ def _get_mask_argument_help(leak: PaddingLeak) -> str:
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
-    mean = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
-    return next(fixes, mean)
+    mean_help = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
+    return next(fixes, mean_help)
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
     """Suggest a fix that makes values at padded positions finite."""
-    bound = ""
+    alternative = ""
     match node.op:
         case ops.Arith("div" | "floordiv" | "mod"):
-            bound = ", or bound the divisor: `max(z, 1e-6)`"
+            alternative = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
-            bound = ", or fill with a finite number"
+            alternative = ", or fill with a finite number"
     value = leak.find_call_result(node)
-    fix = f"replace it there: `where({leak.format_inserted_mask(value)}, y, 0.0)`{bound}"
+    fix = f"replace it there: `where({leak.format_inserted_mask(value)}, y, 0.0)`{alternative}"
     return _explain_mask(leak, value, fix)
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest the constant to fill padded positions with; return "" if no constant has the required
-    effect.
+    """Suggest filling padded positions with the neutral element of the op; return "" if it has
+    none.
     """
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
@@ -299,21 +315,23 @@ def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _suggest_added_number(leak: PaddingLeak) -> str:
-    """Suggest the same constant for padded and added positions, or padding on the other side."""
-    made = leak.find_joining_op()
-    if made is None:
+    """Suggest a fix for padding between positions that `pad` or `concat` added and valid positions:
+    the same constant at padded and added positions, or padding on the other side.
+    """
+    joining_node = leak.find_joining_op()
+    if joining_node is None:
         return ""
-    number = _get_added_number(leak, made)
-    padded = leak.find_padded_operand(made)
-    there = leak.get_facts(padded).get_padded_value(leak.get_padded_axis(padded))
-    if number is None or there == float(number) or (padded and padded.dtype == "bool"):
-        return leak.format_side_help(_get_other_side(leak, made))
+    number = _get_added_number(leak, joining_node)
+    padded = leak.find_padded_operand(joining_node)
+    padded_value = leak.get_facts(padded).get_padded_value(leak.get_padded_axis(padded))
+    if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
+        return leak.format_side_help(_get_other_side(leak, joining_node))
     return f"replace them before it: `where({leak.format_inserted_mask(padded)}, x, {number})`"
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the constant that added positions hold, as a literal, or None if it is unknown. For
-    merged axes, return the neutral element.
+    """Return the constant, as a literal, of the positions that `node` adds next to padded ones, or
+    None if it is unknown. For merged axes, return the neutral element of the op that reads them.
     """
     match node.op:
         case ops.Merge():
@@ -331,8 +349,8 @@ def _get_other_side(leak: PaddingLeak, node: Node) -> str:
 
 
 def _get_neutral_number(leak: PaddingLeak) -> str:
-    """Return the constant, as a literal, that has no effect on the op when it is at padded
-    positions.
+    """Return the neutral element of the op, as a literal: the constant that has no effect at padded
+    positions. Return "" if there is none.
     """
     match op := leak.node.op:
         case ops.Reduce(fn):
@@ -349,7 +367,7 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
 def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
     """Suggest a fix for ops for which no constant at padded positions has the required effect."""
     match op := leak.node.op:
-        case ops.Index(index=at) if at == 0:
+        case ops.Index(index=index) if index == 0:
             return leak.format_side_help("right")
         case ops.Concat():
             return leak.format_side_help(_get_other_side(leak, leak.node))
@@ -359,8 +377,8 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
             return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
         case ops.StridedSlice(step=step):
             return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
-        case ops.Roll(shift=by) if (by.number or 0) > 0:
-            return f"use `delay(x, by={by})`"
+        case ops.Roll(shift=shift) if (shift.number or 0) > 0:
+            return f"use `delay(x, by={shift})`"
     return ""
 
 

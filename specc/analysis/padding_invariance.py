@@ -61,8 +61,8 @@ def _is_last_rank(read: PaddedRead) -> bool:
 
 
 def _is_merged_read_neutral(read: PaddedRead) -> bool:
-    """Return True if an op that reads an axis with padding between valid positions ignores
-    padding: it depends on their order but not on the distances between them.
+    """Return True if an op that reads an axis with padding between valid positions ignores padding,
+    because it does not depend on the distances between valid positions.
     """
     if isinstance(read.op, ops.CumSum):
         return read.is_zero
@@ -83,14 +83,14 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
 
 
 def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
-    """Return True if no padded position is at a distance in `interval` from a valid position."""
+    """Return True if no padded position is at an offset in `interval` from a valid position."""
     after_reads, before_reads = interval.low >= 0, interval.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 
 def _is_sort_order_safe(read: PaddedRead) -> bool:
-    """Return True if an op along a sorted axis, where padded positions are last, does not read
-    padded positions.
+    """Return True if padding does not affect an op along a sorted axis, on which padded positions
+    are last.
     """
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
@@ -105,9 +105,9 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     """Return True if right padding comes after every position that is read. In self-attention, a
     valid query then reads only earlier keys.
     """
-    to, reach = resolve_dependence(read.node, read.dependence)
-    operand, key = read.node.args[read.dependence.operand], read.axis
-    if not read.is_padding_last or to is None or operand is None:
+    result_axis, interval = resolve_dependence(read.node, read.dependence)
+    operand, key_axis = read.node.args[read.dependence.operand], read.axis
+    if not read.is_padding_last or result_axis is None or operand is None:
         return False
     if isinstance(read.op, ops.Gather):
         return False  # the op selects positions by index
@@ -115,8 +115,11 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
         r.is_finite for r in read.operand_facts
     ):
         return False
-    gone = isinstance(read.op, ops.Reduce | ops.ArgMax) and to >= key
-    return reach.low >= 0 and operand.shape[to + gone] == operand.shape[key]
+    is_axis_removed = isinstance(read.op, ops.Reduce | ops.ArgMax) and result_axis >= key_axis
+    return (
+        interval.low >= 0
+        and operand.shape[result_axis + is_axis_removed] == operand.shape[key_axis]
+    )
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
@@ -143,22 +146,26 @@ def _is_state_zero(read: PaddedRead) -> bool:
     op = read.op
     if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
         return False
-    given = [*op.initial_states, op.input_bias, op.recurrent_bias]
+    nonzero_operands = [*op.initial_states, op.input_bias, op.recurrent_bias]
     keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"
-    only_before = read.padding_side == ("right" if op.reverse else "left")
-    final = read.dependence.result > 0  # the final state reads padding on both sides
-    return keeps_zero and (only_before or not final) and not any(o(read.node) for o in given)
+    is_before_valid = read.padding_side == ("right" if op.reverse else "left")
+    is_final_state = read.dependence.result > 0  # the final state reads padding on both sides
+    return (
+        keeps_zero
+        and (is_before_valid or not is_final_state)
+        and not any(o(read.node) for o in nonzero_operands)
+    )
 
 
 def _is_masked_at_padding(read: PaddedRead) -> bool:
     """Return True if the mask of an attention node is false, or its attention weights or values are
     zero, at padded keys.
     """
-    _, reach = resolve_dependence(read.node, read.dependence)
+    _, interval = resolve_dependence(read.node, read.dependence)
     # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
     # where the mask is false.
     is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
-    is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
+    is_outside = _is_padding_outside(read, interval) and _have_same_positions(read)
     gates = read.dependence.gates
     if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_pad_axes for g in gates):
         return is_sound
@@ -173,30 +180,30 @@ def _have_same_positions(read: PaddedRead) -> bool:
     """Return True if queries and keys are positions of the same axis. Only then are all keys before
     a valid query valid.
     """
-    operand, to = read.node.args[read.dependence.operand], read.dependence.result_axis
-    if operand is None or to is None:
+    operand, result_axis = read.node.args[read.dependence.operand], read.dependence.result_axis
+    if operand is None or result_axis is None:
         return False
-    made = read.node.infer_types()[read.dependence.result]
-    return made.shape[to] == operand.shape[read.axis]
+    result_types = read.node.infer_types()[read.dependence.result]
+    return result_types.shape[result_axis] == operand.shape[read.axis]
 
 
 def _has_low_scores(read: PaddedRead) -> bool:
     """Return True if the scores of a masked softmax are mask fill values at padded keys."""
-    last = read.node.first_operand.rank - 1 if read.node.first_operand else 0
-    return read.operand_facts[0].constants.get(last) == -inf
+    key_axis = read.node.first_operand.rank - 1 if read.node.first_operand else 0
+    return read.operand_facts[0].constants.get(key_axis) == -inf
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if one factor of a contraction is zero at padded positions and the others are
+    """Return True if a factor of a contraction is zero at padded positions and all others are
     finite.
     """
-    zero = {
+    zero_operands = {
         o
         for o, axes in enumerate(_find_summed_axes(read))
         if read.operand_facts[o].zero_pad_axes & axes
     }
-    others = [r for o, r in enumerate(read.operand_facts) if o not in zero]
-    return bool(zero) and all(r.is_finite for r in others)
+    other_facts = [r for o, r in enumerate(read.operand_facts) if o not in zero_operands]
+    return bool(zero_operands) and all(r.is_finite for r in other_facts)
 
 
 def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
@@ -208,9 +215,12 @@ def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
             left, right = (a.rank for a in read.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation):
-            terms = [t.split() for t in equation.split("->")[0].split(",")]
-            name = terms[read.dependence.operand][read.axis]
-            return [{n for n, x in enumerate(t) if x == name} for t in terms]
+            terms = [labels.split() for labels in equation.split("->")[0].split(",")]
+            label = terms[read.dependence.operand][read.axis]
+            return [
+                {n for n, axis_label in enumerate(labels) if axis_label == label}
+                for labels in terms
+            ]
     return []
 
 
@@ -232,17 +242,17 @@ def _is_neutral_reduction(read: PaddedRead, function_name: str) -> bool:
     return False
 
 
-def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
-    """Return True if the constant at padded positions is at most every other value (for positive
-    `end`, at least every other value).
+def _is_padding_constant_extreme(read: PaddedRead, sign: float) -> bool:
+    """Return True if the constant at padded positions is a lower bound (negative `sign`) or an
+    upper bound (positive `sign`) of all values of the operand.
     """
-    least, most = find_value_range(read.node.args[read.dependence.operand])
-    held, axis = read.padding_constant, read.axis
-    if held is None or axis in (
-        read.read_facts.minimum_pad_axes if end < 0 else read.read_facts.maximum_pad_axes
+    minimum, maximum = find_value_range(read.node.args[read.dependence.operand])
+    constant, axis = read.padding_constant, read.axis
+    if constant is None or axis in (
+        read.read_facts.minimum_pad_axes if sign < 0 else read.read_facts.maximum_pad_axes
     ):
-        return held is not None
-    return held <= least if end < 0 else held >= most
+        return constant is not None
+    return constant <= minimum if sign < 0 else constant >= maximum
 
 
 def _is_neutral_full_read(read: PaddedRead) -> bool:
@@ -286,8 +296,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
     """
     facts, axis = read.read_facts, read.axis
     match read.op:
-        case ops.Sort(along):
-            return along == axis and _is_sort_neutral(read)
+        case ops.Sort(sort_axis):
+            return sort_axis == axis and _is_sort_neutral(read)
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the remaining selected positions
             # hold this constant. With right padding, their indices are the next ones.
@@ -297,8 +307,8 @@ def _is_neutral_move(read: PaddedRead) -> bool:
         case ops.Flip() | ops.Roll():
             is_only_padded = read.valid_end_counts == (0, 0) and not read.is_merged
             return is_only_padded and axis not in facts.sorted_axes
-        case ops.Index(index=at):
+        case ops.Index(index=index):
             # With right padding, position 0 is valid.
-            is_first = read.padding_side == "right" and at.number == 0
+            is_first = read.padding_side == "right" and index.number == 0
             return is_first or _is_last_rank(read)
     return False

@@ -1,4 +1,4 @@
-"""Prove that iterations at padded positions do not change the loop-carried values of a loop.
+"""Prove that loop iterations at padded positions do not change loop-carried values.
 
 A loop without a padding mask also runs at padded positions. This has no effect if an iteration
 there keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It
@@ -27,8 +27,8 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 
 
 def is_loop_state_unaffected(read: PaddedRead) -> bool:
-    """Return True if padded positions do not change the loop-carried values that the result reads,
-    for a loop along the padded axis.
+    """Return True if `read` is that of a loop along the padded axis whose iterations at padded
+    positions do not change the loop-carried values that the result depends on.
     """
     op = read.op
     if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
@@ -38,13 +38,15 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     carries = op.split_body_inputs().initial_carries
     if _evaluate_carries(read, op, carries) == list(carries):
         return True
-    starts = [find_uniform_value(v) for v in op.split_operands(read.node.args).initial_carries if v]
-    numbers = [n for n in starts if n is not None]
+    initial_numbers = [
+        find_uniform_value(v) for v in op.split_operands(read.node.args).initial_carries if v
+    ]
+    numbers = [n for n in initial_numbers if n is not None]
     if len(numbers) < len(carries) or read.has_interior_padding:
         return False
     is_final = read.dependence.result < op.carry_count
-    only_before = read.padding_side == ("right" if op.reverse else "left")
-    return (only_before or not is_final) and _evaluate_carries(read, op, numbers) == numbers
+    is_before_valid = read.padding_side == ("right" if op.reverse else "left")
+    return (is_before_valid or not is_final) and _evaluate_carries(read, op, numbers) == numbers
 
 
 def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
@@ -58,68 +60,72 @@ def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
 def _evaluate_carries(
     read: PaddedRead, op: ops.Scan, states: Iterable[KnownValue]
 ) -> list[KnownValue | None]:
-    """Return the known values of the loop-carried values after an iteration at a padded position,
-    given those before it; None means unknown.
+    """Evaluate one iteration at a padded position, where the loop-carried values before it are
+    `states`. Return the loop-carried values after it, with None for unknown ones.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(read.operand_facts)
     numbers = [facts.get_padded_value(op.axis) for facts in outer.scanned]
     numbers += map(find_uniform_value, op.split_operands(read.node.args).captured)
-    known: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
+    known_values: dict[Value, KnownValue] = dict(zip(inner.initial_carries, states, strict=True))
     inputs = (*inner.scanned, *inner.captured)
-    known |= {v: n for v, n in zip(inputs, numbers, strict=True) if n is not None}
-    given = zip(inputs, (*outer.scanned, *outer.captured), strict=True)
-    finite = {*inner.initial_carries, *(v for v, facts in given if facts.is_finite)}
+    known_values |= {v: n for v, n in zip(inputs, numbers, strict=True) if n is not None}
+    operand_facts = zip(inputs, (*outer.scanned, *outer.captured), strict=True)
+    finite_values = {*inner.initial_carries, *(v for v, facts in operand_facts if facts.is_finite)}
     for node, results in op.body.nodes:
-        made = _infer_known_value(node, results[0], known, finite)
-        if made is not None:
-            known[results[0]] = made
-        if made is not None or _is_finite(node, finite):
-            finite.add(results[0])
-    return [known.get(v) for v in op.get_next_carries()]
+        known_value = _infer_known_value(node, results[0], known_values, finite_values)
+        if known_value is not None:
+            known_values[results[0]] = known_value
+        if known_value is not None or _is_finite(node, finite_values):
+            finite_values.add(results[0])
+    return [known_values.get(v) for v in op.get_next_carries()]
 
 
-def _is_finite(node: Node, finite: set[Value]) -> bool:
+def _is_finite(node: Node, finite_values: set[Value]) -> bool:
     """Return True if a result is finite because all operands are."""
     match node.op:
         case ops.Pointwise(function_name):
-            safe = function_name in FINITE_RESULT_FUNCTIONS
+            is_finite_op = function_name in FINITE_RESULT_FUNCTIONS
         case ops.Arith(function_name):
-            safe = function_name in ("add", "sub", "mul", "max", "min")
+            is_finite_op = function_name in ("add", "sub", "mul", "max", "min")
         case _:
-            safe = node.op.is_view or isinstance(node.op, (*FINITE_RESULT_OPS, ops.Constant))
-    return safe and finite.issuperset(node.operands)
+            is_finite_op = node.op.is_view or isinstance(
+                node.op, (*FINITE_RESULT_OPS, ops.Constant)
+            )
+    return is_finite_op and finite_values.issuperset(node.operands)
 
 
 def _infer_known_value(
-    node: Node, value: Value, known: Mapping[Value, KnownValue], finite: set[Value]
+    node: Node, value: Value, known_values: Mapping[Value, KnownValue], finite_values: set[Value]
 ) -> KnownValue | None:
     """Return the constant or the loop-carried value that a result equals, or None."""
     uniform = find_uniform_value(value)
     if uniform is not None:
         return uniform
-    operands = [known.get(a) if a else None for a in node.args]
-    found: KnownValue | None = None
+    operands = [known_values.get(a) if a else None for a in node.args]
+    known_value: KnownValue | None = None
     match node.op:
         case ops.Where() if isinstance(operands[0], float):
-            found = operands[1] if operands[0] else operands[2]
+            known_value = operands[1] if operands[0] else operands[2]
         case ops.Arith(function_name):
-            found = _find_neutral_result(node, function_name, operands, finite)
-    if isinstance(found, Value) and found.type != value.type:
+            known_value = _find_neutral_result(node, function_name, operands, finite_values)
+    if isinstance(known_value, Value) and known_value.type != value.type:
         return None  # a broadcast loop-carried value
-    return _infer_number(node, operands) if found is None else found
+    return _infer_number(node, operands) if known_value is None else known_value
 
 
 def _find_neutral_result(
-    node: Node, function_name: str, operands: list[KnownValue | None], finite: set[Value]
+    node: Node, function_name: str, operands: list[KnownValue | None], finite_values: set[Value]
 ) -> KnownValue | None:
-    """Return the result of a product with zero or one, or of a sum with zero, or None."""
-    for here, there in ((1, 0), (0, 1)):
-        match function_name, operands[here]:
-            case "mul", 0.0 if node.args[there] in finite:
+    """Return the result of an arithmetic op with an identity or absorbing operand: a product with
+    zero or one, a quotient by one, or a sum with zero. Return None for other operands.
+    """
+    for operand, other in ((1, 0), (0, 1)):
+        match function_name, operands[operand]:
+            case "mul", 0.0 if node.args[other] in finite_values:
                 return 0.0
             case ("mul", 1.0) | ("add", 0.0):
-                return operands[there]
-            case ("div", 1.0) | ("sub", 0.0) if here == 1:
+                return operands[other]
+            case ("div", 1.0) | ("sub", 0.0) if operand == 1:
                 return operands[0]
     return None
 
@@ -142,5 +148,5 @@ def _infer_number(node: Node, operands: list[KnownValue | None]) -> float | None
             return 1.0 - numbers[0]
         case ops.Concat() if len(set(numbers)) == 1:
             return numbers[0]
-    shows = node.op.is_view and not isinstance(node.op, ops.Extent)
-    return numbers[0] if shows else None
+    is_elementwise_view = node.op.is_view and not isinstance(node.op, ops.Extent)
+    return numbers[0] if is_elementwise_view else None

@@ -56,51 +56,51 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
 
 
-def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
+def find_infinity_signs(result: PaddedResult) -> InfinitySigns:
     """Return the signs of infinity that elements of a result may have at padded positions."""
-    operand_facts, node = (
-        [r.infinity_signs for r in padded_result.operand_facts],
-        padded_result.node,
-    )
-    if not _can_be_infinite(padded_result.value):
+    operand_signs, node = [r.infinity_signs for r in result.operand_facts], result.node
+    if not _can_be_infinite(result.value):
         return NO_SIGNS
-    if _is_masked_again(padded_result):
-        return operand_facts[2]
+    if _is_masked_again(result):
+        return operand_signs[2]
     match node.op:
         case ops.Constant(value):
             return frozenset((1 if value > 0 else -1,)) if isinf(value) else NO_SIGNS
         case ops.Pointwise(function_name):
-            return _map_signs(function_name, operand_facts[0])
+            return _map_signs(function_name, operand_signs[0])
         case ops.Arith(function_name):
-            return _combine_signs(function_name, *operand_facts)
+            return _combine_signs(function_name, *operand_signs)
         case ops.Where():
-            return _drop_compared_signs(node, operand_facts[1]) | operand_facts[2]
+            return _drop_compared_signs(node, operand_signs[1]) | operand_signs[2]
     if isinstance(node.op, BOUNDED_RESULT_OPS):
         return NO_SIGNS
-    return _combine_operand_signs(padded_result, frozenset().union(*operand_facts))
+    return _combine_operand_signs(result, frozenset().union(*operand_signs))
 
 
-def _combine_operand_signs(padded_result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of infinity after an op that moves or sums elements."""
-    node = padded_result.node
+def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
+    """Return the signs of infinity that a result may have, where `signs` are those of the operands.
+    Ops that move or sum elements preserve the signs.
+    """
+    node = result.node
     match node.op:
         case ops.Reduce("max", axis) if (
-            axis in padded_result.operand_facts[0].finite_pad_axes
-            and not padded_result.find_padded_axes()
+            axis in result.operand_facts[0].finite_pad_axes and not result.find_padded_axes()
         ):
             return signs - {-1}  # at least one valid position has a finite value
     # Any other op, such as a multiplication or a linear layer, may flip the sign.
-    same = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
-    return signs if same or not signs else BOTH_SIGNS
+    keeps_sign = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
+    return signs if keeps_sign or not signs else BOTH_SIGNS
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of `x` that satisfy the condition in `where(x > -inf, x, …)`."""
-    condition, yes, _ = node.args
+    """Return `signs`, the signs of infinity of `x`, without those that the condition of
+    `where(x > -inf, x, …)` excludes.
+    """
+    condition, true_branch, _ = node.args
     match condition and condition.node:
-        case Node(ops.Compare("gt" | "ne"), (left, right)) if left is yes:
-            low = find_constant_value(right)
-            return signs - {-1} if low is not None and low < 0 and isinf(low) else signs
+        case Node(ops.Compare("gt" | "ne"), (left, right)) if left is true_branch:
+            bound = find_constant_value(right)
+            return signs - {-1} if bound is not None and bound < 0 and isinf(bound) else signs
     return signs
 
 
@@ -160,22 +160,22 @@ def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
     )
 
 
-def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
+def find_infinity_mask(result: PaddedResult) -> Value | None:
     """Return the mask of the `where` that filled in infinity, if this is the only source of
     infinity and NaN in a result, otherwise None.
     """
-    operand_facts, node = padded_result.operand_facts, padded_result.node
+    operand_facts, node = result.operand_facts, result.node
     match node:
-        case Node(ops.Where(), (mask, _, low)) if not _can_be_nonfinite(operand_facts[1]):
-            if isinf(find_constant_value(low) or 0.0):
+        case Node(ops.Where(), (mask, _, fill)) if not _can_be_nonfinite(operand_facts[1]):
+            if isinf(find_constant_value(fill) or 0.0):
                 return mask
     masks = {r.infinity_mask for r in operand_facts if _can_be_nonfinite(r) or r.infinity_mask}
     if len(masks) != 1:
         return None
-    if _can_be_undefined_at_padding(padded_result):
+    if _can_be_undefined_at_padding(result):
         # A divisor computed from masked scores is zero if all scores are masked.
-        tested = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
-        return tested.infinity_mask
+        undefined_facts = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
+        return undefined_facts.infinity_mask
     return masks.pop()
 
 
@@ -183,11 +183,11 @@ def _can_be_nonfinite(facts: PaddingFacts) -> bool:
     return facts.can_be_nan or bool(facts.infinity_signs)
 
 
-def _is_masked_again(padded_result: PaddedResult) -> bool:
+def _is_masked_again(result: PaddedResult) -> bool:
     """Return True if a `where` replaces non-finite values under the same mask under which infinity
     was filled in.
     """
-    node, operand_facts = padded_result.node, padded_result.operand_facts
+    node, operand_facts = result.node, result.operand_facts
     return (
         isinstance(node.op, ops.Where)
         and operand_facts[1].infinity_mask is not None
@@ -204,18 +204,18 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
     return node is not None and isinstance(node.op, ops.And) and any(a is mask for a in node.args)
 
 
-def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
+def can_be_nan_at_padding(result: PaddedResult) -> bool:
     """Return True if a result may be NaN at padded positions because of inf - inf, 0 * inf, or a
     function outside its domain.
     """
-    operand_facts, node = padded_result.operand_facts, padded_result.node
-    if not _can_be_infinite(padded_result.value):
+    operand_facts, node = result.operand_facts, result.node
+    if not _can_be_infinite(result.value):
         return False
-    if _is_masked_again(padded_result):
+    if _is_masked_again(result):
         return operand_facts[2].can_be_nan
     match node.op:
         case ops.Where() if operand_facts[0].zero_pad_axes >= {
-            k.result_axis for k in padded_result.dependences
+            k.result_axis for k in result.dependences
         }:
             # `where(keep, x, 0)` does not select `x` at padded positions.
             return operand_facts[2].can_be_nan
@@ -223,119 +223,117 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
             function_name, operand_facts[0].infinity_signs
         ):
             return True
-    if _can_be_undefined_at_padding(padded_result) or any(r.can_be_nan for r in operand_facts):
+    if _can_be_undefined_at_padding(result) or any(r.can_be_nan for r in operand_facts):
         return True
-    return not _is_nan_safe(padded_result) and any(r.infinity_signs for r in operand_facts)
+    return not _is_nan_safe(result) and any(r.infinity_signs for r in operand_facts)
 
 
-def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
+def find_padded_range(result: PaddedResult, operand: int) -> ValueRange:
     """Return the minimum and maximum of an operand at padded positions."""
-    value, facts = padded_result.node.args[operand], padded_result.operand_facts[operand]
+    value, facts = result.node.args[operand], result.operand_facts[operand]
     if value is None:
         return 0.0, 0.0
-    axes = [n for n, d in enumerate(value.shape) if d in padded_result.padded_lengths]
+    axes = [n for n, d in enumerate(value.shape) if d in result.padded_lengths]
     numbers = [facts.get_padded_value(a) for a in axes]
     if numbers and None not in numbers:
-        known = [n for n in numbers if n is not None]
-        return min(known), max(known)
+        constants = [n for n in numbers if n is not None]
+        return min(constants), max(constants)
     return find_value_range(value)
 
 
-def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
+def _has_padding(result: PaddedResult, operand: int) -> bool:
     """Return True if an operand has padded positions that do not repeat valid ones."""
-    value, facts = padded_result.node.args[operand], padded_result.operand_facts[operand]
+    value, facts = result.node.args[operand], result.operand_facts[operand]
     return value is not None and any(
-        d in padded_result.padded_lengths and n not in facts.repeated_axes
+        d in result.padded_lengths and n not in facts.repeated_axes
         for n, d in enumerate(value.shape)
     )
 
 
-def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
+def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
     """Return the axes along which padded positions repeat the last valid value, as in a cumulative
     sum of zeros.
     """
-    node, operand_facts = padded_result.node, padded_result.operand_facts
+    node, operand_facts = result.node, result.operand_facts
     match node.op:
-        case ops.CumSum(axis) if (
-            padded_result.is_padding_last and axis in operand_facts[0].zero_pad_axes
-        ):
+        case ops.CumSum(axis) if result.is_padding_last and axis in operand_facts[0].zero_pad_axes:
             return frozenset({axis})
     if not (node.op.is_view or isinstance(node.op, ELEMENTWISE_OPS)):
         return frozenset()
     return frozenset(
         axis
-        for axis in padded_result.find_linked_axes()
+        for axis in result.find_linked_axes()
         if all(
-            known or not there
-            for known, there in zip(
-                padded_result.list_operands_with_fact("repeated_axes", axis),
-                padded_result.list_operands_with_axis(axis),
+            is_repeated or not is_padded
+            for is_repeated, is_padded in zip(
+                result.list_operands_with_fact("repeated_axes", axis),
+                result.list_operands_with_axis(axis),
                 strict=True,
             )
         )
     )
 
 
-def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
+def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
     """Return True if an operand may be zero at a padded position."""
-    if not _has_padding(padded_result, operand):
+    if not _has_padding(result, operand):
         return False
-    low, high = find_padded_range(padded_result, operand)
+    low, high = find_padded_range(result, operand)
     return low <= 0 <= high
 
 
-def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
+def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
     """Return True if a result may divide by zero, or evaluate a root or logarithm outside its
     domain, at a padded position.
     """
-    node = padded_result.node
+    node = result.node
     match node.op:
         case ops.Arith(function_name) if function_name in QUOTIENT_FUNCTIONS:
-            return can_be_zero_at_padding(padded_result, 1)
+            return can_be_zero_at_padding(result, 1)
         case ops.Arith("pow"):
-            return _can_power_be_undefined(padded_result)
+            return _can_power_be_undefined(result)
         case ops.Pointwise("reciprocal"):
-            return can_be_zero_at_padding(padded_result, 0)
-        case ops.Pointwise("sqrt") if _has_padding(padded_result, 0):
-            return find_padded_range(padded_result, 0)[0] < 0
+            return can_be_zero_at_padding(result, 0)
+        case ops.Pointwise("sqrt") if _has_padding(result, 0):
+            return find_padded_range(result, 0)[0] < 0
         case ops.Pointwise(function_name) if function_name in LOGARITHM_POLES and _has_padding(
-            padded_result, 0
+            result, 0
         ):
-            has_pole = find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[function_name]
-            return has_pole and not _is_softmax_denominator(padded_result)
+            has_pole = find_padded_range(result, 0)[0] <= LOGARITHM_POLES[function_name]
+            return has_pole and not _is_softmax_denominator(result)
         case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
     return False
 
 
-def _is_softmax_denominator(padded_result: PaddedResult) -> bool:
+def _is_softmax_denominator(result: PaddedResult) -> bool:
     """Return True if the operand of an op is `sum(exp(x - max(x)))` and `x` is finite at padded
     positions, so the sum is at least 1.
     """
-    match skip_views(padded_result.node.first_operand):
+    match skip_views(result.node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
             x = find_softmax_scores(exponential, axis)
-            return x is not None and padded_result.known_facts.get(x, NO_PADDING_FACTS).is_finite
+            return x is not None and result.known_facts.get(x, NO_PADDING_FACTS).is_finite
     return False
 
 
-def _can_power_be_undefined(padded_result: PaddedResult) -> bool:
+def _can_power_be_undefined(result: PaddedResult) -> bool:
     """Return True if an exponentiation may be infinite or NaN at a padded position."""
-    exponent = find_constant_fraction(ops.Arith.right(padded_result.node))
-    if not (_has_padding(padded_result, 0) or _has_padding(padded_result, 1)):
+    exponent = find_constant_fraction(ops.Arith.right(result.node))
+    if not (_has_padding(result, 0) or _has_padding(result, 1)):
         return False
-    low, _ = find_padded_range(padded_result, 0)
+    low, _ = find_padded_range(result, 0)
     if exponent is None:
         return low <= 0
-    fraction = exponent.denominator != 1 and low < 0
-    return fraction or (exponent < 0 and can_be_zero_at_padding(padded_result, 0))
+    is_root_of_negative = exponent.denominator != 1 and low < 0
+    return is_root_of_negative or (exponent < 0 and can_be_zero_at_padding(result, 0))
 
 
-def _is_nan_safe(padded_result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make the result of an op NaN, as for `max`, in
-    contrast to `inf - inf` and `0 * inf`.
+def _is_nan_safe(result: PaddedResult) -> bool:
+    """Return True if infinite operands cannot make the result of an op NaN. They can in `inf - inf`
+    and `0 * inf`, but not in `max`.
     """
-    node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]
+    node, signs = result.node, [r.infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):
             return True
@@ -344,7 +342,7 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
         case ops.Arith("sub"):
             return not _can_have_opposite_signs(signs[0], _negate_signs(signs[1]))
         case ops.Arith("mul"):
-            return not _can_be_infinity_times_zero(padded_result)
+            return not _can_be_infinity_times_zero(result)
         case ops.Arith("div"):
             return not (signs[0] and signs[1])
         case ops.Reduce() | ops.CumSum():
@@ -354,22 +352,22 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
     return _is_data_movement(node.op)
 
 
-def _can_be_infinity_times_zero(padded_result: PaddedResult) -> bool:
-    signs = [r.infinity_signs for r in padded_result.operand_facts]
-    return any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
+def _can_be_infinity_times_zero(result: PaddedResult) -> bool:
+    signs = [r.infinity_signs for r in result.operand_facts]
+    return any(signs[n] and _can_be_zero(result, 1 - n) for n in range(2))
 
 
 def _is_data_movement(op: Op) -> bool:
     """Return True if the results of an op are elements of its operands."""
-    nearest = isinstance(op, ops.Resize) and not op.interpolates
-    return op.is_view or nearest or isinstance(op, MOVING_OPS)
+    is_nearest = isinstance(op, ops.Resize) and not op.interpolates
+    return op.is_view or is_nearest or isinstance(op, MOVING_OPS)
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
-    """Return True if a sum may add infinities of both signs."""
+    """Return True if a sum of operands with these signs of infinity may be `inf - inf`."""
     return bool((left and right) and len(left | right) > 1)
 
 
-def _can_be_zero(padded_result: PaddedResult, operand: int) -> bool:
-    low, high = find_padded_range(padded_result, operand)
+def _can_be_zero(result: PaddedResult, operand: int) -> bool:
+    low, high = find_padded_range(result, operand)
     return low <= 0 <= high

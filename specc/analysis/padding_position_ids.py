@@ -41,15 +41,15 @@ class OrderedPositions:
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """The padding count of position ids relative to the start of the padding: they are negative
-    before the padding, and padding adds `padding_terms` from there on.
+    """The padding count of position ids relative to the start or end of the padding: they are
+    negative before it, and from there on, padding adds `padding_terms`.
     """
 
     padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
 
     @property
     def count(self) -> "PaddingCount":
-        """The padding count of positions that are not before this end of the padding."""
+        """The padding count of positions whose relative position id is not negative."""
         return dict(self.padding_terms)
 
 
@@ -66,8 +66,8 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that equals one of two values, or None if their padding
-    counts differ.
+    """Return the padding count of a value that equals either of two values with the counts `left`
+    and `right`: their common count, or None if they differ.
     """
     return left if left == right else None
 
@@ -75,7 +75,9 @@ def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCoun
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Return the padding count of the result of a node, computed from those of its operands."""
+    """Return the padding count of the result of a node. `counts` are those of its operands,
+    `padded_length` is the size of the padded axis.
+    """
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
@@ -137,8 +139,8 @@ def _is_id_preserving_cast(node: Node, to: str) -> bool:
     not.
     """
     x = node.first_operand
-    whole = x is not None and x.dtype in ("i64", "i32")
-    return to != "bool" and (whole or to not in ("i64", "i32"))
+    is_integer = x is not None and x.dtype in ("i64", "i32")
+    return to != "bool" and (is_integer or to not in ("i64", "i32"))
 
 
 def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int) -> PaddingTerms:
@@ -162,35 +164,35 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
 
 
 def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """Return the padding count after a view, which is also applied to the factors that are
-    values.
+    """Return the padding count after a view of the value. The view is also applied to the factors
+    of the count, because they are values.
     """
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if positions are compared with the start or end of the padding, so that the
-    result does not depend on padding.
+    """Return True if a comparison compares position ids with the start or end of the padding, so
+    that its result does not depend on the amount of padding.
     """
     for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
-        rows, padded_length = _get_only_factor(count), _find_constant_length(right)
-        if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
+        factor, bound = _get_only_factor(count), _find_constant_length(right)
+        if isinstance(factor, RelativePositions) and counts[1 - n] == factor.count:
             # Positions before the padding are negative, and the value with which they are compared
             # is not.
             return _are_position_ids(right)
-        if isinstance(rows, OrderedPositions) and padded_length is not None:
-            return padded_length == rows.padding_end or (
-                padded_length == rows.padding_start and _is_excluding_start(node, n)
+        if isinstance(factor, OrderedPositions) and bound is not None:
+            return bound == factor.padding_end or (
+                bound == factor.padding_start and _is_excluding_start(node, n)
             )
     return False
 
 
 def _is_excluding_start(node: Node, operand: int) -> bool:
-    """Return True if a comparison with the start of the padding is equal for padded positions and
-    for the first valid position after them.
+    """Return True if a comparison of operand `operand` with the start of the padding has the same
+    result for padded positions and for the first valid position after them.
     """
-    apart = ("gt", "le") if operand else ("lt", "ge")
-    return node.op in [ops.Compare(function_name) for function_name in apart]
+    excluding_functions = ("gt", "le") if operand else ("lt", "ge")
+    return node.op in [ops.Compare(function_name) for function_name in excluding_functions]
 
 
 def _get_only_factor(count: PaddingCount) -> object:
@@ -203,13 +205,13 @@ def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> Padding
     """Return the padding count of position ids minus the position at which the padding starts or
     ends, or None for other ops.
     """
-    rows, padded_length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
-    if node.op != ops.Arith("sub") or not isinstance(rows, OrderedPositions):
+    factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
+    if node.op != ops.Arith("sub") or not isinstance(factor, OrderedPositions):
         return None
-    if padded_length == rows.padding_end:
+    if bound == factor.padding_end:
         return {(RelativePositions(()),): Fraction(1)}
-    if padded_length == rows.padding_start:
-        return {(RelativePositions(rows.padding_terms),): Fraction(1)}
+    if bound == factor.padding_start:
+        return {(RelativePositions(factor.padding_terms),): Fraction(1)}
     return None
 
 
@@ -221,23 +223,23 @@ def _are_position_ids(value: Value | None) -> bool:
 def _find_constant_length(value: Value | None) -> Dim | None:
     """Return the axis size that a value equals everywhere, or None."""
     match get_viewed_op(value):
-        case ops.Size(padded_length):
-            return padded_length
+        case ops.Size(length):
+            return length
         case ops.Constant(int() as number, "i64" | "i32"):
             return Dim.from_value(number)
     return None
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of the result of an op that preserves only the order of position
-    ids.
+    """Return the padding count of the result of an op on position ids of which only the order does
+    not depend on padding.
     """
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
         return None
-    kept = isinstance(node.op, ops.Cast) and _is_id_preserving_cast(node, node.op.to)
-    return counts[0] if kept or node.op.is_view else _infer_relative_count(node, counts)
+    is_order_kept = isinstance(node.op, ops.Cast) and _is_id_preserving_cast(node, node.op.to)
+    return counts[0] if is_order_kept or node.op.is_view else _infer_relative_count(node, counts)
 
 
 def _is_order_only(count: PaddingCount) -> bool:
@@ -289,19 +291,15 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
     """Return True if padding adds the same amount to every score of a softmax over the padded axis,
     and to no other operand.
     """
-    scores, keys, fixed = 0, node.first_operand, None
+    score_operand, keys, sinks = 0, node.first_operand, None
     match node.op:
         case ops.Softmax(axis):
             pass
         case ops.Attend():
-            scores, keys, axis = node.op.bias.index, node.op.key(node), 2
-            fixed = node.op.sinks(node)  # the attention sink is not shifted
+            score_operand, keys, axis = node.op.bias.index, node.op.key(node), 2
+            sinks = node.op.sinks(node)  # the attention sink is not shifted
         case _:
             axis = -1
-    alone = not _is_other_operand_moved(counts, scores)
-    return alone and keys is not None and keys.shape[axis] == padded_length and fixed is None
-
-
-def _is_other_operand_moved(counts: Sequence[PaddingCount], operand: int) -> bool:
-    """Return True if the padding count of an operand other than `operand` is not zero."""
-    return any(c for n, c in enumerate(counts) if n != operand)
+    if any(count for n, count in enumerate(counts) if n != score_operand):
+        return False
+    return keys is not None and keys.shape[axis] == padded_length and sinks is None

@@ -45,8 +45,8 @@ def infer_rotation(
     # An `extent` creates position ids; it does not read the elements of its operand.
     if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
-    if (free := _match_cancelled_rotation(node, rotations)) is not None:
-        return None if free else EXPOSED_ROTATION
+    if (is_cancelled := _match_cancelled_rotation(node, rotations)) is not None:
+        return None if is_cancelled else EXPOSED_ROTATION
     match node.op:
         case ops.Rotate(pairs):
             return _infer_rotate(rotations, pairs)
@@ -57,34 +57,34 @@ def infer_rotation(
     return _infer_unary_rotation(node, rotations[0])
 
 
-def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> RotationFact:
+def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
     """Return the rotation after an op with one operand. If it is not preserved, the result depends
     on the absolute angles.
     """
-    if rotations is None:
+    if rotation is None:
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to):
             # Equally rotated values may differ after rounding.
-            return rotations if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
+            return rotation if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by a further 180° at all positions
-            return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
+            return rotation if rotation.feature_axis is not None else EXPOSED_ROTATION
     if node.op.is_view or isinstance(node.op, ops.Slice | ops.StridedSlice):
-        return _infer_view_rotation(node, rotations)
+        return _infer_view_rotation(node, rotation)
     return EXPOSED_ROTATION
 
 
 def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
-    """Return True if a contraction does not depend on the angles because both factors have the same
-    rotation. Return None for other ops.
+    """Return True if a contraction does not depend on the absolute angles because both factors have
+    the same rotation, and False if it does. Return None for other ops.
     """
     match node.op:
         case ops.Attend():
             # A rotated value or mask changes the result, but the rotations of queries and keys
             # cancel.
-            alone = not any(rotations[2:])
-            return alone and _is_matched_product(rotations[0], rotations[1], 3, 3)
+            are_others_unrotated = not any(rotations[2:])
+            return are_others_unrotated and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():
             left, right = (a.rank for a in node.operands)
             return _is_matched_product(rotations[0], rotations[1], left - 1, right - 2)
@@ -94,8 +94,8 @@ def _match_cancelled_rotation(node: Node, rotations: Sequence[RotationFact | Non
 
 
 def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
-    """Return the rotation by cosine and sine of the same angles, if the features are not rotated
-    yet.
+    """Return the rotation that `rotate` applies to unrotated features. If they are already rotated,
+    or if cosine and sine are of different angles, the result depends on the absolute angles.
     """
     x, cosines, sines = rotations
     are_equal = x is None and cosines is not None and cosines == sines
@@ -119,31 +119,15 @@ def _is_matched_product(
 
 
 def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) -> bool:
-    terms, result = equation.split("->")
-    names = [t.split() for t in terms.split(",")]
-    if (
-        len(rotations) != 2
-        or rotations[0] is None
-        or rotations[1] is None
-        or rotations[0].key != rotations[1].key
-    ):
+    inputs, result = equation.split("->")
+    terms = [t.split() for t in inputs.split(",")]
+    if len(rotations) != 2 or None in rotations or len({r.key for r in rotations if r}) > 1:
         return False
-    letters = _collect_feature_letters(names, rotations)
-    return (
-        len(letters) == 1
-        and None not in (rotations[0].feature_axis, rotations[1].feature_axis)
-        and not letters & set(result.split())
-    )
-
-
-def _collect_feature_letters(
-    names: list[list[str]], rotations: Sequence[RotationFact | None]
-) -> set[str]:
-    return {
-        n[t.feature_axis]
-        for n, t in zip(names, rotations, strict=True)
-        if t and t.feature_axis is not None
+    feature_axes = [rotation.feature_axis for rotation in rotations if rotation]
+    labels = {
+        term[axis] for term, axis in zip(terms, feature_axes, strict=True) if axis is not None
     }
+    return len(labels) == 1 and None not in feature_axes and not labels & set(result.split())
 
 
 def _infer_concat_rotation(
@@ -152,11 +136,11 @@ def _infer_concat_rotation(
     """Return the rotation of concatenated features, some of which are rotated, or of concatenated
     positions with the same rotation.
     """
-    features = {t.feature_axis for t in rotations if t}
-    if len(features) != 1 or None in features:
+    feature_axes = {t.feature_axis for t in rotations if t}
+    if len(feature_axes) != 1 or None in feature_axes:
         return EXPOSED_ROTATION
-    (at,) = features
-    if axis != at:
+    (feature_axis,) = feature_axes
+    if axis != feature_axis:
         # additional positions or heads, whose vectors are rotated by the same angles
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     return _combine_part_rotations(node, rotations, axis)
@@ -192,43 +176,45 @@ def _infer_scaled_rotation(
     return EXPOSED_ROTATION
 
 
-def _infer_product_rotation(rotations: RotationFact, rotated: Value, factor: Value) -> RotationFact:
+def _infer_product_rotation(rotation: RotationFact, rotated: Value, factor: Value) -> RotationFact:
     """Return the rotation of `rotated * factor`. The factor must be the same for all features of a
     vector, because per-feature weights do not commute with the rotation.
     """
-    if rotations.feature_axis is None or rotated.rank < factor.rank:
+    if rotation.feature_axis is None or rotated.rank < factor.rank:
         return EXPOSED_ROTATION
-    place = rotations.feature_axis - (rotated.rank - factor.rank)
-    return rotations if place < 0 or factor.shape[place] == 1 else EXPOSED_ROTATION
+    factor_axis = rotation.feature_axis - (rotated.rank - factor.rank)
+    return rotation if factor_axis < 0 or factor.shape[factor_axis] == 1 else EXPOSED_ROTATION
 
 
-def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
+def _infer_view_rotation(node: Node, rotation: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must not split or merge the feature axis."""
-    at = rotations.feature_axis
-    if rotations.is_exposed or at is None:
-        return _view_angles(node, rotations)
+    feature_axis = rotation.feature_axis
+    if rotation.is_exposed or feature_axis is None:
+        return _view_angles(node, rotation)
     match node.op:
         case ops.Transpose(order):
-            return replace(rotations, feature_axis=order.index(at))
+            return replace(rotation, feature_axis=order.index(feature_axis))
         case ops.Insert(axis):
-            return replace(rotations, feature_axis=at + (axis <= at))
+            return replace(rotation, feature_axis=feature_axis + (axis <= feature_axis))
         case ops.Squeeze(axis):
-            return replace(rotations, feature_axis=at - (axis < at))
-        case ops.Split(axis, sizes) if axis != at:
-            return replace(rotations, feature_axis=at + (len(sizes) - 1 if axis < at else 0))
-        case ops.Merge(axis, count) if not axis <= at < axis + count:
-            return replace(rotations, feature_axis=at - (count - 1 if axis < at else 0))
-        case ops.Expand(axis) if axis != at:
-            return rotations
-        case ops.Slice(axis) | ops.StridedSlice(axis) if axis != at:
-            return rotations
+            return replace(rotation, feature_axis=feature_axis - (axis < feature_axis))
+        case ops.Split(axis, sizes) if axis != feature_axis:
+            shift = len(sizes) - 1 if axis < feature_axis else 0
+            return replace(rotation, feature_axis=feature_axis + shift)
+        case ops.Merge(axis, count) if not axis <= feature_axis < axis + count:
+            shift = count - 1 if axis < feature_axis else 0
+            return replace(rotation, feature_axis=feature_axis - shift)
+        case ops.Expand(axis) if axis != feature_axis:
+            return rotation
+        case ops.Slice(axis) | ops.StridedSlice(axis) if axis != feature_axis:
+            return rotation
     return EXPOSED_ROTATION
 
 
-def _view_angles(node: Node, rotations: RotationFact) -> RotationFact:
+def _view_angles(node: Node, rotation: RotationFact) -> RotationFact:
     # Each view of angles is distinct, e.g. the cosines of all positions and those of one half.
     return (
-        replace(rotations, key=(node.op, rotations.key))
-        if not rotations.is_exposed
+        replace(rotation, key=(node.op, rotation.key))
+        if not rotation.is_exposed
         else EXPOSED_ROTATION
     )

@@ -75,48 +75,42 @@ because `all` over an empty axis is true.
 """
 
 
-def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
+def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
     """Infer the properties of a result at padded positions, except its padding count."""
-    axes = padded_result.find_linked_axes()
-    constants = infer_padding_constants(padded_result)
-    zero = _find_zero_pad_axes(padded_result, constants)
-    lowest = _find_extreme_axes(padded_result, axes, lowest=True)
-    highest = _find_extreme_axes(padded_result, axes, lowest=False)
-    sort_index_axes = find_sort_index_axes(padded_result)
-    least = {a for a, n in constants.items() if n == -inf}
+    axes = result.find_linked_axes()
+    constants = infer_padding_constants(result)
+    zero_axes = _find_zero_pad_axes(result, constants)
+    lowest = _find_extreme_axes(result, axes, lowest=True)
+    highest = _find_extreme_axes(result, axes, lowest=False)
+    sort_index_axes = find_sort_index_axes(result)
+    infinite_axes = {a for a, n in constants.items() if n == -inf}
     facts = PaddingFacts(
-        zero_pad_axes=frozenset(zero),
+        zero_pad_axes=frozenset(zero_axes),
         mask_constant_axes=frozenset(
-            least.union(a for a in axes if is_mask_constant_at_padding(padded_result, a))
+            infinite_axes.union(a for a in axes if is_mask_constant_at_padding(result, a))
         ),
-        minimum_pad_axes=frozenset(least | lowest),
+        minimum_pad_axes=frozenset(infinite_axes | lowest),
         maximum_pad_axes=frozenset(highest) | sort_index_axes,
         constants=constants,
-        fill_constants=infer_fill_constants(
-            padded_result, {**dict.fromkeys(zero, 0.0), **constants}
-        ),
-        sorted_axes=find_sorted_axes(padded_result),
-        repeated_axes=find_repeated_axes(padded_result),
-        infinity_mask=find_infinity_mask(padded_result),
-        finite_pad_axes=frozenset(iterate_finite_score_axes(padded_result, axes)),
-        has_mask_value=can_hold_mask_constants(padded_result),
-        has_mask_value_at_padding=can_padding_hold_mask_constants(padded_result),
-        infinity_signs=find_infinity_signs(padded_result),
-        can_be_nan=can_be_nan_at_padding(padded_result),
+        fill_constants=infer_fill_constants(result, {**dict.fromkeys(zero_axes, 0.0), **constants}),
+        sorted_axes=find_sorted_axes(result),
+        repeated_axes=find_repeated_axes(result),
+        infinity_mask=find_infinity_mask(result),
+        finite_pad_axes=frozenset(iterate_finite_score_axes(result, axes)),
+        has_mask_value=can_hold_mask_constants(result),
+        has_mask_value_at_padding=can_padding_hold_mask_constants(result),
+        infinity_signs=find_infinity_signs(result),
+        can_be_nan=can_be_nan_at_padding(result),
         padding_count=NO_PADDING_COUNT,
         # Indices of valid positions remain valid in any view.
         is_valid_index=bool(sort_index_axes)
-        or (
-            padded_result.op.is_view and any(r.is_valid_index for r in padded_result.operand_facts)
-        ),
+        or (result.op.is_view and any(r.is_valid_index for r in result.operand_facts)),
     )
-    return _drop_merged_facts(padded_result.node, facts)
+    return _drop_merged_facts(result.node, facts)
 
 
-def _find_extreme_axes(
-    padded_result: PaddedResult, axes: Iterable[int], *, lowest: bool
-) -> set[int]:
-    return {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=lowest)}
+def _find_extreme_axes(result: PaddedResult, axes: Iterable[int], *, lowest: bool) -> set[int]:
+    return {a for a in axes if is_extreme_at_padding(result, a, lowest=lowest)}
 
 
 def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
@@ -127,24 +121,22 @@ def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
     return facts
 
 
-def _find_zero_pad_axes(padded_result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
-    """Return the axes along which a result is zero at padded positions."""
-    zero = {a for a in padded_result.find_linked_axes() if is_zero_at_padding(padded_result, a)}
-    if is_zero_everywhere(padded_result.value):
-        zero |= padded_result.find_padded_axes()
-    return zero.union(
-        (a for a, n in constants.items() if n == 0), _iterate_masked_axes(padded_result)
+def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
+    """Return the axes along which a result is zero at padded positions. `constants` are the
+    constants at padded positions, by axis.
+    """
+    zero_axes = {a for a in result.find_linked_axes() if is_zero_at_padding(result, a)}
+    if is_zero_everywhere(result.value):
+        zero_axes |= result.find_padded_axes()
+    return zero_axes.union(
+        (a for a, n in constants.items() if n == 0), _iterate_masked_axes(result)
     )
 
 
-def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
+def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
     """Yield the axes along which an op returns zeros where its mask operand is false."""
-    node, value, operand_facts = (
-        padded_result.node,
-        padded_result.value,
-        padded_result.operand_facts,
-    )
-    last = value.rank - 1
+    node, value, operand_facts = (result.node, result.value, result.operand_facts)
+    key_axis = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
             # The keys are the last axis of masks and attention weights, for any number of leading
@@ -152,11 +144,11 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             mask = node.op.mask
             masked_axes = mask.select(operand_facts).zero_pad_axes
             if mask(node).rank - 1 in masked_axes:
-                yield last
+                yield key_axis
             if mask(node).rank - 2 in masked_axes:
-                yield last - 1  # the result is zero for a query without visible keys
+                yield key_axis - 1  # the result is zero for a query without visible keys
         case ops.Attend():
-            yield from _iterate_masked_attention_axes(padded_result, node.op)
+            yield from _iterate_masked_attention_axes(result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_finite_score_axes`
             # all scores might be mask fill values, and each of n keys would get the attention
@@ -166,7 +158,7 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
             # A masked loop outputs zeros at skipped positions.
-            if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
+            if value.rank > axis and value.shape[axis] in result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
             keep := op.split_operands(operand_facts).keep
@@ -176,16 +168,16 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield 1
 
 
-def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) -> Iterator[int]:
+def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iterator[int]:
     """Yield the axes along which the attention output or the attention weights are zero because the
     mask is false.
     """
-    value, operand_facts = padded_result.value, padded_result.operand_facts
+    value, operand_facts = result.value, result.operand_facts
     mask_facts = op.mask.select(operand_facts)
-    masked_axes = mask_facts.zero_pad_axes if op.mask(padded_result.node) and mask_facts else ()
+    masked_axes = mask_facts.zero_pad_axes if op.mask(result.node) and mask_facts else ()
     # The second result is the attention weights; the last axis of the first result is features, not
     # keys.
-    if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
+    if value.shape[-1] in result.padded_lengths and MASK_KEY_AXIS in masked_axes:
         yield value.rank - 1
     # Zero times NaN is NaN.
     is_finite = value.index == op.weights_result or op.values.select(operand_facts).is_finite
@@ -197,10 +189,10 @@ def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
     """Return True if a softmax is zero at padded positions of its axis because their scores are
     mask fill values, or so far below the others that the exponential is zero.
     """
-    low = scores.mask_constant_axes or (
+    fill_axes = scores.mask_constant_axes or (
         scores.minimum_pad_axes if is_fill_underflowing(node.first_operand) else frozenset()
     )
-    return axis in low & scores.finite_pad_axes
+    return axis in fill_axes & scores.finite_pad_axes
 
 
 def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
@@ -212,67 +204,63 @@ def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> boo
 
 
 def infer_zero_sides(
-    padded_result: PaddedResult, reads: Iterable[PaddedRead]
+    result: PaddedResult, reads: Iterable[PaddedRead]
 ) -> dict[int, frozenset[str]]:
     """Return the sides on which the padding of each axis is false, for slices of a mask and for
     conjunctions of such slices, e.g. `keep[:, 1:] & keep[:, :-1]`.
     """
-    op, sides = padded_result.op, dict[int, frozenset[str]]()
+    op, sides = result.op, dict[int, frozenset[str]]()
     if isinstance(op, ops.Slice):
         sliced = (r for r in reads if r.axis == op.axis and r.is_zero)
         unsorted = (r for r in sliced if r.axis not in r.read_facts.sorted_axes)
         return {r.axis: find_kept_sides(r) for r in unsorted}
     if isinstance(op, ops.And):
-        for k in padded_result.dependences:
-            known = padded_result.operand_facts[k.operand].zero_sides.get(k.operand_axis)
-            if k.result_axis is not None and known:
-                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | known
+        for k in result.dependences:
+            zero_sides = result.operand_facts[k.operand].zero_sides.get(k.operand_axis)
+            if k.result_axis is not None and zero_sides:
+                sides[k.result_axis] = sides.get(k.result_axis, frozenset()) | zero_sides
     return sides
 
 
-def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
+def is_zero_at_padding(result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
-    zero, has_padding = (
-        padded_result.list_operands_with_fact("zero_pad_axes", axis),
-        padded_result.list_operands_with_axis(axis),
-    )
-    if len(infer_zero_sides(padded_result, ()).get(axis, ())) == 2:
+    is_zero = result.list_operands_with_fact("zero_pad_axes", axis)
+    has_axis = result.list_operands_with_axis(axis)
+    if len(infer_zero_sides(result, ()).get(axis, ())) == 2:
         return True
-    if isinstance(padded_result.op, ops.Concat):
+    if isinstance(result.op, ops.Concat):
         # An operand of `concat` without padded positions contains other positions of the axis.
-        zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
-    if isinstance(padded_result.op, ops.Pad) and padded_result.op.axis == axis:
-        return zero[0]  # the added positions are next to padded positions
-    if isinstance(padded_result.op, PRODUCT_OPS) and not _are_other_operands_finite(
-        padded_result, zero
-    ):
+        is_zero = [z or not is_padded for z, is_padded in zip(is_zero, has_axis, strict=True)]
+    if isinstance(result.op, ops.Pad) and result.op.axis == axis:
+        return is_zero[0]  # the added positions are next to padded positions
+    if isinstance(result.op, PRODUCT_OPS) and not _are_other_operands_finite(result, is_zero):
         return False  # zero times infinity or NaN is NaN
-    return _is_zero_result(padded_result, zero, has_padding)
+    return _is_zero_result(result, is_zero, has_axis)
 
 
-def _are_other_operands_finite(padded_result: PaddedResult, zero: list[bool]) -> bool:
+def _are_other_operands_finite(result: PaddedResult, is_zero: list[bool]) -> bool:
     """Return True if every operand that is not zero at padded positions is finite."""
-    others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
-    return all(r.is_finite for r in others)
+    other_facts = [r for r, z in zip(result.operand_facts, is_zero, strict=True) if not z]
+    return all(r.is_finite for r in other_facts)
 
 
-def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
-    """Return True if the result is zero at padded positions. For each operand, `zero` is true for
-    operands that are zero at padded positions, and `has_padding` for operands that have padded
+def _is_zero_result(result: PaddedResult, is_zero: list[bool], has_padding: list[bool]) -> bool:
+    """Return True if the result is zero at padded positions. For each operand, `is_zero` is true
+    for operands that are zero at padded positions, and `has_padding` for operands that have padded
     positions.
     """
-    node = padded_result.node
+    node = result.node
     match node.op:
         case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
-            return any(zero)  # one zero factor is sufficient for a zero product
+            return any(is_zero)  # one zero factor is sufficient for a zero product
         case ops.Or() | ops.Concat() | ops.Where():
-            return _are_operands_zero(node, zero)
+            return _are_operands_zero(node, is_zero)
         case ops.Arith("add" | "sub" | "min" | "max"):
-            return _are_operands_zero(node, zero)
+            return _are_operands_zero(node, is_zero)
         case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN, and a divisor with padded positions may be zero.
-            return zero[0] and (not has_padding[1] or not can_be_zero_at_padding(padded_result, 1))
-    return (zero[0] and is_zero_preserving(node)) or (node.op.is_view and any(zero))
+            return is_zero[0] and not (has_padding[1] and can_be_zero_at_padding(result, 1))
+    return (is_zero[0] and is_zero_preserving(node)) or (node.op.is_view and any(is_zero))
 
 
 def is_zero_preserving(node: Node) -> bool:
@@ -285,26 +273,19 @@ def is_zero_preserving(node: Node) -> bool:
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
-        case ops.Delay(fill_value=added) | ops.Pad(value=added):
-            return not added
+        case ops.Delay(fill_value=fill_value) | ops.Pad(value=fill_value):
+            return not fill_value
         case ops.Reduce(fn):
             return fn in ZERO_PRESERVING_REDUCTIONS
     return isinstance(node.op, ZERO_MOVING_OPS)
 
 
-def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
-    """Return True if every operand whose elements may be selected is zero at padded positions, or
-    at all positions.
+def _are_operands_zero(node: Node, is_zero: list[bool]) -> bool:
+    """Return True if every operand whose elements may be selected is zero at padded positions.
+    `is_zero` is true for operands that are zero or false there.
     """
-    zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
+    zeros = [z or is_zero_everywhere(a) for z, a in zip(is_zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):
-        return _is_selection_zero(zero[0], zeros[1], zeros[2])
+        # `where(keep, x, 0)` selects `0` at padded positions, because `keep` is false there.
+        return (is_zero[0] or zeros[1]) and zeros[2]
     return all(zeros)
-
-
-def _is_selection_zero(
-    is_masked_out: bool, is_true_branch_zero: bool, is_false_branch_zero: bool
-) -> bool:
-    # If the condition is false at padded positions, only the `else` operand matters:
-    # `where(keep, x, 0)`.
-    return (is_masked_out or is_true_branch_zero) and is_false_branch_zero

@@ -17,8 +17,8 @@ from specc.ir.types import SAME_POSITION
 
 
 def can_keep_padding_facts(read: PaddedRead) -> bool:
-    """Return True if the facts about padded positions of the operand also hold for the padded
-    positions of the result.
+    """Return True if the properties that the operand has at padded positions also hold at the
+    padded positions of the result.
     """
     if read.dependence.kind == "same":
         return True
@@ -30,7 +30,7 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
         case ops.Slice():
             # On the padded side, the slice drops padding, or valid positions of a sequence without
             # padding.
-            return all(over <= 0 for over in _iterate_dropped_counts(read))
+            return all(excess <= 0 for excess in _iterate_dropped_counts(read))
         case ops.Pad() | ops.Concat():
             return read.dependence.kind == "strided"
         case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
@@ -39,30 +39,33 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
 
 
 def find_kept_sides(read: PaddedRead) -> frozenset[str]:
-    """Return the sides, `left` and `right`, on which a slice keeps facts about padded positions."""
+    """Return the sides, `left` and `right`, on which a slice drops no more than always-valid
+    positions, so that padding on this side stays padding.
+    """
     dropped = zip(("left", "right"), _iterate_dropped_counts(read), strict=True)
-    return frozenset(side for side, over in dropped if over <= 0)
+    return frozenset(side for side, excess in dropped if excess <= 0)
 
 
 def _is_reading_only_padding(read: PaddedRead) -> bool:
     """Return True if padded positions of a window's result depend only on padded positions."""
     is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
-    back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
-    here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
-    return here and not read.is_merged
+    is_first = read.is_padding_first and not is_sorted
+    reads_only_before = is_first and read.dependence.min_offset >= 0
+    reads_only_after = read.is_padding_last and read.dependence.max_offset <= 0
+    return (reads_only_before or reads_only_after) and not read.is_merged
 
 
 def is_window_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect a window op whose result axis has the same size as the
-    operand's, including results at both ends of the axis.
+    """Return True if padding does not affect a window op that preserves the size of the axis,
+    including its results at both ends of the axis.
     """
     if read.dependence.offsets == SAME_POSITION:
         return True
     match read.op:
-        case ops.Delay(fill_value=first):
-            # Before the first valid position, a delay reads padding or its `first` value: both must
-            # be equal.
-            return read.fill_constant == float(first)
+        case ops.Delay(fill_value=fill_value):
+            # Before the first valid position, a delay reads padding or its `first` value, so both
+            # must be equal.
+            return read.fill_constant == float(fill_value)
         case ops.CumSum():
             return read.is_zero
     return not read.has_interior_padding and _is_same_at_ends(read)
@@ -84,8 +87,8 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 
 
 def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect a window, slice or pad that changes the size of the
-    axis.
+    """Return True if padding does not affect a sliding window, slice, `pad` or `concat` that
+    changes the size of the axis.
     """
     op = read.op
     if read.is_shifted or read.has_interior_result_padding:
@@ -109,45 +112,47 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
 def _is_one_sided_slice(read: PaddedRead) -> bool:
     """Return True if a slice keeps no always-valid position after the padding."""
     dropped = _iterate_dropped_counts(read, inf)
-    return not read.has_interior_padding or all(over >= 0 for over in dropped)
+    return not read.has_interior_padding or all(excess >= 0 for excess in dropped)
 
 
 def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp | ops.ConvTranspose) -> bool:
     """Return True if windows extend beyond an end of the axis that may be padded."""
     if isinstance(op, ops.ConvTranspose):
         return _is_transposed_conv_reading_ends(read, op)
-    n = read.axis - len(op.kernel)
-    over = read.may_be_right_padded and op.end_padding[n] > 0
-    return over or (read.may_be_left_padded and op.padding_before[n] > 0)
+    dim = read.axis - len(op.kernel)
+    reads_right_end = read.may_be_right_padded and op.end_padding[dim] > 0
+    return reads_right_end or (read.may_be_left_padded and op.padding_before[dim] > 0)
 
 
 def _is_transposed_conv_reading_ends(read: PaddedRead, op: ops.ConvTranspose) -> bool:
     """Return True if positions of a transposed convolution, without its padding, also read
     positions beyond an end of the axis that may be padded.
     """
-    n = read.axis - len(op.kernel)
-    span = op.dilation[n] * (op.kernel[n] - 1)
-    over = read.may_be_right_padded and span - op.padding_after[n] >= op.stride[n]
-    return over or (read.may_be_left_padded and span - op.padding_before[n] >= op.stride[n])
+    dim = read.axis - len(op.kernel)
+    span = op.dilation[dim] * (op.kernel[dim] - 1)
+    reads_right_end = read.may_be_right_padded and span - op.padding_after[dim] >= op.stride[dim]
+    return reads_right_end or (
+        read.may_be_left_padded and span - op.padding_before[dim] >= op.stride[dim]
+    )
 
 
 def _is_fill_matching(read: PaddedRead) -> bool:
     """Return True if positions added next to padding hold the same constant as the padding."""
-    op, place = read.op, read.dependence.operand
-    added: list[float | None] = []
+    op, operand = read.op, read.dependence.operand
+    added_constants: list[float | None] = []
     if isinstance(op, ops.Pad) and op.mode != "constant":
         # These ops repeat the valid positions at the other end.
         added_before = read.may_be_left_padded and op.padding_before != 0
         return not added_before and (not read.may_be_right_padded or op.padding_after == 0)
     if isinstance(op, ops.Pad):
-        start = (read.may_be_left_padded, op.padding_before)
-        ends = (start, (read.may_be_right_padded, op.padding_after))
-        added += [float(op.value) for may_be, count in ends if may_be and count != 0]
+        left_end = (read.may_be_left_padded, op.padding_before)
+        ends = (left_end, (read.may_be_right_padded, op.padding_after))
+        added_constants += [float(op.value) for is_padded, n in ends if is_padded and n != 0]
     else:
-        before, after = read.node.args[:place], read.node.args[place + 1 :]
+        before, after = read.node.args[:operand], read.node.args[operand + 1 :]
         parts = before * read.may_be_left_padded + after * read.may_be_right_padded
-        added += [find_uniform_value(a) for a in parts if a]
-    return all(n is not None and n == read.fill_constant for n in added)
+        added_constants += [find_uniform_value(a) for a in parts if a]
+    return all(n is not None and n == read.fill_constant for n in added_constants)
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
@@ -158,11 +163,13 @@ def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[fl
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)
     for n, side in enumerate(("left", "right")):
-        here, always = dropped[n].number, read.valid_end_counts[n]
+        dropped_count, valid_count = dropped[n].number, read.valid_end_counts[n]
         if read.padding_side not in (side, "any"):
             yield default
         else:
-            yield nan if here is None or always is None else here - always
+            yield (
+                nan if dropped_count is None or valid_count is None else dropped_count - valid_count
+            )
 
 
 def is_slice_to_end(node: Node) -> bool:
