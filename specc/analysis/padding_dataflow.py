@@ -195,8 +195,11 @@ class PaddingDataflow:
         operand_facts = _list_operand_facts(node, known_facts)
         if isinstance(node.op, ops.Flip | ops.Roll):
             dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
-        links = (k for k in dependences if k.result_axis is not None)
-        padded_links = [k for k in links if self.is_reading_padded_axis(node, k)]
+        padded_links = [
+            k
+            for k in dependences
+            if k.result_axis is not None and self.is_reading_padded_axis(node, k)
+        ]
         reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
         kept_dependences = {read.dependence for read in reads if can_keep_padding_facts(read)}
         result = PaddedResult(

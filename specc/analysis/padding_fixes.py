@@ -18,10 +18,8 @@ from specc.ir.op import Op
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
     """A violation of padding invariance: padded positions of the mask `mask_name` affect the output
-    `output` of `graph` through `padding_source`.
-
-    `states` are the padding properties of all values. `is_nonfinite` is true if padded positions
-    affect the output only because their values may be NaN or infinite.
+    `output` of `graph` through `padding_source`. `states` are the padding properties of all values.
+    If `is_nonfinite`, only NaN or infinity at padded positions affects the output.
     """
 
     graph: Graph
@@ -77,8 +75,8 @@ class PaddingLeak:
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node whose op satisfies `accept`: `node` itself, or an upstream node,
-        following operands with padded positions. Return None if there is none.
+        """Return the nearest node upstream along padded operands, including `node` itself, whose op
+        satisfies `accept`, or None.
         """
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
@@ -113,9 +111,7 @@ class PaddingLeak:
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
-        """Return the padded axis of a value: the axis that is read, or the last axis with the size
-        of the padding mask, or 1.
-        """
+        """Return the axis that is read, or the last axis with the size of the mask, or 1."""
         padded_read, shape = self.padding_source.read, value.shape if value else ()
         if padded_read is not None and value is self.get_read_operand():
             return padded_read.axis
@@ -123,8 +119,8 @@ class PaddingLeak:
         return max((n for n, d in enumerate(shape) if d == mask_length), default=1)
 
     def format_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value as an expression of the spec, flipped if the value is
-        flipped. If the axis of the value has a different size, return the placeholder `mask`.
+        """Format the padding mask of a value as an expression of the spec, flipped if the value is.
+        Return the placeholder `mask` if the axis of the value has a different size.
         """
         axis, shape = self.get_padded_axis(value), value.shape if value else ()
         if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
@@ -133,9 +129,7 @@ class PaddingLeak:
         return f"flip({self.mask_name}, axis=1)" if is_reversed else self.mask_name
 
     def format_inserted_mask(self, value: Value | None) -> str:
-        """Format the padding mask of a value as an expression of the spec, with axes inserted so
-        that it broadcasts with the value.
-        """
+        """Format the padding mask, with axes inserted so that it broadcasts with `value`."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
@@ -166,9 +160,7 @@ class PaddingLeak:
         return call_results[-1] if call_results else None
 
     def format_side_help(self, side: str) -> str:
-        """Return the help text that declares the mask with padding on `side`, or "" if it already
-        is.
-        """
+        """Return the help text that declares padding on `side`, or "" if it is declared."""
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
