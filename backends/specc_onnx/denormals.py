@@ -36,17 +36,17 @@ class FloatMode:
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
         """Flush denormals to zero; return the previous mode."""
-        former = ctypes.create_string_buffer(FENV_BYTES)
-        self._get(former)
-        flushed = ctypes.create_string_buffer(former.raw, FENV_BYTES)
-        register = ctypes.c_uint32.from_buffer(flushed, self._offset)
+        previous_mode = ctypes.create_string_buffer(FENV_BYTES)
+        self._get(previous_mode)
+        mode = ctypes.create_string_buffer(previous_mode.raw, FENV_BYTES)
+        register = ctypes.c_uint32.from_buffer(mode, self._offset)
         register.value |= self._bits
-        self._set(flushed)
-        return former
+        self._set(mode)
+        return previous_mode
 
-    def restore(self, former_mode: ctypes.Array[ctypes.c_char]) -> None:
-        """Restore the previous mode."""
-        self._set(former_mode)
+    def restore(self, previous_mode: ctypes.Array[ctypes.c_char]) -> None:
+        """Restore the mode that `flush` returned."""
+        self._set(previous_mode)
 
 
 @cache
@@ -62,10 +62,10 @@ def get_float_mode() -> FloatMode | None:
     except (OSError, AttributeError):
         # The C library has no `fenv.h`.
         return None
-    former = mode.flush()
-    works = compute_half_min_normal() == 0
-    mode.restore(former)
-    return mode if works and compute_half_min_normal() > 0 else None
+    previous_mode = mode.flush()
+    flushes_denormals = compute_half_min_normal() == 0
+    mode.restore(previous_mode)
+    return mode if flushes_denormals and compute_half_min_normal() > 0 else None
 
 
 def compute_half_min_normal() -> float:
@@ -79,8 +79,8 @@ def flush_denormals() -> Iterator[None]:
     if (mode := get_float_mode()) is None:
         yield
         return
-    former = mode.flush()
+    previous_mode = mode.flush()
     try:
         yield
     finally:
-        mode.restore(former)
+        mode.restore(previous_mode)

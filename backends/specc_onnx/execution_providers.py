@@ -1,5 +1,5 @@
-"""Execution providers of ONNX Runtime: names, availability, and the check that no compute node fell
-back to the CPU.
+"""Execution providers of ONNX Runtime: their names, options and availability, tensors on their
+devices, and the check that no compute node fell back to the CPU.
 
 ONNX Runtime computes shapes on the CPU with every provider, so its session option
 `disable_cpu_ep_fallback` rejects nearly every model with dynamic dimensions. Therefore, this module
@@ -56,14 +56,16 @@ def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
 def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run one operator. The result of a `Cast` is on the host; other results are on the device."""
+    """Run a single ONNX operator on an execution provider and return its result, which is on the
+    host for `Cast` and on the device for other operators.
+    """
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
     binding = session.io_binding()
     for n, value in enumerate(inputs):
         binding.bind_ortvalue_input(f"x{n}", value)
-    on_host = operator == "Cast"
-    binding.bind_output("y", "cpu" if on_host else PROVIDER_DEVICES.get(provider, "cpu"))
+    is_on_host = operator == "Cast"
+    binding.bind_output("y", "cpu" if is_on_host else PROVIDER_DEVICES.get(provider, "cpu"))
     session.run_with_iobinding(binding)
     return binding.get_outputs()[0]
 
@@ -107,7 +109,7 @@ NodeKey = tuple[str, str]
 """Operator type and name of a node, as reported by ONNX Runtime."""
 
 
-def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
+def find_compute_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
     """Return the distinct nodes among `cpu_nodes` that are not shape computations, in graph order.
     Nodes that ONNX Runtime inserted are included.
     """
@@ -197,7 +199,9 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""Session options that record the provider of each node and reject nodes on the CPU."""
+"""The session option that records the provider of each node, and the option that rejects models
+with nodes on the CPU.
+"""
 
 
 def get_ort_provider(provider: str) -> str:
@@ -205,7 +209,7 @@ def get_ort_provider(provider: str) -> str:
     a provider that is not installed.
     """
     ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
-    installed = [
+    installed_providers = [
         name
         for name, ort_name in ORT_PROVIDER_NAMES.items()
         if ort_name in onnxruntime.get_available_providers()
@@ -219,16 +223,18 @@ def get_ort_provider(provider: str) -> str:
             f"unknown execution provider `{escape_text(provider)}`",
             helps=[format_suggestion(suggestion) if suggestion else known_names],
         )
-    if provider not in installed:
-        contents = f"it contains {format_quoted_names(installed)}"
+    if provider not in installed_providers:
+        names = format_quoted_names(installed_providers)
         raise_missing_provider(
-            provider, [f"the installed ONNX Runtime does not contain it; {contents}"]
+            provider, [f"the installed ONNX Runtime does not contain it; it contains {names}"]
         )
     return ort_provider_name
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
-    """Raise E0922; the message states the reason if it is known."""
+    """Raise E0922 for an execution provider that is not installed or cannot be loaded; `notes`
+    state the reason.
+    """
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",
@@ -277,21 +283,21 @@ def check_node_placement(
         proto = onnx.ModelProto.FromString(model)
     else:
         proto = onnx.load_model(model, load_external_data=False)
-    if computing := find_computing_nodes(proto, cpu_nodes):
+    if compute_nodes := find_compute_nodes(proto, cpu_nodes):
         nodes = ", ".join(
             f"`{escape_text(node)}` ({escape_text(kind)})"
-            for kind, node in computing[:MAX_NAMED_NODES]
+            for kind, node in compute_nodes[:MAX_NAMED_NODES]
         )
-        omitted = (
-            f", and {len(computing) - MAX_NAMED_NODES} more"
-            if len(computing) > MAX_NAMED_NODES
+        omission = (
+            f", and {len(compute_nodes) - MAX_NAMED_NODES} more"
+            if len(compute_nodes) > MAX_NAMED_NODES
             else ""
         )
         raise_error(
             "E0923",
             f"{provider} does not support all nodes of `{escape_text(name)}`, and specc does "
             "not fall back to the CPU",
-            notes=[f"unsupported nodes: {nodes}{omitted}"],
+            notes=[f"unsupported nodes: {nodes}{omission}"],
             helps=[
                 *(
                     [f"compile it with `--target {PROVIDER_TARGETS[provider]}`"]
@@ -304,5 +310,5 @@ def check_node_placement(
 
 
 def format_quoted_names(names: Iterable[str]) -> str:
-    """Format names as a quoted list for a message."""
+    """Return names as a comma-separated list of quoted names, or "none"."""
     return ", ".join(f"`{n}`" for n in names) or "none"

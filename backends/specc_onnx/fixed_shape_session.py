@@ -39,10 +39,14 @@ class FixedShapeModel:
 
     @classmethod
     def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
-        """Allocate buffers for all inputs and outputs."""
+        """Allocate and bind buffers for all inputs and outputs, whose `shapes` are
+        given by name.
+        """
         binding = model.session.io_binding()
-        input_buffers = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.inputs.items()}
-        output_buffers = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.outputs.items()}
+        input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
+        output_buffers = {
+            n: _allocate_buffer(model, s, shapes[n]) for n, s in model.outputs.items()
+        }
         for name, value in input_buffers.items():
             binding.bind_ortvalue_input(name, value)
         for name, value in output_buffers.items():
@@ -53,7 +57,7 @@ class FixedShapeModel:
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
-        """The declared outputs by name."""
+        """Return the declared outputs by name."""
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -68,10 +72,10 @@ class FixedShapeModel:
             return {n: np.array(v.numpy()) for n, v in self.output_buffers.items()}
 
 
-def _allocate_slot(
-    model: OrtModel, slot: TensorSpec, shape: tuple[int, ...]
+def _allocate_buffer(
+    model: OrtModel, spec: TensorSpec, shape: tuple[int, ...]
 ) -> onnxruntime.OrtValue:
     """Allocate a buffer for an input or output on the device of the model."""
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-        list(shape), slot.dtype.type, PROVIDER_DEVICES.get(model.provider, "cpu")
+        list(shape), spec.dtype.type, PROVIDER_DEVICES.get(model.provider, "cpu")
     )

@@ -36,19 +36,22 @@ WEIGHT_OPERANDS = {
 def avoid_saturation(
     model: str | bytes, provider: str, directory: str, options: onnxruntime.SessionOptions
 ) -> tuple[str | bytes, Sequence[onnxruntime.OrtValue]]:
-    """Return the model with uint8 weights in integer products if int8 weights saturate on this CPU,
-    and the converted external weights, which are added to `options` and must outlive the session.
-    Return an unreadable model unchanged, so that ONNX Runtime reports the error.
+    """Return the model (a path or serialized bytes), with uint8 instead of int8 weights in integer
+    products if products saturate on this CPU, and the converted external weights, which are added
+    to `options` and must outlive the session. Return an unreadable model unchanged, so that ONNX
+    Runtime reports the error. `directory` contains the external weights.
     """
     if isinstance(model, bytes) and not any(op.encode() in model for op in WEIGHT_OPERANDS):
         return model, ()
     if provider != "cpu" or not has_saturating_products() or (proto := read_graph(model)) is None:
         return model, ()
-    if (external := convert_weights_to_uint8(proto, directory)) is None:
+    if (external_weights := convert_weights_to_uint8(proto, directory)) is None:
         return model, ()
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
-    options.add_external_initializers(list(external), values)
-    return proto.SerializeToString(), values
+    ort_values = [
+        onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in external_weights.values()
+    ]
+    options.add_external_initializers(list(external_weights), ort_values)
+    return proto.SerializeToString(), ort_values
 
 
 def read_graph(model: str | bytes) -> ModelProto | None:
@@ -94,47 +97,47 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
     None if the model has no such products. Weights that a node computes are converted by nodes.
     """
     constants = {t.name: t for t in model.graph.initializer}
-    converted: dict[str, str] = {}
+    converted_initializers: dict[str, str] = {}
     has_products = False
     for graph in _iterate_graphs(model.graph):
-        computed: dict[str, str] = {}
+        converted_values: dict[str, str] = {}
         nodes: list[NodeProto] = []
         for node in graph.node:
-            for weights, zero_point, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
-                name = node.input[weights]
+            for index, zero_point_index, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
+                name = node.input[index]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
                 # the second operand of `or`: the weights were converted before
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
-                names = converted if name in constants else computed
+                names = converted_initializers if name in constants else converted_values
                 if name not in names:
-                    names[name] = f"{node.output[0]}:uint8 {weights}"
+                    names[name] = f"{node.output[0]}:uint8 {index}"
                     nodes += [] if name in constants else _make_uint8_nodes(name, names[name])
-                _set_operand(node, weights, names[name])
-                _set_operand(node, zero_point, offset)
+                _set_operand(node, index, names[name])
+                _set_operand(node, zero_point_index, offset)
                 has_products = True
             nodes.append(node)
         del graph.node[:]
         graph.node.extend(nodes)
-    return _add_uint8_constants(model, directory, converted) if has_products else None
+    return _add_uint8_constants(model, directory, converted_initializers) if has_products else None
 
 
 def _add_uint8_constants(
     model: ModelProto, directory: str, names: dict[str, str]
 ) -> dict[str, Array]:
-    """Add converted copies of initializers under new names, and the constants of the conversion;
-    return the values of external copies.
+    """Add uint8 copies of int8 initializers (`names` maps their names to new names), and the
+    constants of the conversion. Return the values of copies of external data by new name.
     """
     constants = {t.name: t for t in model.graph.initializer}
-    external = {}
+    external_weights = {}
     for name, new_name in names.items():
-        source = constants[name]
-        copy = TensorProto(name=new_name, data_type=TensorProto.UINT8, dims=source.dims)
-        values = _read_int8(source, directory).view(np.uint8) ^ np.uint8(128)
-        if source.data_location == TensorProto.EXTERNAL:
+        initializer = constants[name]
+        copy = TensorProto(name=new_name, data_type=TensorProto.UINT8, dims=initializer.dims)
+        values = _read_int8(initializer, directory).view(np.uint8) ^ np.uint8(128)
+        if initializer.data_location == TensorProto.EXTERNAL:
             copy.data_location = TensorProto.EXTERNAL
-            copy.external_data.extend(source.external_data)
-            external[new_name] = values
+            copy.external_data.extend(initializer.external_data)
+            external_weights[new_name] = values
         else:
             copy.raw_data = values.tobytes()
         model.graph.initializer.append(copy)
@@ -145,7 +148,7 @@ def _add_uint8_constants(
             numpy_helper.from_array(np.array(1, np.float32), SCALE_NAME),
         ]
     )
-    return external
+    return external_weights
 
 
 def _iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -159,10 +162,10 @@ def _iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 def _read_int8(tensor: TensorProto, directory: str) -> Array:
     """Return the values of an int8 initializer, which may be external data in `directory`."""
-    loaded = TensorProto.FromString(tensor.SerializeToString())
+    copy = TensorProto.FromString(tensor.SerializeToString())
     if tensor.data_location == TensorProto.EXTERNAL:
-        load_external_data_for_tensor(loaded, directory)
-    return numpy_helper.to_array(loaded)
+        load_external_data_for_tensor(copy, directory)
+    return numpy_helper.to_array(copy)
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:

@@ -62,8 +62,9 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An ONNX Runtime session. Error messages contain its `name`; `optional_inputs` have default
-    values; `converted_weights` are kept alive because the session reads them in place.
+    """An ONNX Runtime session for a model on one execution provider. `name` denotes the model in
+    error messages; `optional_inputs` have default values; the session reads `converted_weights` in
+    place, so they must live as long as the session.
     """
 
     session: onnxruntime.InferenceSession
@@ -82,9 +83,9 @@ class OrtModel:
         """
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
-        # sessions do not support bfloat16 arrays
-        slots = (*self.inputs.values(), *self.outputs.values())
-        if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
+        # `InferenceSession.run` does not support bfloat16 arrays
+        specs = (*self.inputs.values(), *self.outputs.values())
+        if any(spec.dtype == ml_dtypes.bfloat16 for spec in specs):
             tensors = self.run_on_device(arrays)
             return {name: self.copy_to_host(tensors[name]) for name in names}
         with self.guard_run():
@@ -101,20 +102,22 @@ class OrtModel:
             _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
+        """Run the model on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the
+        run; return all outputs. Raise the errors of `run`.
+        """
         arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as executor:
-            running = executor.submit(self._run_session, arrays, options)
+            future = executor.submit(self._run_session, arrays, options)
             try:
-                results = running.result()
+                results = future.result()
             except KeyboardInterrupt:
                 options.terminate = True
                 raise
         return dict(zip(self.outputs, results, strict=True))
 
     def copy_to_device(self, array: Array) -> DeviceTensor:
-        """Copy an array to a tensor on the device of the model."""
+        """Return a copy of an array on the device of the execution provider."""
         array = np.asarray(array, order="C")
         tensor: DeviceTensor
         if array.dtype == ml_dtypes.bfloat16:
@@ -122,8 +125,8 @@ class OrtModel:
             tensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
-            on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
-            return tensor if on_host else self.concat([tensor], 0)
+            is_on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
+            return tensor if is_on_host else self.concat([tensor], 0)
         device = PROVIDER_DEVICES.get(self.provider, "cpu")
         tensor = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
         return tensor
@@ -138,7 +141,7 @@ class OrtModel:
         return copy_to_host(tensor, self.provider)
 
     def gather(self, tensor: DeviceTensor, axis: int, indices: Array) -> DeviceTensor:
-        """Gather `indices` along an axis on the device of the model."""
+        """Return the entries at `indices` (int64 [n]) along an axis, on the device of the model."""
         if self.provider not in PROVIDER_DEVICES:
             return self.copy_to_device(np.take(tensor.numpy(), indices, axis))
         result: DeviceTensor = gather_on_device(tensor, axis, indices, self.provider)
@@ -177,10 +180,12 @@ class OrtModel:
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Check inputs and convert them for ONNX Runtime. Raise E0907 or one of E0910 to E0912."""
-        slots = {**self.optional_inputs, **self.inputs}
+        """Return the inputs as contiguous arrays after checking names, element types and shapes.
+        Raise E0907 or one of E0910 to E0912.
+        """
+        specs = {**self.optional_inputs, **self.inputs}
         arrays = {
-            name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
+            name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
             for name in (*self.inputs, *inputs)
         }
         check_input_lengths({**self.inputs, **self.optional_inputs}, arrays)
@@ -207,19 +212,21 @@ class OrtIOBindingRun:
                 value = model.copy_to_device(value)
             binding.bind_ortvalue_input(name, value)
         # outputs are bound again, so that a run does not overwrite the previous results
-        made = [name for name in model.outputs if name not in self.bound_outputs]
-        for name in made:
+        unbound_outputs = [name for name in model.outputs if name not in self.bound_outputs]
+        for name in unbound_outputs:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
         with model.guard_run():
             model.session.run_with_iobinding(binding)
-        if not made:
+        if not unbound_outputs:
             return dict(self.bound_outputs)
-        names = (*self.bound_outputs, *made)
+        names = (*self.bound_outputs, *unbound_outputs)
         return dict(zip(names, binding.get_outputs(), strict=True))
 
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
-    """Open a model file and its external weights. Raise one of E0921 to E0923 on failure."""
+    """Open a model file and its external weights with `threads` threads (0: ONNX Runtime's
+    default). Raise one of E0921 to E0923 on failure.
+    """
     directory = _format_directory(path.parent, path.name)
     options = _make_session_options(provider, threads, directory)
     model, weights = avoid_saturation(str(path), provider, directory, options)
@@ -237,9 +244,10 @@ def open_ort_model_bytes(
     lengths: Mapping[str, int] | None = None,
     as_cuda_graph: bool = False,
 ) -> OrtModel:
-    """Open a model in memory with external weights in `directory`. If
-    `without_activation_quantization`, activations are not quantized; `lengths` maps symbolic
-    dimensions to static sizes; if `as_cuda_graph`, runs are captured as a CUDA graph.
+    """Open a serialized model, whose external weights are in `directory`. If
+    `without_activation_quantization`, `MatMulNBits` does not quantize activations; `lengths` maps
+    symbolic dimensions to static sizes; if `as_cuda_graph`, runs are captured as a CUDA graph.
+    Raise one of E0921 to E0923 on failure.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
     options = _make_session_options(
@@ -285,9 +293,9 @@ def _create_session(
         session=session,
         name=name,
         provider=provider,
-        inputs=_make_slots(session.get_inputs()),
-        outputs=_make_slots(session.get_outputs()),
-        optional_inputs=_make_slots(session.get_overridable_initializers()),
+        inputs=_make_tensor_specs(session.get_inputs()),
+        outputs=_make_tensor_specs(session.get_outputs()),
+        optional_inputs=_make_tensor_specs(session.get_overridable_initializers()),
         converted_weights=converted_weights,
     )
 
@@ -354,21 +362,24 @@ def _format_directory(directory: Path, name: str) -> str:
     return path
 
 
-def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSpec]:
-    unknown = np.dtype(np.void)
+def _make_tensor_specs(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSpec]:
+    unknown_dtype = np.dtype(np.void)
     return {
-        v.name: TensorSpec(v.name, NUMPY_DTYPES_BY_ORT_TYPE.get(v.type, unknown), tuple(v.shape))
+        v.name: TensorSpec(
+            v.name, NUMPY_DTYPES_BY_ORT_TYPE.get(v.type, unknown_dtype), tuple(v.shape)
+        )
         for v in values
     }
 
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
+"""Help text for other errors of ONNX Runtime."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
 """Help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
-    """Raise an error with the message of ONNX Runtime."""
+    """Raise the error `code` with the message of the ONNX Runtime exception `error` as a note."""
     message = escape_text(" ".join(str(error).split()))[:600]
     raise_error(
         code,

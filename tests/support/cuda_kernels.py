@@ -26,7 +26,7 @@ from specc.transforms.mixed_precision import (
     convert_graph_to_half,
 )
 from specc_onnx import build_model, get_target
-from specc_onnx.execution_providers import find_computing_nodes
+from specc_onnx.execution_providers import find_compute_nodes
 from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
 from specc_onnx.write.onnx_verifier import make_weights_inputs
@@ -50,7 +50,7 @@ def read_signatures() -> frozenset[str]:
 def list_missing_kernels(model: ModelProto) -> set[str]:
     """Return the nodes that the list does not contain, except nodes that compute lengths only."""
     nodes = list(iterate_signatures(model))
-    keys = set(find_computing_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
+    keys = set(find_compute_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
     return {
         text
         for node, text in nodes

@@ -64,12 +64,12 @@ def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
     """Yield each graph with the nodes and constants that are visible in it, by name."""
-    visible: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
-    visible |= {name: node for node in graph.node for name in node.output}
-    yield graph, visible
+    producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
+    producers |= {name: node for node in graph.node for name in node.output}
+    yield graph, producers
     for node in graph.node:
         for body in iterate_node_bodies(node):
-            yield from _iterate_graph_scopes(body, visible)
+            yield from _iterate_graph_scopes(body, producers)
 
 
 def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> Iterator[int]:
@@ -153,22 +153,22 @@ class _ExecutionCounter:
             return result
         (body,) = iterate_node_bodies(node)
         # the inputs of a `Loop` are the trip count, the condition, then the loop-carried values
-        fixed_inputs, scan_inputs = 2, 0
+        counter_count, scan_input_count = 2, 0
         if node.op_type == "Scan":
-            fixed_inputs, scan_inputs = (
+            counter_count, scan_input_count = (
                 0,
                 next(a.i for a in node.attribute if a.name == "num_scan_inputs"),
             )
-        carried = len(body.input) - fixed_inputs - scan_inputs
+        carry_count = len(body.input) - counter_count - scan_input_count
         carry = self._make_name()
         total = self._add_body_counts(body, [carry])
         zeros = self._make_constant(None, nodes)
-        _insert_repeated(node.input, fixed_inputs + carried, zeros)
-        _insert_repeated(body.input, fixed_inputs + carried, self.make_counts_info(carry))
+        _insert_repeated(node.input, counter_count + carry_count, zeros)
+        _insert_repeated(body.input, counter_count + carry_count, self.make_counts_info(carry))
         _insert_repeated(
-            body.output, carried + (node.op_type == "Loop"), self.make_counts_info(total)
+            body.output, carry_count + (node.op_type == "Loop"), self.make_counts_info(total)
         )
-        _insert_repeated(node.output, carried, result)
+        _insert_repeated(node.output, carry_count, result)
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
@@ -176,9 +176,9 @@ class _ExecutionCounter:
         subgraphs; return the name of the sum.
         """
         new_nodes = list[NodeProto]()
-        own_count = self._make_constant(self.subgraph_index, new_nodes)
+        execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
-        total = self.add_counts(body, [*terms, own_count])
+        total = self.add_counts(body, [*terms, execution_count])
         _replace_nodes(body, [*new_nodes, *body.node])
         return total
 
@@ -278,9 +278,9 @@ def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
     names = {old.name: new for old, new in zip(body.output, node.output, strict=True)}
     index = list(model.graph.node).index(node)
     del model.graph.node[index]
-    for offset, inner in enumerate(body.node):
-        copy = NodeProto.FromString(inner.SerializeToString())
-        copy.output[:] = [names.get(o, o) for o in inner.output]
+    for offset, body_node in enumerate(body.node):
+        copy = NodeProto.FromString(body_node.SerializeToString())
+        copy.output[:] = [names.get(o, o) for o in body_node.output]
         model.graph.node.insert(index + offset, copy)
 
 

@@ -48,7 +48,7 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
     """Return the number of elements of all weights, and their size in bytes on disk and in memory.
     ONNX Runtime applies a `Cast` of a weight once, at load time, so such weights need more memory.
     """
-    widened = _find_widened_bits(model)
+    widened_bits = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
     tensors = (t for graph in iterate_nested_graphs(model.graph) for t in graph.initializer)
     for tensor in tensors:
@@ -56,12 +56,12 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
         width = _get_element_bits(tensor.data_type)
         element_count += count
         stored_bytes += count * width // 8
-        memory_bytes += count * max(width, widened.get(tensor.name, 0)) // 8
+        memory_bytes += count * max(width, widened_bits.get(tensor.name, 0)) // 8
     return WeightFootprint(element_count, stored_bytes, memory_bytes)
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the bits per element after the casts of each value, keyed by the name of the value."""
+    """Return the maximum number of bits per element to which each value is cast, by value name."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -74,8 +74,7 @@ def _find_widened_bits(model: ModelProto) -> dict[str, int]:
 
 def _get_element_bits(type_code: int) -> int:
     """Return the bits per element of an ONNX element type, or 0 for an unknown type."""
-    packed = {TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}
-    if type_code in packed:
+    if type_code in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
         return 4
     try:
         return 8 * int(helper.tensor_dtype_to_np_dtype(type_code).itemsize)
@@ -100,7 +99,7 @@ class OnnxModelFile:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata of the model."""
+        """Return the `metadata_props` of the model."""
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
@@ -147,7 +146,7 @@ class OnnxModelFile:
         return weights
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
-        """Load the model on an execution provider."""
+        """Load the model on an execution provider with `threads` threads (0: the default)."""
         if provider == "cpu" and threads in self.pending_sessions:
             return self.pending_sessions.pop(threads).result()
         return self._open_model(self.model, provider, threads)
@@ -155,8 +154,8 @@ class OnnxModelFile:
     def open_in_background(self, threads: int = 0) -> None:
         """Load the model for the CPU on a background thread; the next `open` returns the result."""
         executor = ThreadPoolExecutor(1)
-        opened = executor.submit(self._open_model, self.model, "cpu", threads)
-        self.pending_sessions[threads] = opened
+        future = executor.submit(self._open_model, self.model, "cpu", threads)
+        self.pending_sessions[threads] = future
         executor.shutdown(wait=False)
 
     def open_fixed(
@@ -185,7 +184,7 @@ class OnnxModelFile:
         return has_per_tensor_activation_scales(self.model)
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> OrtModel:
-        """Load a copy without activation quantization."""
+        """Load a copy of the model that does not quantize activations."""
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         return self._open_model(copy, provider, threads, without_activation_quantization=True)
@@ -193,14 +192,14 @@ class OnnxModelFile:
     def open_with_quantized_matmuls(
         self, provider: str
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
-        """Load a copy that also outputs its quantized MatMuls."""
+        """Load a copy that also outputs the operands and results of its quantized MatMuls."""
         copy = _copy_model(self.model)
         products = expose_quantized_matmuls(copy)
         # one thread: activation scales depend on how the kernel splits the tensor
         return self._open_model(copy, provider, threads=1), products
 
     def collect_subgraphs(self) -> Subgraphs:
-        """Return the branches and loop bodies of the model."""
+        """Return the names of the branches and loop bodies of the model."""
         return collect_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
@@ -255,9 +254,11 @@ def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
         offset = _parse_byte_count(fields.get("offset", "0"))
         length = _parse_byte_count(fields.get("length", ""))
         location = fields.get("location", "")
-        known_end = ends.get(location, 0)
+        previous_end = ends.get(location, 0)
         ends[location] = (
-            -1 if min(known_end, offset) < 0 or length < 1 else max(known_end, offset + length)
+            -1
+            if min(previous_end, offset) < 0 or length < 1
+            else max(previous_end, offset + length)
         )
     return list(ends.items())
 
@@ -294,10 +295,10 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
     model = ModelProto()
     try:
         model.ParseFromString(data)
-        readable = all(isinstance(text, str) for text in iterate_model_strings(model))
+        is_readable = all(isinstance(text, str) for text in iterate_model_strings(model))
     except (DecodeError, ValueError):
-        readable = False
-    if not readable:
+        is_readable = False
+    if not is_readable:
         model.Clear()
     if not model.graph.node and not model.graph.output:
         raise_error(
@@ -360,15 +361,20 @@ def _parse_byte_count(text: str) -> int:
 
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
+"""The metadata key of the content hash, and the placeholder that is hashed in its place."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
 """The protobuf encoding of the metadata key of the hash and of the size of its value."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
     """Replace the placeholder hash in model bytes by their hash, without copying the bytes."""
-    at = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
+    offset = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
-    return [view[:at], hashlib.sha256(data).hexdigest().encode(), view[at + len(BLANK_HASH) :]]
+    return [
+        view[:offset],
+        hashlib.sha256(data).hexdigest().encode(),
+        view[offset + len(BLANK_HASH) :],
+    ]
 
 
 def has_valid_hash(path: Path) -> bool:
@@ -378,13 +384,13 @@ def has_valid_hash(path: Path) -> bool:
             os.fdopen(open_regular_file(path), "rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            at = data.rfind(_HASH_PREFIX) + len(_HASH_PREFIX)
-            if at < len(_HASH_PREFIX):
+            offset = data.rfind(_HASH_PREFIX) + len(_HASH_PREFIX)
+            if offset < len(_HASH_PREFIX):
                 return False
             with memoryview(data) as view:
-                digest = hashlib.sha256(view[:at])
+                digest = hashlib.sha256(view[:offset])
                 digest.update(BLANK_HASH.encode())
-                digest.update(view[at + len(BLANK_HASH) :])
-            return data[at : at + len(BLANK_HASH)] == digest.hexdigest().encode()
+                digest.update(view[offset + len(BLANK_HASH) :])
+            return data[offset : offset + len(BLANK_HASH)] == digest.hexdigest().encode()
     except (UnreadableFileError, OSError, ValueError):
         return False

@@ -108,13 +108,13 @@ def prepare_graphs(
     )
     if placement.plan.copied_tensors:
         # the directory may not exist yet, so its nearest existing parent is checked
-        existing = (f for f in (directory, *directory.parents) if f.exists())
-        check_free_disk_space(next(existing, directory), placement.plan.copied_bytes)
-    built = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
-    for built_model in built:
+        existing_parents = (f for f in (directory, *directory.parents) if f.exists())
+        check_free_disk_space(next(existing_parents, directory), placement.plan.copied_bytes)
+    built_models = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
+    for built_model in built_models:
         verify_built_model(built_model, load=load)
     return PreparedGraphs(
-        built, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
+        built_models, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
     )
 
 
@@ -124,22 +124,24 @@ def _record_linked_checkpoints(
     """Return the metadata of the checkpoint files that weights are linked to. Raise E0507 if linked
     weights contain NaN.
     """
-    facts = {}
+    file_metadata = {}
     hashes = (
         values.validate_and_hash_files(placement.plan.linked_tensors)
         if placement.plan.linked_tensors
         else {}
     )
     for name, location in placement.plan.linked_tensors.items():
-        run = placement.pieces[name].byte_range
-        assert run is not None, f"{name} is linked to no file"
-        if location.location not in facts:
-            facts[location.location] = read_weight_file_metadata(run.path, hashes[run.path])
-    return facts
+        byte_range = placement.pieces[name].byte_range
+        assert byte_range is not None, f"{name} is linked to no file"
+        if location.location not in file_metadata:
+            file_metadata[location.location] = read_weight_file_metadata(
+                byte_range.path, hashes[byte_range.path]
+            )
+    return file_metadata
 
 
 def _get_weight_graph(source: ModelSource) -> Graph:
-    """Return a graph with all parameters of a model."""
+    """Return a graph whose parameters are those of a model source."""
     if isinstance(source, StandaloneGeneratorGraph):
         return GeneratorDefinition.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
@@ -160,12 +162,14 @@ def write_prepared_graphs(
     values: ParameterSource,
     entries: Sequence[tuple[str, MetadataTexts | None]],
 ) -> str | None:
-    """Write the shared weights and each graph; return the name of the weight file, if any."""
+    """Write the shared weights, then each graph to its entry (file name, metadata). Return the name
+    of the weight file, or None if all weights are inline or linked.
+    """
     placement = prepared.placement
     data = write_weight_file(out, stem, placement, values)
     if data:
-        facts = out.file_digests[data]
-        new_file = {data: WeightFileMetadata(facts.bytes, facts.sha256)}
+        digest = out.file_digests[data]
+        new_file = {data: WeightFileMetadata(digest.bytes, digest.sha256)}
         placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first, because the model contains their file name and offsets.
     for built_model, (name, metadata) in zip(prepared.models, entries, strict=True):
@@ -215,7 +219,9 @@ def write_weight_file(
 def attach_weights(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
-    """Add weight values to the model, or their locations as external data."""
+    """Add the weights to the initializers of a model: their values if they are inline, otherwise
+    their locations in the weight file `data` or in the checkpoint.
+    """
     if placement.is_inline:
         store_weights_inline(built_model, placement, values)
         store_weight_locations(built_model, placement.plan.linked_tensors)
@@ -224,7 +230,7 @@ def attach_weights(
 
 
 def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
-    """Add metadata to a model."""
+    """Add entries to the `metadata_props` of a model."""
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
 

@@ -209,7 +209,10 @@ def finish_model(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> BuiltModel:
-    """Remove unused nodes, assign final names and build the model of a lowered graph."""
+    """Remove unused nodes, assign final names and build the model of a lowered graph. `inputs` are
+    the input types, `outputs` the tensors that are returned, by name; `weights` are the
+    initializers from `add_parameters`.
+    """
     output_names = _name_outputs(g, inputs, outputs)
     used_names = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
     names = _rename_values(g, output_names, used_names)
@@ -239,8 +242,8 @@ def _make_graph_proto(
 ) -> GraphProto:
     """Return a graph with the emitted nodes and the constants that they read."""
     nodes = g.bodies.open_bodies[0].nodes
-    read = {name for node in nodes for name in iterate_node_inputs(node)}
-    constants = [t for name, t in g.values.constants.items() if name in read]
+    used_names = {name for node in nodes for name in iterate_node_inputs(node)}
+    constants = [t for name, t in g.values.constants.items() if name in used_names]
     return GraphProto(
         name=name or "main",
         node=nodes,
@@ -281,7 +284,9 @@ def add_parameters(
     storage_dtypes: Mapping[str, str],
     ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
-    """Add initializers for parameters. Add a cast if the storage dtype differs."""
+    """Add an initializer for each stored parameter, and a cast if its storage dtype differs from
+    its type; return the initializers by parameter name. The arguments are those of `build_model`.
+    """
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():
         stored_name = ties.get(name, name)

@@ -63,20 +63,23 @@ class OperatorShapes:
     def bind_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
-        """Return the size of each named axis, computed from operands and attributes. Raise
-        OperandMismatchError if they disagree.
+        """Return the sizes of the axes that each axis name of the signature stands for (several for
+        `*r`), from the operands and attributes of a node. Raise OperandMismatchError if they
+        disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._check_form(inferred_types, node, attributes)
-        bound: dict[str, tuple[int, ...]] = {}
+        axis_lengths: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
             if name and (sizes := inferred_types.get_static_shape(name)) is not None:
                 for axis, axes in assign_axis_marks(term, len(sizes), None, 0):
-                    _bind_length(bound, axis.name, tuple(sizes[n] for n in axes), name)
-        known = {name: part[0] for name, part in bound.items() if len(part) == 1}
-        for name, length in self.compute_lengths(attributes, known).items():
-            _bind_length(bound, name, (length,), "an attribute")
-        return bound
+                    _bind_length(axis_lengths, axis.name, tuple(sizes[n] for n in axes), name)
+        known_lengths = {
+            name: lengths[0] for name, lengths in axis_lengths.items() if len(lengths) == 1
+        }
+        for name, length in self.compute_lengths(attributes, known_lengths).items():
+            _bind_length(axis_lengths, name, (length,), "an attribute")
+        return axis_lengths
 
     def _check_form(
         self, inferred_types: InferredTypes, node: NodeProto, attributes: Attributes
@@ -91,12 +94,12 @@ class OperatorShapes:
 
     def infer_types(self, inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """Return the result types; dimensions that cannot be computed are unknown."""
-        bound = self.bind_lengths(inferred_types, node)
+        axis_lengths = self.bind_lengths(inferred_types, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
         for result_type, term in zip(self.result_types, results, strict=False):
-            parts = [bound.get(axis.name) for axis in term.axes]
-            shape = None if None in parts else [n for part in parts for n in part or ()]
+            dims = [axis_lengths.get(axis.name) for axis in term.axes]
+            shape = None if None in dims else [n for lengths in dims for n in lengths or ()]
             type_code = (
                 inferred_types.get_element_type(node.input[result_type])
                 if self.uses_operand_types
@@ -107,28 +110,26 @@ class OperatorShapes:
 
 
 def _bind_length(
-    bound: dict[str, tuple[int, ...]], name: str, lengths: tuple[int, ...], source: str
+    axis_lengths: dict[str, tuple[int, ...]], name: str, lengths: tuple[int, ...], source: str
 ) -> None:
-    known = bound.setdefault(name, lengths)
-    if known != lengths:
+    bound_lengths = axis_lengths.setdefault(name, lengths)
+    if bound_lengths != lengths:
         raise OperandMismatchError(
-            f"conflicting lengths of `{name}`: {known}, but {lengths} from {source}"
+            f"conflicting lengths of `{name}`: {bound_lengths}, but {lengths} from {source}"
         )
 
 
-def _compute_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Compute the axis sizes of `MatMulNBits`, whose weights are padded to complete blocks."""
-    count = -(-a["K"] // a["block_size"])
-    return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
+def _compute_block_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
+    """Return the axis sizes of `MatMulNBits`, whose weights are padded to complete blocks."""
+    block_count = -(-a["K"] // a["block_size"])
+    return {"k": a["K"], "n": a["N"], "c": block_count, "p": a["block_size"] * a["bits"] // 8}
 
 
-def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Compute the axis sizes of `GatherBlockQuantized`, whose table rows consist of complete
-    blocks.
-    """
-    if "w" not in known:
+def _compute_table_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
+    """Return the axis sizes of `GatherBlockQuantized`, whose table rows are complete blocks."""
+    if "w" not in lengths:
         raise OperandMismatchError("the shape of its table is not static")
-    width = known["w"] * 8 // a["bits"]
+    width = lengths["w"] * 8 // a["bits"]
     if width % a["block_size"]:
         raise OperandMismatchError(
             f"{width} values cannot be divided into blocks of {a['block_size']}"
@@ -136,26 +137,29 @@ def _compute_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str,
     return {"d": width, "c": width // a["block_size"]}
 
 
-def _compute_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Compute the axis sizes of `GroupQueryAttention`, whose heads have equal size and are
-    concatenated.
-    """
-    if "q" not in known or "k" not in known:
+def _compute_head_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
+    """Return the axis sizes of `GroupQueryAttention`, which takes packed heads of equal size."""
+    if "q" not in lengths or "k" not in lengths:
         raise OperandMismatchError("the shape of its queries or keys is not static")
-    width = known["q"] // a["num_heads"]
-    groups = a["kv_num_heads"]
-    return {"d": width, "q": width * a["num_heads"], "g": groups, "k": width * groups}
+    head_size = lengths["q"] // a["num_heads"]
+    kv_heads = a["kv_num_heads"]
+    return {
+        "d": head_size,
+        "q": head_size * a["num_heads"],
+        "g": kv_heads,
+        "k": head_size * kv_heads,
+    }
 
 
 def _make_gate_length_rule(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
     """Return the function that computes the axis sizes of a recurrent layer with `gates` gates."""
 
-    def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+    def compute_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
         h = a["hidden_size"]
         directions = 2 if a.get("direction") == b"bidirectional" else 1
         return {"y": directions, "h": h, "g": gates * h, "c": 2 * gates * h, "p": 3 * h}
 
-    return list_lengths
+    return compute_lengths
 
 
 CONTRIB_SHAPES = {
@@ -227,24 +231,27 @@ def _infer_top_k(inferred_types: InferredTypes, node: NodeProto) -> list[TypePro
     if not -len(shape) <= axis < len(shape):
         raise OperandMismatchError(f"no axis {axis} in {shape}")
     sizes = list(shape)
-    longest, sizes[axis] = sizes[axis], None if count is None else int(count.item())
-    if longest is not None and (sizes[axis] or 0) > longest:
-        raise OperandMismatchError(f"k is {sizes[axis]}, but the axis has length {longest}")
+    length, sizes[axis] = sizes[axis], None if count is None else int(count.item())
+    if length is not None and (sizes[axis] or 0) > length:
+        raise OperandMismatchError(f"k is {sizes[axis]}, but the axis has length {length}")
     return [make_tensor_type(element, sizes), make_tensor_type(TensorProto.INT64, sizes)]
 
 
 def _check_reshape_count(
     inferred_types: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Check that a `Reshape` preserves the number of elements. ONNX checks it only if a size is
-    -1.
+    """Raise OperandMismatchError if a `Reshape` changes the number of elements, which ONNX checks
+    only if a size is -1.
     """
-    before, after = inferred_types.get_static_shape(node.input[0]), read_shape(types[0])
-    if before is None or after is None:
+    source_shape, result_shape = (
+        inferred_types.get_static_shape(node.input[0]),
+        read_shape(types[0]),
+    )
+    if source_shape is None or result_shape is None:
         return
-    known = [d for d in after if d is not None]
-    if len(known) == len(after) and prod(before) != prod(known):
-        raise OperandMismatchError(f"cannot reshape {before} elements to {known}")
+    static_shape = [d for d in result_shape if d is not None]
+    if len(static_shape) == len(result_shape) and prod(source_shape) != prod(static_shape):
+        raise OperandMismatchError(f"cannot reshape {source_shape} to {static_shape}")
 
 
 CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {
@@ -267,8 +274,8 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """Compute the first result of `node` from constant operands or from the shape of the first
-    operand. Return None if it is unknown.
+    """Return the value of the first result of `node`, computed from the values of its operands
+    (None if unknown) or from the `shape` of its first operand. Return None if it cannot be folded.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
@@ -281,7 +288,7 @@ def fold_node(
 
 
 def read_constant_tensor(tensor: TensorProto) -> Array | None:
-    """Return the values of a small integer constant, otherwise None."""
+    """Return the value of a small integer or boolean constant, or None for other tensors."""
     if tensor.data_type not in FOLDED_DTYPES or np.prod(tensor.dims) > MAX_FOLDED_ELEMENTS:
         return None
     array: Array = numpy_helper.to_array(tensor)
@@ -308,8 +315,8 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         # To include index 0, a reversed slice ends at a large negative index in ONNX, but at None
         # in NumPy.
-        beyond = step < 0 and end < -data.shape[axis]
-        slices[axis] = slice(int(start), None if beyond else int(end), int(step))
+        includes_start = step < 0 and end < -data.shape[axis]
+        slices[axis] = slice(int(start), None if includes_start else int(end), int(step))
     return data[tuple(slices)]
 
 
@@ -333,10 +340,10 @@ def _fold_cast(x: list[Array], a: Attributes) -> Array | None:
 
 def _fold_constant_of_shape(x: list[Array], a: Attributes) -> Array | None:
     # the default fill value in ONNX is the float 0.0, and floats are not folded
-    one = read_constant_tensor(a["value"]) if "value" in a else None
-    if one is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
+    fill_value = read_constant_tensor(a["value"]) if "value" in a else None
+    if fill_value is None or np.prod(x[0]) > MAX_FOLDED_ELEMENTS:
         return None
-    return np.full(list(map(int, x[0])), one)
+    return np.full(list(map(int, x[0])), fill_value)
 
 
 def _fold_range(x: list[Array], _: Attributes) -> Array | None:

@@ -1,4 +1,6 @@
-"""ONNX value types at concrete sizes: inferred types, conflicts and merges."""
+"""Types of ONNX values at concrete axis sizes: the types that the verifier infers, and how it
+compares them with declared types, merges them, and joins those of two branches.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,13 +26,13 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """The model is invalid, which is always a bug of specc. The message contains the name of the
-    value.
+    """An error for an invalid model, which is always a bug of specc. The message names the value or
+    node.
     """
 
 
 class OperandMismatchError(Exception):
-    """The operands of a node are incompatible."""
+    """An error for a node whose operands have incompatible types or shapes."""
 
 
 @dataclass(kw_only=True)
@@ -50,12 +52,14 @@ class InferredTypes:
     is_reached: bool = True
 
     def add_value(self, name: str, type: TypeProto, constant_value: Array | None = None) -> None:
-        """Add a value. Raise UnsoundModelError if its type contradicts the declared one."""
-        declared = self.declared_types.get(name)
-        if declared is not None:
-            if reason := find_type_conflict(declared, type):
+        """Add the inferred type of a value, and its elements if they are a small integer constant.
+        Raise UnsoundModelError if the type contradicts the declared type.
+        """
+        declared_type = self.declared_types.get(name)
+        if declared_type is not None:
+            if reason := find_type_conflict(declared_type, type):
                 raise UnsoundModelError(f"`{name}`: {reason}")
-            type = merge_types(declared, type)
+            type = merge_types(declared_type, type)
         self.types[name] = type
         if (
             constant_value is not None
@@ -89,12 +93,12 @@ class InferredTypes:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
             # a symbol with a dot is an axis of one loop-carried value, which no formula contains
-            is_carry = "." in text
-            if not is_carry:
+            is_carried_axis = "." in text
+            if not is_carried_axis:
                 _solve_formula(text, length, lengths)
-            known = _evaluate_formula(text, lengths)
-            if known is not None or is_carry:
-                _check_equal_length(name, axis, text, known, length)
+            expected_length = _evaluate_formula(text, lengths)
+            if expected_length is not None or is_carried_axis:
+                _check_equal_length(name, axis, text, expected_length, length)
 
     def get_shape(self, name: str) -> PartialShape | None:
         """Return the axis sizes of a value, or None if its rank is unknown."""
@@ -108,11 +112,8 @@ class InferredTypes:
     def get_static_shape(self, name: str) -> list[int] | None:
         """Return the axis sizes of a value if all of them are known, otherwise None."""
         shape = self.get_shape(name)
-        known = [d for d in shape or () if d is not None]
-        return known if shape is not None and len(known) == len(shape) else None
-
-
-# --- axis sizes and types -------------------------------------------------------------
+        lengths = [d for d in shape or () if d is not None]
+        return lengths if shape is not None and len(lengths) == len(shape) else None
 
 
 def choose_distinct_lengths(
@@ -121,19 +122,22 @@ def choose_distinct_lengths(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a size for every symbolic dimension of `dims`: distinct primes above `lower_limits`
-    and at most `upper_limits`, or the nearest valid sizes. Return {} if there are no valid sizes.
+    """Return a size for every symbolic dimension of `dims`, by name: distinct primes above
+    `lower_limits` and at most `upper_limits`, or the nearest sizes that satisfy the length
+    constraints of `graph`. Return {} if there are no such sizes.
     """
     all_dims = list(dims)
-    fixed = {d.number for d in all_dims if d.number is not None}
+    static_lengths = {d.number for d in all_dims if d.number is not None}
     symbols = sorted({s for d in all_dims for s in d.symbols()} - graph.length_equations.keys())
-    primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
-    lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
+    primes = _choose_primes(symbols, static_lengths, graph, lower_limits or {}, upper_limits or {})
+    lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *static_lengths})
     if not lengths:
         # If `max_position_embeddings` is small, there may be too few valid sizes to assign a
         # distinct one to each symbolic dimension.
-        small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
-        lengths = find_valid_lengths(graph, small)
+        smallest_lengths = {
+            s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)
+        }
+        lengths = find_valid_lengths(graph, smallest_lengths)
     if not lengths:
         return {}
     return lengths | {
@@ -153,23 +157,23 @@ def _choose_primes(
     """
     primes: dict[str, int] = {}
     # Smaller primes often occur as feature sizes and head counts.
-    number = 10
+    last_prime = 10
     for symbol in symbols:
         has_limit = symbol in lower_limits
-        low = lower_limits[symbol] + 1 if has_limit else 0
-        low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
-        prime = _find_prime(low, excluded_lengths | {*primes.values()})
+        min_length = lower_limits[symbol] + 1 if has_limit else 0
+        min_length = max(last_prime + 1, min_length, graph.min_lengths.get(symbol, 0))
+        prime = _find_prime(min_length, excluded_lengths | {*primes.values()})
         primes[symbol] = min(prime, upper_limits.get(symbol, prime))
         # A size is large only if its lower limit is large.
-        number = number if has_limit else primes[symbol]
+        last_prime = last_prime if has_limit else primes[symbol]
     return primes
 
 
-def _find_prime(low: int, excluded: Collection[int]) -> int:
+def _find_prime(number: int, excluded_numbers: Collection[int]) -> int:
     """Return the first prime >= `low` that is not in `excluded`."""
-    while low in excluded or any(low % n == 0 for n in range(2, low)):
-        low += 1
-    return low
+    while number in excluded_numbers or any(number % n == 0 for n in range(2, number)):
+        number += 1
+    return number
 
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
@@ -193,7 +197,9 @@ def has_unknown_length(type: TypeProto) -> bool:
 
 
 def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
-    """Substitute the known sizes of symbolic dimensions in a type."""
+    """Return a type with the sizes of the symbolic dimensions in `known_lengths`; other symbolic
+    dimensions become unknown.
+    """
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
@@ -214,9 +220,11 @@ def _evaluate_formula(text: str, lengths: Mapping[str, int]) -> int | None:
         return None
 
 
-def _check_equal_length(name: str, axis: int, text: str, known: int | None, length: int) -> None:
-    if known != length:
-        value = "unknown" if known is None else known
+def _check_equal_length(
+    name: str, axis: int, text: str, expected_length: int | None, length: int
+) -> None:
+    if expected_length != length:
+        value = "unknown" if expected_length is None else expected_length
         raise UnsoundModelError(f"`{name}`: axis {axis} has length {length}; `{text}` is {value}")
 
 
@@ -224,14 +232,14 @@ def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
     """Solve a formula for its only symbolic dimension of unknown size, and add the size to
     `lengths`: if `new` is 5 and `new + past` is 5, `past` is 0.
     """
-    unknown = _collect_formula_symbols(text) - lengths.keys()
-    if len(unknown) != 1:
+    unknown_symbols = _collect_formula_symbols(text) - lengths.keys()
+    if len(unknown_symbols) != 1:
         return
-    (name,) = unknown
-    at_zero, at_one = (_evaluate_formula(text, {**lengths, name: n}) for n in (0, 1))
-    if at_zero is None or at_one is None or at_one == at_zero:
+    (name,) = unknown_symbols
+    value_at_zero, value_at_one = (_evaluate_formula(text, {**lengths, name: n}) for n in (0, 1))
+    if value_at_zero is None or value_at_one is None or value_at_one == value_at_zero:
         return
-    solution, remainder = divmod(length - at_zero, at_one - at_zero)
+    solution, remainder = divmod(length - value_at_zero, value_at_one - value_at_zero)
     if (
         solution >= 0
         and not remainder
@@ -263,41 +271,40 @@ def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
         inferred.tensor_type.elem_type,
     )
     if inferred_element and declared_element != inferred_element:
-        return f"element type {declared_element} here, {inferred_element} computed"
+        return f"declared element type {declared_element}, inferred {inferred_element}"
     declared_shape, inferred_shape = read_shape(declared), read_shape(inferred)
     if declared_shape is None or inferred_shape is None:
         return ""
     if len(declared_shape) != len(inferred_shape):
-        return f"{len(declared_shape)} axes here, {len(inferred_shape)} computed"
+        return f"declared {len(declared_shape)} axes, inferred {len(inferred_shape)}"
     for axis, (x, y) in enumerate(zip(declared_shape, inferred_shape, strict=True)):
         if None not in (x, y) and x != y:
-            return f"axis {axis} has length {x} here, {y} computed"
+            return f"axis {axis}: declared length {x}, inferred {y}"
     return ""
 
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return a type with the axis sizes that are known from either of two types that do not
-    conflict.
-    """
-    first, second = read_shape(a), read_shape(b)
-    if first is None or second is None:
-        return a if second is None else b
+    """Return a type with the axis sizes that at least one of two compatible types contains."""
+    a_shape, b_shape = read_shape(a), read_shape(b)
+    if a_shape is None or b_shape is None:
+        return a if b_shape is None else b
     return make_tensor_type(
-        a.tensor_type.elem_type, [y if x is None else x for x, y in zip(first, second, strict=True)]
+        a.tensor_type.elem_type,
+        [y if x is None else x for x, y in zip(a_shape, b_shape, strict=True)],
     )
 
 
 def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the common type of a value in two branches. Raise OperandMismatchError if element
-    types differ.
+    """Return the type of a result of an `If` from its types in both branches; axis sizes that
+    differ are unknown. Raise OperandMismatchError if the element types differ.
     """
-    element, first, second = a.tensor_type.elem_type, read_shape(a), read_shape(b)
+    element, a_shape, b_shape = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:
         raise OperandMismatchError("branches have different element types")
-    if first is None or second is None or len(first) != len(second):
+    if a_shape is None or b_shape is None or len(a_shape) != len(b_shape):
         return make_tensor_type(element, None)
     return make_tensor_type(
-        element, [x if x == y else None for x, y in zip(first, second, strict=True)]
+        element, [x if x == y else None for x, y in zip(a_shape, b_shape, strict=True)]
     )
 
 

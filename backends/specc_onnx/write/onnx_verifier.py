@@ -61,9 +61,9 @@ NODE_ERRORS = (
 def infer_model_types(
     model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value for the input sizes `lengths`; `scalars` are the values of
-    scalar inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is
-    wrong.
+    """Infer the type of every value of a model. `lengths` are the sizes of symbolic dimensions, and
+    `scalars` the values of scalar inputs, by name. Raise UnsoundModelError if a node has invalid
+    operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     inferred = InferredTypes(lengths=lengths, opsets=opsets)
@@ -108,11 +108,12 @@ def _infer_node(inferred_types: InferredTypes, node: NodeProto) -> None:
 def _check_lengths_known(
     results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
 ) -> None:
-    """Raise OperandMismatchError if an axis size is unknown; ONNX's own inference would skip such
-    nodes without an error.
+    """Raise OperandMismatchError if an axis size of `results` is unknown, which means that ONNX's
+    shape inference silently skipped the node.
     """
     if any(has_unknown_length(t) for t in results):
-        raise OperandMismatchError(f"no shape follows from {', '.join(map(str, operand_shapes))}")
+        shapes = ", ".join(map(str, operand_shapes))
+        raise OperandMismatchError(f"no result shape can be inferred from operand shapes {shapes}")
 
 
 def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -139,9 +140,6 @@ def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[Typ
     return [results.get(n, TypeProto()) for n in node.output if n]
 
 
-# --- control flow ---------------------------------------------------------------------
-
-
 def _infer_body(
     inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
@@ -161,17 +159,17 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
     """
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
-    outer_reached, branch_types = inferred_types.is_reached, []
+    is_outer_reached, branch_types = inferred_types.is_reached, []
     for name, branch in (("then", True), ("else", False)):
-        inferred_types.is_reached = outer_reached and is_then_branch is branch
+        inferred_types.is_reached = is_outer_reached and is_then_branch is branch
         branch_types.append(
             _infer_body(inferred_types, get_node_attribute(node, f"{name}_branch"), [])
         )
-    inferred_types.is_reached = outer_reached
-    then, other = branch_types
+    inferred_types.is_reached = is_outer_reached
+    then_types, else_types = branch_types
     if is_then_branch is not None:
-        return then if is_then_branch else other
-    return [join_types(a, b) for a, b in zip(then, other, strict=True)]
+        return then_types if is_then_branch else else_types
+    return [join_types(a, b) for a, b in zip(then_types, else_types, strict=True)]
 
 
 def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -179,10 +177,10 @@ def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     first axis of the scanned size.
     """
     count = get_node_attribute(node, "num_scan_inputs")
-    carries, scanned = list(node.input)[:-count], list(node.input)[-count:]
+    carry_names, scanned_names = list(node.input)[:-count], list(node.input)[-count:]
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)
     slices, lengths = [], set()
-    for name, axis in zip(scanned, axes, strict=True):
+    for name, axis in zip(scanned_names, axes, strict=True):
         shape = inferred_types.get_shape(name)
         if shape is not None:
             lengths.add(shape[axis])
@@ -190,15 +188,15 @@ def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
         slices.append(make_tensor_type(inferred_types.get_element_type(name), shape))
     if len(lengths - {None}) > 1:
         raise OperandMismatchError(f"scanned sequences have different lengths: {lengths}")
-    initial_types = [inferred_types.types[n] for n in carries]
+    initial_types = [inferred_types.types[n] for n in carry_names]
     final_types = _infer_body(
         inferred_types, get_node_attribute(node, "body"), [*initial_types, *slices]
     )
     _check_carries(initial_types, final_types)
     length = lengths.pop() if len(lengths) == 1 else None
     return [
-        *final_types[: len(carries)],
-        *(_stack_type(t, length) for t in final_types[len(carries) :]),
+        *final_types[: len(carry_names)],
+        *(_stack_type(t, length) for t in final_types[len(carry_names) :]),
     ]
 
 
@@ -208,7 +206,7 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     determine the symbolic dimensions of the body.
     """
     body = get_node_attribute(node, "body")
-    counters, initial_types = (
+    loop_counters, initial_types = (
         list(body.input)[:2],
         [inferred_types.types[n] for n in node.input[2:]],
     )
@@ -218,10 +216,10 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )
     outer_unknown, inferred_types.unknown_lengths = inferred_types.unknown_lengths, []
     if inferred_types.is_reached:
-        inferred_types.constants[counters[0].name] = np.array(0)
-    final_types = _infer_body(inferred_types, body, [*(v.type for v in counters), *initial_types])[
-        1:
-    ]
+        inferred_types.constants[loop_counters[0].name] = np.array(0)
+    final_types = _infer_body(
+        inferred_types, body, [*(v.type for v in loop_counters), *initial_types]
+    )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
     # the inputs of the second iteration are these results: loop-carried values with a common
@@ -241,7 +239,7 @@ def _count_iterations(
     """Return the trip count of a `Loop` without early exit, or None for other loops."""
     trip_count = inferred_types.constants.get(node.input[0])
     condition = body.input[1].name
-    is_constant = any(
+    is_condition_unchanged = any(
         n.op_type == "Identity" and n.input[0] == condition
         for n in body.node
         if body.output[0].name in n.output
@@ -250,7 +248,7 @@ def _count_iterations(
     if (
         trip_count is None
         or initial_condition is None
-        or not (is_constant and initial_condition.all() and inferred_types.is_reached)
+        or not (is_condition_unchanged and initial_condition.all() and inferred_types.is_reached)
     ):
         return None
     return int(trip_count)
@@ -262,13 +260,13 @@ def _read_symbol_lengths(
     """Return the sizes of the symbolic dimensions in declared types, according to the inferred
     types.
     """
-    inferred: dict[str, int] = {}
+    lengths_by_symbol: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
         for dim, length in zip(dims, read_shape(type) or (), strict=False):
             if dim.dim_param.isidentifier() and length is not None:
-                inferred.setdefault(dim.dim_param, length)
-    return inferred
+                lengths_by_symbol.setdefault(dim.dim_param, length)
+    return lengths_by_symbol
 
 
 def _check_carries(initial_types: Sequence[TypeProto], final_types: Sequence[TypeProto]) -> None:
@@ -293,8 +291,8 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Run all checks. Raise E0923 if ONNX Runtime cannot load the model, and UnsoundModelError for
-    other failures.
+    """Verify a model, and load it in ONNX Runtime if `load` and if its target is a CPU target.
+    Raise E0923 if ONNX Runtime cannot load it, and UnsoundModelError if another check fails.
     """
     model = make_weights_inputs(built_model)
     verify_without_runtime(built_model, model)
@@ -303,7 +301,9 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Check a model without weights; return the inferred types of its values."""
+    """Run ONNX's checker and `check_value_types` on `model`, the copy from `make_weights_inputs`;
+    return the inferred types of its values.
+    """
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -316,19 +316,19 @@ def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> Inferr
 def make_weights_inputs(built_model: BuiltModel) -> ModelProto:
     """Return a copy of the model in which weights are inputs."""
     names = {tensor.name for tensor in built_model.weights.values()}
-    source = built_model.model.graph
-    kept = [t for t in source.initializer if t.name not in names]
+    source_graph = built_model.model.graph
+    constants = [t for t in source_graph.initializer if t.name not in names]
     weight_inputs = [
         helper.make_tensor_value_info(t.name, t.data_type, t.dims)
         for t in built_model.weights.values()
     ]
     graph = GraphProto(
-        name=source.name,
-        node=source.node,
-        input=[*source.input, *weight_inputs],
-        output=source.output,
-        initializer=kept,
-        value_info=source.value_info,
+        name=source_graph.name,
+        node=source_graph.node,
+        input=[*source_graph.input, *weight_inputs],
+        output=source_graph.output,
+        initializer=constants,
+        value_info=source_graph.value_info,
     )
     return ModelProto(
         ir_version=built_model.model.ir_version,

@@ -62,12 +62,12 @@ def write_package(
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
     _check_names(graphs, extra_files)
-    former_index = read_previous_index(directory)
+    previous_index = read_previous_index(directory)
     unchanged_extras = _check_output_files(
-        directory, former_index, graphs, extra_files, input_paths=input_paths, force=force
+        directory, previous_index, graphs, extra_files, input_paths=input_paths, force=force
     )
-    prepared = prepare_graphs(
-        [part.graph for part in graphs.values()],
+    prepared_graphs = prepare_graphs(
+        [graph.graph for graph in graphs.values()],
         directory,
         values,
         target=target,
@@ -76,37 +76,37 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    former_files = _find_superseded_files(directory, former_index)
-    superseded = [name for name in former_files if name not in unchanged_extras]
+    previous_files = _find_superseded_files(directory, previous_index)
+    superseded = [name for name in previous_files if name not in unchanged_extras]
     with OutputDirectory(directory, superseded=superseded) as out:
-        entries = [(part.file, part.metadata) for part in graphs.values()]
-        data = write_prepared_graphs(out, stem, prepared, values, entries)
+        entries = [(graph.file, graph.metadata) for graph in graphs.values()]
+        data = write_prepared_graphs(out, stem, prepared_graphs, values, entries)
         index = PackageIndex(
             model=metadata.model,
-            graphs={role: part.file for role, part in graphs.items()},
+            graphs={role: graph.file for role, graph in graphs.items()},
             extras=_write_extras(out, extra_files, unchanged_extras),
             files={**out.file_digests, **unchanged_extras},
             version=__version__,
             preexisting=tuple(sorted(unchanged_extras)),
-            linked_files=prepared.placement.weight_files,
+            linked_files=prepared_graphs.placement.weight_files,
             metadata=metadata.facts,
             sources=metadata.sources,
             checks_hashes_on_open=hash_on_every_load,
         )
         out.write_entry(INDEX_FILE, [index.dump()])
     return WrittenModel(
-        directory, data, prepared.placement.plan, _list_file_sizes(directory, index)
+        directory, data, prepared_graphs.placement.plan, _list_file_sizes(directory, index)
     )
 
 
-def _find_superseded_files(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
+def _find_superseded_files(directory: Path, previous_index: PackageIndex | None) -> Sequence[str]:
     """Return the names of files of the previous package that are no longer referenced."""
-    if former_index is None:
+    if previous_index is None:
         return []
     return filter_unreferenced_files(
         directory,
-        find_superseded_files(directory, former_index),
-        excluded_models=former_index.files,
+        find_superseded_files(directory, previous_index),
+        excluded_models=previous_index.files,
     )
 
 
@@ -118,34 +118,34 @@ def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, 
 
 def _check_output_files(
     directory: Path,
-    former_index: PackageIndex | None,
+    previous_index: PackageIndex | None,
     graphs: Mapping[str, PackageGraph],
     extra_files: Sequence[ExtraFile],
     *,
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Check that output files may be written. Return the extra files that exist with equal
-    content.
+    """Return the extra files that already exist with equal content. Raise E0811, E0814 or E0833 if
+    another output file may not be written.
     """
-    targets = [
+    file_names = [
         *(p.file for p in graphs.values()),
         *(e.name for e in extra_files if not e.is_hashed),
         INDEX_FILE,
     ]
-    for name in targets:
+    for name in file_names:
         _check_is_file(directory / name)
-    unchanged_extras = _find_unchanged_extras(directory, former_index, extra_files)
-    for name in (n for n in targets if n not in unchanged_extras):
+    unchanged_extras = _find_unchanged_extras(directory, previous_index, extra_files)
+    for name in (n for n in file_names if n not in unchanged_extras):
         reject_input_overwrite(directory / name, input_paths)
         if not force:
-            _check_replaceable(directory / name, former_index)
+            _check_replaceable(directory / name, previous_index)
     return unchanged_extras
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Check that file names contain no directory and are distinct, even on case-insensitive file
-    systems.
+    """Assert that there is a graph, and that file names contain no directory and are distinct, even
+    on case-insensitive file systems.
     """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package has a graph"
@@ -157,27 +157,27 @@ def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[Extra
 
 
 def _find_unchanged_extras(
-    directory: Path, former_index: PackageIndex | None, extras: Sequence[ExtraFile]
+    directory: Path, previous_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
     """Return extra files that exist with equal content and were not written by specc."""
-    own_files = _collect_former_files(former_index)
-    kept = {}
+    written_files = _collect_written_files(previous_index)
+    unchanged_files = {}
     for extra in extras:
         path = directory / extra.name
-        if extra.is_hashed or extra.name in own_files:
+        if extra.is_hashed or extra.name in written_files:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()
         if (
             get_regular_file_size(path) == len(extra.content)
             and compute_file_sha256(path) == digest
         ):
-            kept[extra.name] = FileDigest(len(extra.content), digest)
-    return kept
+            unchanged_files[extra.name] = FileDigest(len(extra.content), digest)
+    return unchanged_files
 
 
-def _collect_former_files(former_index: PackageIndex | None) -> set[str]:
+def _collect_written_files(previous_index: PackageIndex | None) -> set[str]:
     """Return the files that specc wrote for the previous package."""
-    return set(former_index.files) - set(former_index.preexisting) if former_index else set()
+    return set(previous_index.files) - set(previous_index.preexisting) if previous_index else set()
 
 
 def _check_is_file(path: Path) -> None:
@@ -197,18 +197,18 @@ def _check_is_file(path: Path) -> None:
         raise_not_a_file(path, description)
 
 
-def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
+def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
     """Raise E0833 for a file that was not written by specc."""
     size = get_regular_file_size(path)
     # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):
         return
-    facts = (
-        former_index.files[path.name]
-        if former_index and path.name in _collect_former_files(former_index)
+    digest = (
+        previous_index.files[path.name]
+        if previous_index and path.name in _collect_written_files(previous_index)
         else None
     )
-    if facts is None or facts.bytes != size or compute_file_sha256(path) != facts.sha256:
+    if digest is None or digest.bytes != size or compute_file_sha256(path) != digest.sha256:
         description = (
             "a model that specc did not compile"
             if path.suffix == ".onnx"
@@ -238,8 +238,8 @@ def _write_extras(
     for extra_file in extra_files:
         name = extra_file.name
         if extra_file.is_hashed:
-            begin, dot, end = extra_file.name.partition(".")
-            name = out.write_hash_named_file(begin, dot + end, [extra_file.content])
+            stem, dot, suffix = extra_file.name.partition(".")
+            name = out.write_hash_named_file(stem, dot + suffix, [extra_file.content])
         elif name not in unchanged_extras:
             out.write_entry(name, [extra_file.content])
         names[extra_file.role or extra_file.name] = name

@@ -59,19 +59,19 @@ def has_per_tensor_activation_scales(model: ModelProto) -> bool:
 
 
 def remove_activation_quantization(model: ModelProto) -> None:
-    """Replace quantized activations with floats and integer MatMuls with float MatMuls. Scales are
-    kept.
+    """Replace the quantization of activations in a model, in place, with identities, and integer
+    MatMuls with float MatMuls of the weight codes. Weight scales are still applied.
     """
     for graph in iterate_nested_graphs(model.graph):
-        nodes = [exact for node in graph.node for exact in _make_exact_product(node)]
+        nodes = [replacement for node in graph.node for replacement in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
         # Some values whose declared types are integers are now floats.
-        kept_infos = [
+        unchanged_infos = [
             v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
         ]
         del graph.value_info[:]
-        graph.value_info.extend(kept_infos)
+        graph.value_info.extend(unchanged_infos)
 
 
 def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
@@ -126,7 +126,7 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     operands = [*node.input[:FIRST_SCALE_OPERAND]]
     for index, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
         name = f"{node.output[0]}:weights {index}"
-        steps = [f"{name} {step}" for step in ("whole", "scales", "numbers")]
+        steps = [f"{name} {step}" for step in ("codes", "scales", "values")]
         yield helper.make_node("Cast", [node.input[index]], steps[:1], to=TensorProto.FLOAT)
         axis = f"{name} axis"
         yield helper.make_node("Constant", [], [axis], value_ints=[1])
@@ -143,9 +143,10 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
     """Add the operands and results of quantized MatMuls as graph outputs, except MatMuls in
-    branches and experts.
+    branches and experts. Return each MatMul with the output names of its operands and results by
+    role.
     """
-    products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
+    matmuls: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedMatMul] = []
     constant_types = _map_initializer_types(model.graph)
@@ -154,9 +155,9 @@ def expose_quantized_matmuls(model: ModelProto) -> tuple[QuantizedMatMul, ...]:
             if (roles := _find_operand_roles(node, constant_types)) is not None:
                 names = {role: name for role, (name, _) in roles.items()}
                 probe_types.update(dict(roles.values()))
-                products.append((node.op_type, names, _get_integer_attributes(node)))
+                matmuls.append((node.op_type, names, _get_integer_attributes(node)))
     probes = _add_graph_outputs(model.graph, probe_types)
-    for operator, names, attributes in products:
+    for operator, names, attributes in matmuls:
         if all(name in probes for name in names.values()):
             values = {role: probes[name] for role, name in names.items()}
             results.append(QuantizedMatMul(operator, values, attributes))
@@ -219,15 +220,15 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     """Add values of a graph as graph outputs; loops return values of their bodies as scan outputs.
     Return the output names by the names of the values.
     """
-    visible = _collect_defined_names(graph)
+    graph_values = _collect_defined_names(graph)
     probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop"):
             (body,) = iterate_node_bodies(node)
             if body.name.rpartition("/")[2] != EXPERT_LOOP_NAME:
                 probes |= _collect_loop_outputs(node, probe_types)
-    for name in (n for n in probe_types if n in visible):
-        probes[name] = f"{name}:seen"
+    for name in (n for n in probe_types if n in graph_values):
+        probes[name] = f"{name}:probe"
         graph.node.append(helper.make_node("Identity", [name], [probes[name]]))
     for name, output in probes.items():
         type_code = probe_types[name]
@@ -248,15 +249,15 @@ def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> di
     loop.
     """
     (body,) = iterate_node_bodies(node)
-    former_count = len(body.output)
-    inner = _add_graph_outputs(body, probe_types)
-    names = {outer: name for name, outer in inner.items()}
-    outer_names: dict[str, str] = {}
-    for value in body.output[former_count:]:
-        outer = f"{node.output[0]}/{value.name}"
-        node.output.append(outer)
-        outer_names[names[value.name]] = outer
+    previous_count = len(body.output)
+    body_outputs = _add_graph_outputs(body, probe_types)
+    value_names = {loop_output: name for name, loop_output in body_outputs.items()}
+    loop_outputs: dict[str, str] = {}
+    for value in body.output[previous_count:]:
+        loop_output = f"{node.output[0]}/{value.name}"
+        node.output.append(loop_output)
+        loop_outputs[value_names[value.name]] = loop_output
     for attribute in node.attribute:
         if attribute.name == "scan_output_directions":
-            attribute.ints.extend([0] * len(outer_names))
-    return outer_names
+            attribute.ints.extend([0] * len(loop_outputs))
+    return loop_outputs

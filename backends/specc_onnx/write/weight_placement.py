@@ -53,7 +53,7 @@ class WeightPlacement:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The storage dtype of each weight."""
+        """Return the storage dtype of each weight by name."""
         return {name: piece.dtype for name, piece in self.pieces.items()}
 
 
@@ -77,19 +77,21 @@ def plan_weight_placement(
         ties.get(name, name): _choose_dtype(values, name, type.dtype, matrix_dtype)
         for name, type in types.items()
     }
-    link = storage in ("auto", "link")
+    allows_links = storage in ("auto", "link")
     reasons: dict[Path, str] = {}
     pieces = []
     for name, dtype in dtypes.items():
-        may_link = link and not _needs_conversion(values, name, dtype, matrix_dtype)
-        link_directory = directory if may_link else None
+        can_link = allows_links and not _needs_conversion(values, name, dtype, matrix_dtype)
+        link_directory = directory if can_link else None
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
-    inline = _is_inline(pieces, storage, len(graphs) == 1)
-    plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
+    is_inline = _is_inline(pieces, storage, len(graphs) == 1)
+    plan = plan_external_data(
+        pieces, directory, link=allows_links and not is_inline, alignment=alignment
+    )
     plan = replace(plan, copy_reasons={**reasons, **plan.copy_reasons})
     if storage == "link":
         _check_all_linked(plan, pieces, directory)
-    return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
+    return WeightPlacement({p.name: p for p in pieces}, ties, plan, is_inline)
 
 
 def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> bool:
@@ -105,20 +107,22 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
     weights are too large.
     """
     total = sum(p.nbytes for p in pieces)
-    small = total < MAX_INLINE_BYTES and is_single
-    inline = storage == "inline" or (storage == "auto" and small)
-    if inline and not can_store_inline(pieces):
+    is_small = total < MAX_INLINE_BYTES and is_single
+    is_inline = storage == "inline" or (storage == "auto" and is_small)
+    if is_inline and not can_store_inline(pieces):
         raise_error(
             "E0823",
             f"{total / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
             notes=["the limit is 2 GiB"],
             helps=["remove `--weights-as inline` to write the weights to a file next to the model"],
         )
-    return inline
+    return is_inline
 
 
 def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> str:
-    """Return the storage dtype of a parameter. Vectors keep full precision."""
+    """Return the storage dtype of a parameter of type `dtype`: `matrix_dtype` for f32 matrices, if
+    there is one, otherwise `dtype`.
+    """
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
     return (
@@ -131,9 +135,9 @@ def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
     types: dict[str, Type] = {}
     for graph in graphs:
         for name, value in graph.parameters.items():
-            known = types.setdefault(name, value.type)
-            assert known == value.type, (
-                f"{name} is {known} in one graph and {value.type} in {graph.name}"
+            first_type = types.setdefault(name, value.type)
+            assert first_type == value.type, (
+                f"{name} is {first_type} in one graph and {value.type} in {graph.name}"
             )
     return types
 
@@ -152,15 +156,15 @@ def _make_piece(
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
-    run = values.find_byte_range(name) if directory is not None else None
-    if run is not None and directory is not None:
-        reason = find_link_location(run.path, directory)
+    byte_range = values.find_byte_range(name) if directory is not None else None
+    if byte_range is not None and directory is not None:
+        reason = find_link_location(byte_range.path, directory)
         if isinstance(reason, str):
-            reasons[run.path], run = reason, None
+            reasons[byte_range.path], byte_range = reason, None
     can_widen = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(file_dtype, opset + 1) <= opset
-    if run is None or not (file_dtype == dtype or can_widen):
+    if byte_range is None or not (file_dtype == dtype or can_widen):
         return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
-    return TensorPiece(name, file_dtype, count_tensor_bytes(shape, file_dtype), run)
+    return TensorPiece(name, file_dtype, count_tensor_bytes(shape, file_dtype), byte_range)
 
 
 def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:

@@ -33,9 +33,9 @@ def test_unknown_attribute_is_detected() -> None:
 @pytest.mark.parametrize(
     ("axis", "dim", "message"),
     [
-        (2, {"dim_value": 12}, "axis 2 has length 12 here, 16 computed"),
-        (0, {"dim_param": "seq"}, "axis 0 has length 17 here, 13 computed"),
-        (1, {"dim_param": "seq + 1"}, "axis 1 has length 18 here, 17 computed"),
+        (2, {"dim_value": 12}, "axis 2: declared length 12, inferred 16"),
+        (0, {"dim_param": "seq"}, "axis 0: declared length 17, inferred 13"),
+        (1, {"dim_param": "seq + 1"}, "axis 1: declared length 18, inferred 17"),
     ],
 )
 def test_contradicting_type_is_detected(axis: int, dim: dict[str, object], message: str) -> None:
