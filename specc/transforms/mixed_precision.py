@@ -3,9 +3,11 @@
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
 Devices accumulate products in 32 bits, and so do norm operators. Softmax, means, recurrences and
-position encodings are computed in fp32. Each f32 value has a precision class: *thin* (computed in
-16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position embedding or weight, which
-gets the dtype of the other operands). Inputs and outputs stay f32, except between derived graphs.
+position encodings are computed in fp32, and so are layers that read a standardized input, which is
+large where its standard deviation is close to zero. Each f32 value has a precision class: *thin*
+(computed in 16 bits), *wide* (computed in 32 bits) or *neutral* (a constant, position embedding or
+weight, which gets the dtype of the other operands). Inputs and outputs stay f32, except between
+derived graphs.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,6 +49,12 @@ ERROR_STABLE_FUNCTIONS = frozenset(
 """`Pointwise` functions that do not amplify errors of their argument."""
 
 ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
+
+BOUNDED_RESULT_OPS = (ops.GroupNorm, ops.LayerNorm, ops.MaskedWeights, ops.RMSNorm, ops.Softmax)
+"""Ops whose results are small for operands of any magnitude."""
+
+BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
+"""`Pointwise` functions whose results are between -1 and 1."""
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
@@ -125,6 +133,7 @@ def _convert_graph(
         builder=made,
         half_dtype=half_dtype,
         output_products=_find_output_products(graph, output_dtypes),
+        unbounded_values=_find_unbounded_values(graph),
     )
     for name, value in graph.inputs.items():
         facts = _convert_input(graph.input_facts[name], half_dtype, input_dtypes.get(name))
@@ -185,6 +194,37 @@ def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
     return isinstance(op, INDEX_OPS) or (is_output and moves)
 
 
+def _find_unbounded_values(graph: Graph) -> set[Value]:
+    """Return the quotients of values that are computed from the inputs alone, such as a time series
+    divided by its standard deviation, and the values computed from them up to a norm or another op
+    that bounds its result. A divisor close to zero makes them overflow float16.
+    """
+    input_values = {v for v in graph.inputs.values() if v.dtype == "f32"}
+    weight_dependent = {*graph.parameters.values()}
+    unbounded: set[Value] = set()
+    for node, results in graph.nodes:
+        operands = [a for a in node.operands if a.dtype == "f32"]
+        if not weight_dependent.isdisjoint(operands):
+            weight_dependent.update(results)
+        elif not input_values.isdisjoint(operands):
+            input_values.update(results)
+        is_quotient = node.op == ops.Arith("div") and node.args[1] in input_values
+        passed = _list_passed_operands(node, operands)
+        if (is_quotient and results[0] in input_values) or not unbounded.isdisjoint(passed):
+            unbounded.update(results)
+    return unbounded
+
+
+def _list_passed_operands(node: Node, operands: Collection[Value]) -> Collection[Value]:
+    """Return the operands whose magnitude determines the magnitude of the result."""
+    match node.op:
+        case ops.Pointwise(fn) if fn in BOUNDED_FUNCTIONS:
+            return ()
+        case ops.Attend():
+            return [a for a in node.args[2:3] if a]
+    return () if isinstance(node.op, BOUNDED_RESULT_OPS) else operands
+
+
 @dataclass(kw_only=True)
 class _HalfConverter:
     """Rebuilds each node of a graph in its precision class."""
@@ -192,6 +232,7 @@ class _HalfConverter:
     builder: GraphBuilder
     half_dtype: HalfDtype
     output_products: Collection[Node] = ()
+    unbounded_values: Collection[Value] = ()
     precision_classes: dict[Value, PrecisionClass] = field(default_factory=dict)
     float32_values: dict[Value, Value] = field(default_factory=dict)
     half_values: dict[Value, Value] = field(default_factory=dict)
@@ -263,10 +304,10 @@ class _HalfConverter:
         """Return the precision class of a node."""
         op = node.op
         if isinstance(op, ALWAYS_HALF_OPS):
+            operands = self._list_float_operands(node)
+            is_unbounded = any(a in self.unbounded_values for a in operands)
             return (
-                "wide"
-                if node in self.output_products or not self._list_float_operands(node)
-                else "thin"
+                "wide" if node in self.output_products or is_unbounded or not operands else "thin"
             )
         if isinstance(op, ops.Constant):
             return "neutral" if self._fits_half(op) else "wide"

@@ -17,6 +17,7 @@ from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     ALWAYS_HALF_OPS,
+    MAX_FINITE,
     can_follow_operand_dtype,
     convert_derived_to_half,
     convert_graph_to_half,
@@ -164,3 +165,29 @@ def test_underflowing_constant_stays_float32() -> None:
         graph = convert_graph_to_half(made.build_graph("g", {"y": again}), half)  # type: ignore[arg-type]
         (added,) = (r for n, r in graph.nodes if isinstance(n.op, ops.Arith))
         assert added[0].type.dtype == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "observed"), [("patchtsmixer", [-1]), ("patchtst", [-1]), ("timesfm", [0, -1])]
+)
+def test_standardized_inputs_do_not_overflow(name: str, observed: list[int]) -> None:
+    """The standard deviation of one observed value is 0; TimesFM computes it of the last patch."""
+    found = elaborate_small(name)
+    graph = convert_graph_to_half(pass_pipeline.simplify_graph(found.model.graph), "f16")
+    inputs = make_random_inputs(graph, choose_lengths(graph, 1), np.random.default_rng(3))
+    inputs["past_values"] = np.float32(100) * inputs["past_values"]
+    masks = {k: v for k, v in inputs.items() if v.dtype == bool}
+    assert masks
+    for key, mask in masks.items():
+        inputs[key] = np.full_like(mask, "padding" in key)
+        inputs[key][:, observed] = "padding" not in key
+    largest = [0.0]
+
+    def record_value(value: Value, array: np.ndarray) -> np.ndarray:
+        if value.type.dtype == "f16":
+            largest.append(float(np.abs(array).max(initial=0)))
+        return array
+
+    weights = sample_spec_weights(found)
+    specc_numpy.evaluate_graph(graph, inputs, weights, result_hook=record_value)
+    assert max(largest) < MAX_FINITE["f16"] / 100
