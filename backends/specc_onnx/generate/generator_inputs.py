@@ -1,4 +1,6 @@
-"""Inputs of a standalone generator, and the context that the functions that build it share."""
+"""Define the inputs of a standalone generator and the state shared by the functions
+that build it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +31,7 @@ SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p"
 """The scalar inputs of a sampling model. 0 (`top_k`, `min_p`) and 1 (`temperature`, `top_p`) have
 no effect."""
 
-GENERATED_DIM = Dim.symbol("written")
+GENERATED_DIM = Dim.symbol("generated")
 """Number of tokens generated so far."""
 
 NO_TOKEN = -1
@@ -82,9 +84,9 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
     @property
     def parameters(self) -> dict[str, Value]:
         """Return all used parameters, in the order of the spec."""
-        encode = self.derived.encode.parameters if self.derived.encode else {}
-        used = {**encode, **self.derived.step.parameters}
-        return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
+        encoder_parameters = self.derived.encode.parameters if self.derived.encode else {}
+        parameters = {**encoder_parameters, **self.derived.step.parameters}
+        return {n: parameters[n] for n in (*self.graph.parameters, *parameters) if n in parameters}
 
     @property
     def weight_graph(self) -> Graph:
@@ -110,11 +112,13 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
     @property
     def can_start_empty(self) -> bool:
         """Return True if generation can start without a prompt."""
-        graph, growing = self.graph, self.derived.sequence_input
-        batch = graph.inputs[growing].type.shape[0]
-        others = [t for n, t in self.inputs.items() if n not in (growing, *self.padding_masks)]
+        graph, prompt_input = self.graph, self.derived.sequence_input
+        batch = graph.inputs[prompt_input].type.shape[0]
+        other_types = [
+            t for n, t in self.inputs.items() if n not in (prompt_input, *self.padding_masks)
+        ]
         return (bool(self.decoding.start_token_ids) or self.starts_from_prefix) and any(
-            d == batch for t in others for d in t.shape
+            d == batch for t in other_types for d in t.shape
         )
 
     @property
@@ -174,7 +178,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @property
     def _defaulted_inputs(self) -> list[str]:
-        """Return the inputs that are computed inside the model."""
+        """Return the inputs of the spec that the model computes from their defaults."""
         outputs = self.defaults.outputs if self.defaults else ()
         return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
@@ -188,7 +192,7 @@ class GenerationContext:
     expands each sequence to several beams.
     """
 
-    parts: GeneratorDefinition
+    definition: GeneratorDefinition
     g: Emitter
     types: Mapping[str, Type]
     scalar_names: Mapping[str, str]
@@ -198,13 +202,13 @@ class GenerationContext:
 
     @property
     def derived(self) -> DerivedGraphs:
-        """The encoder graph and the decode step."""
-        return self.parts.derived
+        """Return the encoder graph and the decode step."""
+        return self.definition.derived
 
     @property
     def decoding(self) -> DecodingConfig:
         """Return the decoding settings."""
-        return self.parts.decoding
+        return self.definition.decoding
 
     @property
     def step_batch_size(self) -> Dim:
@@ -213,7 +217,7 @@ class GenerationContext:
 
     @property
     def per_token_inputs(self) -> list[str]:
-        """Return the inputs of the step along the time axis, except the tokens."""
+        """Return the names of the step inputs that have a value per token, except the tokens."""
         other_inputs = {
             self.derived.sequence_input,
             *self.derived.loop_invariant_inputs,
@@ -226,20 +230,24 @@ class GenerationContext:
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        """Bind the inputs and weights of the next graph to lower to tensors."""
+        """Bind the inputs of `graph` to `tensors` by name, and its parameters to the weights, so
+        that it can be lowered.
+        """
         g = self.g
-        read = {a for node, _ in graph.nodes for a in node.args if a}
-        read |= set(graph.outputs.values())
+        used_values = {a for node, _ in graph.nodes for a in node.args if a}
+        used_values |= set(graph.outputs.values())
         for name, value in graph.inputs.items():
             # `encode` has all inputs of the spec; unused inputs may be unbound.
-            if name in tensors or value in read:
+            if name in tensors or value in used_values:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
                 g.facts.padding_sides[value] = graph.input_facts[name].padding_side
         for name, value in graph.parameters.items():
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
-        """Emit nodes that repeat each sequence of the batch of `x` `repeat_count` times."""
+        """Emit `x` with each entry along its batch axis repeated `repeat_count` times; `axis` is
+        the batch axis (None: the axis whose size is the batch size, if there is one).
+        """
         if axis is None:
             axis = self.find_batch_axis(x.type)
         if axis is None or self.repeat_count == 1:

@@ -21,11 +21,11 @@ from specc_onnx.lower.tensor_helpers import (
 
 def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
     """Emit bool[batch, vocabulary], true for the tokens that each prompt i64[batch, n] contains."""
-    is_token, is_known = (
+    is_token, is_in_vocabulary = (
         g.emit_node("GreaterOrEqual", prompt, 0),
         g.emit_node("Less", prompt, vocabulary),
     )
-    is_counted = g.emit_node("And", is_token, is_known)
+    is_counted = g.emit_node("And", is_token, is_in_vocabulary)
     if padding_mask is not None:
         is_counted = g.emit_node("And", is_counted, padding_mask)
     # the ids of padded positions are scattered to an additional column, which is sliced off
@@ -39,8 +39,8 @@ def emit_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
     """Emit `seen_tokens` bool[batch, vocabulary] with the entries of the tokens i64[batch, n] set
     to true.
     """
-    true = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
-    return g.emit_node("ScatterElements", seen_tokens, tokens, true, axis=1)
+    flags = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
+    return g.emit_node("ScatterElements", seen_tokens, tokens, flags, axis=1)
 
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: str) -> str:
@@ -48,14 +48,15 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: 
     logits by it (arXiv:1909.05858, sec. 4.1, only divides).
     """
     divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
-    changed = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
-    return g.emit_node("Where", seen_tokens, changed, logits)
+    penalized = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
+    return g.emit_node("Where", seen_tokens, penalized, logits)
 
 
 HISTORY_DIM = Dim.symbol("history")
-
+"""The number of tokens in the token history."""
 
 SLICE_TO_END = 2**31 - 1
+"""The end operand of a `Slice` up to the end of an axis."""
 
 
 def needs_token_history(decoding: DecodingConfig) -> bool:
@@ -80,27 +81,27 @@ def emit_prompt_history(
     """
     if padding_mask is not None:
         prompt = _emit_right_aligned(g, prompt, padding_mask)
-    padding_length = max((len(banned) - 1 for banned in decoding.bad_words_ids), default=0)
+    padding_length = max((len(sequence) - 1 for sequence in decoding.bad_words_ids), default=0)
     if not padding_length:
         return prompt
     batch_size = emit_axis_length(g, prompt, 0)
     shape = g.emit_node("Concat", batch_size, [padding_length], axis=0)
-    empty = g.emit_node("Expand", NO_TOKEN, shape)
-    return g.emit_node("Concat", empty, prompt, axis=1)
+    padding = g.emit_node("Expand", NO_TOKEN, shape)
+    return g.emit_node("Concat", padding, prompt, axis=1)
 
 
 def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
     """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
     is_token = emit_cast(g, padding_mask, "i64")
     length = emit_axis_length(g, prompt, 1)
-    later_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
-    columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), later_count)
+    following_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
+    columns = g.emit_node("Sub", g.emit_node("Sub", length, [1]), following_count)
     # the ids of padded positions are scattered to an additional column, which is sliced off
     columns = g.emit_node("Where", padding_mask, columns, length)
     batch_size = emit_axis_length(g, prompt, 0)
     shape = g.emit_node("Concat", batch_size, g.emit_node("Add", length, [1]), axis=0)
-    empty = g.emit_node("Expand", NO_TOKEN, shape)
-    aligned = g.emit_node("ScatterElements", empty, columns, prompt, axis=1)
+    padding = g.emit_node("Expand", NO_TOKEN, shape)
+    aligned = g.emit_node("ScatterElements", padding, columns, prompt, axis=1)
     return g.emit_node("Slice", aligned, [0], length, [1])
 
 
@@ -111,8 +112,8 @@ def emit_banned_tokens(
     masks = []
     if decoding.no_repeat_ngram_size:
         masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
-    ordered = sorted(decoding.bad_words_ids, key=len)
-    for length, sequences in groupby(ordered, key=len):
+    sorted_sequences = sorted(decoding.bad_words_ids, key=len)
+    for length, sequences in groupby(sorted_sequences, key=len):
         masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
     if decoding.min_length and decoding.stop_token_ids:
         token_count = emit_count_nonzero(
@@ -126,38 +127,40 @@ def emit_banned_tokens(
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
-    """Emit bool[1, vocabulary], true for the tokens of a set."""
+    """Emit a constant bool[1, vocabulary] that is true for `tokens`."""
     return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """Emit the mask of the tokens that would repeat an n-gram of the history (arXiv:1705.04304,
-    sec. 2.5).
+    """Emit bool[batch, vocabulary], true for the tokens that would repeat an n-gram (n = `size`) of
+    the history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
     """
     # Column `s` contains the n-gram that starts at position `s`.
     last_tokens = g.emit_node("Slice", history, [size - 1], [SLICE_TO_END], [1])
     is_repeat = g.emit_node("Equal", last_tokens, last_tokens)
     for n in range(size - 1):
         offset = n - size + 1
-        candidate = g.emit_node("Slice", history, [n], [offset], [1])
-        last = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
-        is_repeat = g.emit_node("And", is_repeat, g.emit_node("Equal", candidate, last))
+        earlier_token = g.emit_node("Slice", history, [n], [offset], [1])
+        recent_token = g.emit_node("Slice", history, [offset], [offset + 1 or SLICE_TO_END], [1])
+        is_repeat = g.emit_node("And", is_repeat, g.emit_node("Equal", earlier_token, recent_token))
     return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
 
 
 def _emit_completed_sequences(
     g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """Emit the mask of the tokens that would complete one of `sequences` after the history."""
+    """Emit bool[batch, vocabulary], true for the tokens that would complete one of `sequences`,
+    which have `length` tokens, at the end of the history i64[batch, m].
+    """
     if length == 1:
         return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
-    tail = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
+    recent_tokens = g.emit_node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.emit_constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
-    matches = g.emit_node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
-    hits = g.emit_node("Equal", emit_count_nonzero(g, matches, 2), length - 1)
+    equal_tokens = g.emit_node("Equal", emit_unsqueeze(g, recent_tokens, 1), prefixes)
+    is_match = g.emit_node("Equal", emit_count_nonzero(g, equal_tokens, 2), length - 1)
     last_tokens = g.emit_constant([[sequence[-1] for sequence in sequences]], "i64")
-    tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", hits))
-    return emit_prompt_tokens(g, tokens, hits, vocabulary)
+    tokens = g.emit_node("Expand", last_tokens, g.emit_node("Shape", is_match))
+    return emit_prompt_tokens(g, tokens, is_match, vocabulary)
 
 
 FORBIDDEN_SCORE = float("-inf")
@@ -178,34 +181,34 @@ def emit_logits_processors(
     `iteration` i64[]. `limit` i64[] is the maximum number of steps; `history` contains the previous
     tokens, on which some logits processors depend.
     """
-    unrestricted = scores
+    raw_scores = scores
     if history is not None:
         scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
     if decoding.min_tokens and decoding.stop_token_ids:
-        early = g.emit_node("Less", iteration, decoding.min_tokens)
-        scores = _emit_suppressed_scores(g, scores, decoding.stop_token_ids, vocabulary, early)
+        is_early = g.emit_node("Less", iteration, decoding.min_tokens)
+        scores = _emit_suppressed_scores(g, scores, decoding.stop_token_ids, vocabulary, is_early)
     if decoding.forced_eos_token_id is not None:
-        last = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
-        only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
-        scores = g.emit_node("Where", last, only, scores)
+        is_last_step = g.emit_node("Equal", g.emit_node("Add", iteration, 1), limit)
+        forced_scores = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
+        scores = g.emit_node("Where", is_last_step, forced_scores, scores)
     if decoding.suppress_tokens:
         scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
     if decoding.begin_suppress_tokens:
-        after_begin = g.emit_node("Equal", iteration, len(decoding.first_token_choices))
+        is_first_step = g.emit_node("Equal", iteration, len(decoding.first_token_choices))
         scores = _emit_suppressed_scores(
-            g, scores, decoding.begin_suppress_tokens, vocabulary, after_begin
+            g, scores, decoding.begin_suppress_tokens, vocabulary, is_first_step
         )
     # forced tokens take precedence over the other settings
     for step, tokens in enumerate(decoding.first_token_choices):
-        forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
-        scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced, scores)
+        forced_scores = _emit_forced_scores(g, raw_scores, tokens, vocabulary)
+        scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced_scores, scores)
     return scores
 
 
 def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
     """Emit scores f32[1, vocabulary] that are -inf for all tokens except one."""
-    only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
-    return g.emit_constant(only, "f32")
+    scores = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
+    return g.emit_constant(scores, "f32")
 
 
 def _emit_history_rules(
@@ -218,12 +221,12 @@ def _emit_history_rules(
 
 
 def _emit_forced_scores(
-    g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
+    g: Emitter, raw_scores: str, tokens: Collection[int], vocabulary: int
 ) -> str:
     """Emit the scores before all logits processors for `tokens`, and -inf for all other tokens."""
     is_allowed = emit_token_set(g, tokens, vocabulary)
     # a single forced token has log-probability 0
-    allowed_score = unrestricted if len(tokens) > 1 else 0.0
+    allowed_score = raw_scores if len(tokens) > 1 else 0.0
     return g.emit_node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
 
 

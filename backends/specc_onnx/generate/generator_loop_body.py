@@ -35,9 +35,11 @@ from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_un
 def hoist_invariant_nodes(
     context: GenerationContext, loop_invariant_inputs: Mapping[str, Tensor]
 ) -> set[Node]:
-    """Lower the loop-invariant nodes of the step into the main graph and return them."""
+    """Lower the loop-invariant nodes of the decode step into the main graph; return these nodes.
+    `loop_invariant_inputs` are the step inputs that do not change between iterations.
+    """
     step, g = context.derived.step, context.g
-    invariant = set(find_invariant_nodes(step, loop_invariant_inputs))
+    invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
     # The other inputs of the step have tensors only inside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
@@ -45,33 +47,33 @@ def hoist_invariant_nodes(
     # In the step, `batch` is the number of beams of all sequences; in the graph of the spec, it is
     # the number of sequences.
     outer_lengths = g.lengths
-    g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
-    types, former_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
-    lower_nodes(g, step, invariant)
-    for name in types.keys() - former_names:
+    g.lengths = LengthResolver(inputs, step.length_equations, context.definition.graph.min_lengths)
+    types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
+    lower_nodes(g, step, invariant_nodes)
+    for name in types.keys() - previous_names:
         lengths = {str(context.batch): context.step_batch_size}
         shape = tuple(d.substitute(lengths) for d in types[name].shape)
         types[name] = Type(types[name].dtype, shape)
     g.lengths = outer_lengths
-    return invariant
+    return invariant_nodes
 
 
 def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
     """Return the loop-invariant nodes of `step`, which depend only on weights and encoder outputs,
     in graph order.
     """
-    known = {step.inputs[n] for n in loop_invariant_inputs}
-    symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
-    known |= set(step.parameters.values())
-    invariant = []
+    invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
+    symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
+    invariant_values |= set(step.parameters.values())
+    invariant_nodes = []
     for node, results in step.nodes:
         # Captured values of a `Scan` body are not analyzed, so a `Scan` may vary between steps.
         if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, symbols):
             continue
-        if all(a is None or a in known for a in node.args):
-            known.update(results)
-            invariant.append(node)
-    return invariant
+        if all(a is None or a in invariant_values for a in node.args):
+            invariant_values.update(results)
+            invariant_nodes.append(node)
+    return invariant_nodes
 
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
@@ -86,16 +88,16 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     """Return the input default that computes whether a generated token is valid, or None if all
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
-    defaults, growing = context.parts.defaults, context.derived.sequence_input
+    defaults, prompt_input = context.definition.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.
-    has_fixed_side = context.parts.graph.input_facts[name].padding_side != "any"
+    has_fixed_side = context.definition.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
-    default = extract_tokenwise_default(defaults, name, growing)
+    default = extract_tokenwise_default(defaults, name, prompt_input)
     if default is None:
         raise_error(
             "E0944",
-            f"the default of `{name}` reads positions of `{growing}` other than the newest",
+            f"the default of `{name}` reads positions of `{prompt_input}` other than the newest",
             notes=["the loop of a standalone generator has only the newest token"],
             helps=["compile a package: --graphs step", f"or compute `{name}` from one token"],
         )
@@ -159,11 +161,11 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
                 logits = emit_first_logits(
                     context, loop, loop.first_logits, body_tensors, iteration.name
                 )
-            g.site = LoweringSite(("choose",))
-            carries_before = [t.name for t in carry_tensors[state_count:]]
-            decision = loop.strategy.emit_step(g, logits, iteration.name, carries_before)
-            next_carries = _list_next_carries(context, body_tensors, decision)
-        results = emit_body_results(g, [decision.should_continue, *next_carries])
+            g.site = LoweringSite(("select_token",))
+            strategy_values = [t.name for t in carry_tensors[state_count:]]
+            selection = loop.strategy.emit_step(g, logits, iteration.name, strategy_values)
+            next_carries = _list_next_carries(context, body_tensors, selection)
+        results = emit_body_results(g, [selection.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
 
@@ -172,7 +174,7 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
     """Emit the decode step and return the name of its logits."""
     g, step = context.g, context.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - loop.hoisted_nodes)
-    g.site = LoweringSite(("choose",))
+    g.site = LoweringSite(("select_token",))
     return _emit_last_logits(context)
 
 
@@ -183,7 +185,9 @@ def emit_first_logits(
     body_tensors: Mapping[str, Tensor],
     iteration: str,
 ) -> str:
-    """Emit the logits of an iteration that may be the first one of a sequence without a prompt."""
+    """Emit the logits f32[batch, vocabulary] of an iteration: `first_logits` in the first iteration
+    of sequences without a prompt, otherwise the logits of the decode step.
+    """
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
@@ -197,9 +201,9 @@ def emit_first_logits(
         return [logits, *g.list_names(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
-    unchanged = [first_logits.name, *(body_tensors[s.name].name for s in state_carries)]
+    start_results = [first_logits.name, *(body_tensors[s.name].name for s in state_carries)]
     start_branch = make_branch(
-        g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: unchanged
+        g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: start_results
     )
     g.site = LoweringSite(("start",))
     logits, *next_names = g.emit_nodes(
@@ -218,38 +222,35 @@ def emit_first_logits(
 
 def _emit_last_logits(context: GenerationContext) -> str:
     """Return the name of the logits of the last position, f32[batch, vocabulary]."""
-    tensor, g = (
-        context.g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]],
-        context.g,
-    )
+    g = context.g
+    tensor = g.values.tensors[context.derived.step.outputs[context.decoding.logits_output]]
     # The logits may have no position axis.
-    is_2d = tensor.rank == 2
-    name = tensor.name if is_2d else g.emit_node("Squeeze", tensor, [1])
+    name = tensor.name if tensor.rank == 2 else g.emit_node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 also in 16-bit models.
     return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
 
 
 def _list_next_carries(
-    context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenSelection
+    context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
 ) -> list[str]:
     """Return the next loop-carried values, in the order of `LoopIteration.carries`."""
     dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
     token = emit_cast(
-        context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, source_dtype="i64"
+        context.g, emit_unsqueeze(context.g, selection.tokens, 1), dtype, source_dtype="i64"
     )
     return [
         token,
         *(
-            _emit_next_mask(context, n, body_tensors[n], token, decision)
+            _emit_next_mask(context, n, body_tensors[n], token, selection)
             for n in context.per_token_inputs
         ),
-        *(_emit_next_state(context, s, decision) for s in context.derived.states),
-        *decision.next_carries,
+        *(_emit_next_state(context, s, selection) for s in context.derived.states),
+        *selection.next_carries,
     ]
 
 
 def _emit_next_mask(
-    context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenSelection
+    context: GenerationContext, name: str, x: Tensor, token: str, selection: TokenSelection
 ) -> str:
     """Emit the padding mask with one additional position, which is false if the default of the
     input masks out the new token.
@@ -259,15 +260,15 @@ def _emit_next_mask(
     batch_axis = context.find_batch_axis(x.type)
     # If all generated tokens are valid, all beams of a sequence have equal masks.
     beams_share_mask = context.repeat_count > 1 and default is None
-    if decision.parents is not None and batch_axis is not None and not beams_share_mask:
-        mask = g.emit_node("Gather", mask, decision.parents, axis=batch_axis)
-    new = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
-    time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new.symbols())
+    if selection.parents is not None and batch_axis is not None and not beams_share_mask:
+        mask = g.emit_node("Gather", mask, selection.parents, axis=batch_axis)
+    new_length = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
+    time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new_length.symbols())
     if default is None:
-        leading = g.emit_node("Shape", mask, start=0, end=time_axis)
-        trailing = g.emit_node("Shape", mask, start=time_axis + 1)
-        shape = g.emit_node("Concat", leading, [1], trailing, axis=0)
-        newest = g.emit_node("Expand", True, shape)
+        leading_shape = g.emit_node("Shape", mask, start=0, end=time_axis)
+        trailing_shape = g.emit_node("Shape", mask, start=time_axis + 1)
+        shape = g.emit_node("Concat", leading_shape, [1], trailing_shape, axis=0)
+        new_column = g.emit_node("Expand", True, shape)
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
@@ -276,22 +277,23 @@ def _emit_next_mask(
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
         g.innermost_body.types = types
-        newest = g.values.tensors[default.outputs[name]].name
+        new_column = g.values.tensors[default.outputs[name]].name
     # An input contains either all positions or only the positions of this step.
     if name in context.derived.full_length_inputs:
-        return g.emit_node("Concat", mask, newest, axis=time_axis)
-    return newest
+        return g.emit_node("Concat", mask, new_column, axis=time_axis)
+    return new_column
 
 
 def _emit_next_state(
-    context: GenerationContext, state: DecodeState, decision: TokenSelection
+    context: GenerationContext, state: DecodeState, selection: TokenSelection
 ) -> str:
+    """Emit the value of a decode state for the next iteration, gathered by parent beams."""
     name = context.g.values.tensors[context.derived.step.outputs[state.next_output]].name
     # A beam continues with the cache of its parent beam. All beams share a state without a batch
     # axis.
-    if decision.parents is None or state.batch_axis is None:
+    if selection.parents is None or state.batch_axis is None:
         return name
-    return context.g.emit_node("Gather", name, decision.parents, axis=state.batch_axis)
+    return context.g.emit_node("Gather", name, selection.parents, axis=state.batch_axis)
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:

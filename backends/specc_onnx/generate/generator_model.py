@@ -62,18 +62,18 @@ def build_generation_model(
     a value inside the loop.
     """
     onnx_targets.check_opset(opset)
-    parts = GeneratorDefinition.from_graph(source)
-    context = _make_generation_context(parts, target, opset)
+    definition = GeneratorDefinition.from_graph(source)
+    context = _make_generation_context(definition, target, opset)
     g = context.g
-    weights = add_parameters(g, parts.parameters, storage_dtypes or {}, ties or {})
+    weights = add_parameters(g, definition.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
-        if not context.parts.graph.input_facts[name].padding_side:
-            growing = context.derived.sequence_input
+        if not context.definition.graph.input_facts[name].padding_side:
+            prompt_input = context.derived.sequence_input
             raise_error(
                 "E0944",
-                f"`{name}` has no value for generated positions of `{growing}`",
+                f"`{name}` has no value for generated positions of `{prompt_input}`",
                 notes=["a standalone generator computes only the padding mask"],
-                helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
+                helps=[f"add a default in the spec: `{name}: … = expression of {prompt_input}`"],
             )
     lower_encoder(context)
     loop = _make_loop_iteration(context)
@@ -97,20 +97,22 @@ def build_generation_model(
     inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
     used_names = set(inputs)
     output_tensors = {make_unique_name(n, used_names): t for n, t in outputs.items()}
-    return finish_model(g, context.parts.graph, inputs, output_tensors, weights)
+    return finish_model(g, context.definition.graph, inputs, output_tensors, weights)
 
 
 def _make_generation_context(
-    parts: GeneratorDefinition, target: Target, opset: int
+    definition: GeneratorDefinition, target: Target, opset: int
 ) -> GenerationContext:
-    """Create the context of a standalone generator, without any emitted nodes."""
-    graph, derived, decoding = parts.graph, parts.derived, parts.decoding
-    types = dict(parts.inputs)
+    """Return the context of a standalone generator, in which no nodes have been emitted."""
+    graph, derived, decoding = definition.graph, definition.derived, definition.decoding
+    types = dict(definition.inputs)
     used_names = set(types)
     # If an input of the spec is named `seed` or `max_tokens`, it keeps this name.
-    scalars = {name: make_unique_name(name, used_names) for name in map_scalar_inputs(decoding)}
+    scalar_names = {
+        name: make_unique_name(name, used_names) for name in map_scalar_inputs(decoding)
+    }
     # An absent optional input is empty, so no dimension can be computed from it.
-    input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
+    input_types = {n: t for n, t in types.items() if n not in definition.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.sequence_input].type.shape
     assert len(shape) == 2, f"{derived.sequence_input} is not a token sequence per batch element"
@@ -119,15 +121,15 @@ def _make_generation_context(
     loop_invariant_inputs = (derived.step.inputs[n].type for n in derived.loop_invariant_inputs)
     repeats_beams = any(batch in t.shape for t in loop_invariant_inputs)
     return GenerationContext(
-        parts=parts,
+        definition=definition,
         g=Emitter(
             target=target,
             opset=opset,
             lengths=lengths,
-            names=NameTable({*types, *scalars.values()}, graph_name=graph.name),
+            names=NameTable({*types, *scalar_names.values()}, graph_name=graph.name),
         ),
         types=types,
-        scalar_names=scalars,
+        scalar_names=scalar_names,
         main_tensors={n: Tensor(n, t) for n, t in types.items()},
         batch=batch,
         repeat_count=beams if repeats_beams else 1,
@@ -151,7 +153,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     logits = context.derived.step.outputs[context.decoding.logits_output].type
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
-    g.site = LoweringSite(("choose",))
+    g.site = LoweringSite(("select_token",))
     prompt = emit_cast(
         g, token_carries[0].initial_value, "i64", source_dtype=token_carries[0].type.dtype
     )
@@ -177,20 +179,22 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower the start (BOS) token, the input defaults and the encoder into the main graph."""
-    g, parts = context.g, context.parts
-    is_absent = _emit_begin_token(context) if parts.can_start_empty else None
-    for graph in (*parts.default_graphs, context.derived.encode):
+    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph; add
+    their results to `context.main_tensors`.
+    """
+    g, definition = context.g, context.definition
+    is_absent = _emit_begin_token(context) if definition.can_start_empty else None
+    for graph in (*definition.default_graphs, context.derived.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
-            if is_absent and name in parts.padding_masks:
+            if is_absent and name in definition.padding_masks:
                 # the first position is valid even if it contains the pad token
-                with_start = g.emit_node("Or", tensor, is_absent)
-                tensor = replace(tensor, name=with_start, value=None)
+                mask = g.emit_node("Or", tensor, is_absent)
+                tensor = replace(tensor, name=mask, value=None)
             context.main_tensors[name] = tensor
 
 
@@ -200,41 +204,43 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     """
     g = context.g
     g.site = LoweringSite(("start",))
-    growing = context.derived.sequence_input
-    type, is_absent = context.types[growing], None
-    tokens = _emit_optional_input(context, growing)
-    if not context.parts.starts_from_prefix:
+    prompt_input = context.derived.sequence_input
+    prompt_type, is_absent = context.types[prompt_input], None
+    tokens = _emit_optional_input(context, prompt_input)
+    if not context.definition.starts_from_prefix:
         is_absent = g.emit_node("Equal", emit_axis_length(g, tokens, 1), [0])
         # A slice of size 0 or 1 replaces an `If`, whose branches would need equal shapes.
-        start_tokens = g.emit_constant([list(context.decoding.start_token_ids)], type.dtype)
+        start_tokens = g.emit_constant([list(context.decoding.start_token_ids)], prompt_type.dtype)
         shape = g.emit_node("Concat", g.emit_shape([context.batch]), [1], axis=0)
         count = g.emit_node(
             "Mul", emit_cast(g, is_absent, "i64"), [len(context.decoding.start_token_ids)]
         )
-        start = g.emit_node("Expand", start_tokens, shape)
-        start = g.emit_node("Slice", start, [0], count, [1])
-        tokens = g.emit_node("Concat", start, tokens, axis=1)
-    context.main_tensors[growing] = Tensor(tokens, type)
+        start_column = g.emit_node("Expand", start_tokens, shape)
+        start_column = g.emit_node("Slice", start_column, [0], count, [1])
+        tokens = g.emit_node("Concat", start_column, tokens, axis=1)
+    context.main_tensors[prompt_input] = Tensor(tokens, prompt_type)
     # From here on, the prompt length is the size of this value, not the size of the input.
-    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: type})
-    for name in context.parts.optional_inputs:
-        if name != growing:
+    g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: prompt_type})
+    for name in context.definition.optional_inputs:
+        if name != prompt_input:
             context.main_tensors[name] = _emit_extended_mask(context, name, tokens)
     return is_absent
 
 
 def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> Tensor:
-    """Emit a padding mask with leading valid positions, extended to the number of `tokens`."""
+    """Emit the padding mask input `name`, with true values prepended up to the length of `tokens`
+    i64[batch, n] for start tokens and for an absent mask.
+    """
     g = context.g
     mask = _emit_optional_input(context, name)
-    missing = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
-    shape = g.emit_node("Concat", g.emit_shape([context.batch]), missing, axis=0)
-    true_positions = g.emit_node("Expand", True, shape)
-    return Tensor(g.emit_node("Concat", true_positions, mask, axis=1), context.types[name])
+    missing_length = g.emit_node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
+    shape = g.emit_node("Concat", g.emit_shape([context.batch]), missing_length, axis=0)
+    leading_mask = g.emit_node("Expand", True, shape)
+    return Tensor(g.emit_node("Concat", leading_mask, mask, axis=1), context.types[name])
 
 
 def _emit_optional_input(context: GenerationContext, name: str) -> str:
-    """Emit an optional input `[batch, n]`; `n` is 0 if the caller omits it."""
+    """Emit the optional input `name`, `[batch, n]`; `n` is 0 if the caller omits the input."""
     g = context.g
     # An initializer with the name of an input is the default of the input; its batch size of 1 is
     # expanded.
@@ -245,29 +251,33 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
 
 
 def emit_prompt_carry(context: GenerationContext) -> LoopCarry:
-    """Emit the loop-carried token ids; their initial value is the whole prompt."""
-    growing = context.derived.sequence_input
-    ids = context.main_tensors[growing]
-    default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
+    """Emit the loop-carried token ids, whose initial value is the complete prompt."""
+    prompt_input = context.derived.sequence_input
+    ids = context.main_tensors[prompt_input]
+    default_names = (n for graph in context.definition.default_graphs for n in graph.outputs)
     for name in default_names:
         # The pad id may be -1, which is not a valid embedding index.
-        if name in context.parts.padding_masks and _is_lookup_index(context.derived.step, growing):
+        if name in context.definition.padding_masks and _is_lookup_index(
+            context.derived.step, prompt_input
+        ):
             keep = context.main_tensors[name]
             ids = Tensor(emit_indices_without_padding(context.g, ids, keep), ids.type)
-    return emit_carry(context, growing, ids)
+    return emit_carry(context, prompt_input, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
-    """Return True if an embedding reads the input directly as its indices."""
+    """Return True if an embedding layer of `step` uses the input `name` as its token ids."""
     ids = step.inputs[name]
-    readers = [node.op for node, _ in step.nodes if ids in node.args]
-    return any(isinstance(op, ops.Embedding) for op in readers)
+    consumers = [node.op for node, _ in step.nodes if ids in node.args]
+    return any(isinstance(op, ops.Embedding) for op in consumers)
 
 
-def emit_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
-    """Emit the loop-carried value of a step input from its value at the first step."""
+def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) -> LoopCarry:
+    """Emit the loop-carried value of the step input `name`, whose value in the first iteration is
+    `initial_tensor`, repeated for each beam.
+    """
     type = context.derived.step.inputs[name].type
-    return LoopCarry(name, type, context.repeat_for_beams(initial))
+    return LoopCarry(name, type, context.repeat_for_beams(initial_tensor))
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
@@ -275,10 +285,10 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
     empty.
     """
     if state.initial_output:
-        initial = context.repeat_for_beams(
+        initial_value = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
         )
-        return LoopCarry(state.name, state.type, initial)
+        return LoopCarry(state.name, state.type, initial_value)
     lengths = {str(context.batch): context.step_batch_size}
     # A cache is initially empty; a state without a time axis (of a recurrent layer) is initially
     # zeros.
@@ -291,17 +301,17 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Emit an encoder output, repeated for beams. The loop body captures it from the main graph."""
+    """Emit the encoder output `name`, repeated for each beam, for capture by the loop body."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit the padding mask of the prompt, bool[batch, n]. Return None if the model has no padding
-    mask.
+    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None if
+    the model has no padding mask.
     """
-    for name in context.parts.padding_masks:
+    for name in context.definition.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
     return None
@@ -312,14 +322,14 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
     Return None if every sequence needs a start token.
     """
     name, g = context.derived.initial_logits_output, context.g
-    if not context.parts.starts_from_prefix:
+    if not context.definition.starts_from_prefix:
         return None
-    initial = context.main_tensors[name]
+    initial_output = context.main_tensors[name]
     g.site = LoweringSite(("start",))
-    logits, shape = context.repeat_for_beams(initial), initial.shape
-    if initial.rank == 3:
+    logits, shape = context.repeat_for_beams(initial_output), initial_output.shape
+    if initial_output.rank == 3:
         logits = g.emit_node("Squeeze", logits, [1])
-    logits = emit_cast(g, logits, "f32", source_dtype=initial.dtype)
+    logits = emit_cast(g, logits, "f32", source_dtype=initial_output.dtype)
     return Tensor(logits, Type("f32", (context.step_batch_size, shape[-1])))
 
 

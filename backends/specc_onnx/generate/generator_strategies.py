@@ -37,8 +37,8 @@ from specc_onnx.lower.tensor_helpers import (
     make_typed_tensor,
 )
 
-GENERATED_COUNT_DIM = Dim.symbol("made")
-"""Number of generated tokens in the loop-carried values of a strategy."""
+GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
+"""Number of generated tokens in the outputs of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,21 @@ class StrategyInputs:
 
     @property
     def limit(self) -> str:
-        """The maximum number of generated tokens, i64[]."""
+        """Return the name of the input with the maximum number of generated tokens, i64[]."""
         return self.scalar_names[MAX_TOKENS_INPUT]
 
     def emit_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
-        """Emit the loop-carried values of the logits processors: `seen` bool[batch, vocabulary] for
-        the repetition penalty, and `history` i64[batch, n] for n-grams and `bad_words_ids`.
+        """Emit the loop-carried values of the logits processors: `seen_tokens` bool[batch,
+        vocabulary] for the repetition penalty, and `history` i64[batch, n] for n-grams and
+        `bad_words_ids`.
         """
         carries = []
         if decoding.has_repetition_penalty:
-            seen = generator_logits_processors.emit_prompt_tokens(
+            seen_tokens = generator_logits_processors.emit_prompt_tokens(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
             type = Type.of("bool", self.batch, self.vocabulary)
-            carries.append(LoopCarry("seen", type, seen))
+            carries.append(LoopCarry("seen_tokens", type, seen_tokens))
         if needs_token_history(decoding):
             history = emit_prompt_history(g, decoding, self.prompt, self.padding_mask)
             carries.append(LoopCarry("history", get_history_type(self.batch), history))
@@ -84,7 +85,9 @@ class StrategyInputs:
         iteration: str,
         history: Sequence[str],
     ) -> str:
-        """Emit the scores after applying the repetition penalty and the other logits processors."""
+        """Emit `scores` f32[batch, vocabulary] after the repetition penalty and the other logits
+        processors; `history` are the values of `emit_history_carries`.
+        """
         if decoding.has_repetition_penalty:
             scores = generator_logits_processors.emit_repetition_penalty(
                 g, scores, history[0], self.scalar_names[PENALTY_INPUT]
@@ -104,13 +107,13 @@ class StrategyInputs:
 def _emit_updated_history(
     g: Emitter, decoding: DecodingConfig, history: Sequence[str], tokens: str
 ) -> list[str]:
-    """Emit the history, extended by the new tokens i64[batch, 1]."""
-    updated = []
+    """Emit the values of `emit_history_carries`, updated with the new tokens i64[batch, 1]."""
+    updated_history = []
     if decoding.has_repetition_penalty:
-        updated.append(generator_logits_processors.emit_seen_tokens(g, history[0], tokens))
+        updated_history.append(generator_logits_processors.emit_seen_tokens(g, history[0], tokens))
     if needs_token_history(decoding):
-        updated.append(g.emit_node("Concat", history[-1], tokens, axis=1))
-    return updated
+        updated_history.append(g.emit_node("Concat", history[-1], tokens, axis=1))
+    return updated_history
 
 
 class DecodingStrategy(Protocol):
@@ -121,7 +124,9 @@ class DecodingStrategy(Protocol):
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenSelection:
-        """Emit one step, given logits f32[batch, vocabulary] and the loop-carried values."""
+        """Emit the selection of the next tokens from logits f32[batch, vocabulary] in iteration
+        `iteration` i64[]; `carries` are the names of the loop-carried values `self.carries`.
+        """
         ...
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
@@ -157,16 +162,16 @@ class SingleSequenceStrategy:
                 inputs.vocabulary,
                 settings,
             )
-        shape, rows = g.emit_shape([inputs.step_batch_size]), inputs.step_batch_size
-        empty = g.emit_node("Concat", shape, [0], axis=0)
-        ended, no_tokens, no_scores = (
-            g.emit_node("Expand", value, to)
-            for value, to in ((False, shape), (0, empty), (0.0, empty))
+        shape, batch_size = g.emit_shape([inputs.step_batch_size]), inputs.step_batch_size
+        empty_shape = g.emit_node("Concat", shape, [0], axis=0)
+        is_finished, tokens, scores = (
+            g.emit_node("Expand", value, result_shape)
+            for value, result_shape in ((False, shape), (0, empty_shape), (0.0, empty_shape))
         )
         self.carries = [
-            LoopCarry("ended", Type.of("bool", rows), ended),
-            LoopCarry("written", Type.of("i64", rows, GENERATED_DIM), no_tokens),
-            LoopCarry("scores", Type.of("f32", rows, GENERATED_DIM), no_scores),
+            LoopCarry("is_finished", Type.of("bool", batch_size), is_finished),
+            LoopCarry("tokens", Type.of("i64", batch_size, GENERATED_DIM), tokens),
+            LoopCarry("scores", Type.of("f32", batch_size, GENERATED_DIM), scores),
             *inputs.emit_history_carries(g, decoding),
         ]
 
@@ -202,10 +207,10 @@ class SingleSequenceStrategy:
         has_unfinished = g.emit_node(
             "Greater", emit_count_nonzero(g, g.emit_node("Not", is_finished)), 0
         )
-        continues = g.emit_node(
+        should_continue = g.emit_node(
             "And", has_unfinished, g.emit_node("Equal", emit_count_nonzero(g, is_invalid), 0)
         )
-        return TokenSelection(tokens, None, continues, next_carries)
+        return TokenSelection(tokens, None, should_continue, next_carries)
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, generated] and `log_probs` f32[batch, generated]."""
@@ -221,38 +226,38 @@ class BeamSearchStrategy:
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
         self.decoding, self.inputs = decoding, inputs
-        beams = onnx_beam_search.emit_beam_carries(g, decoding, g.emit_shape([inputs.batch]))
-        self.carries = [*beams, *inputs.emit_history_carries(g, decoding)]
+        beam_carries = onnx_beam_search.emit_beam_carries(g, decoding, g.emit_shape([inputs.batch]))
+        self.carries = [*beam_carries, *inputs.emit_history_carries(g, decoding)]
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenSelection:
         """Select one token per hypothesis."""
         count = len(onnx_beam_search.BeamState._fields)
-        beams, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
+        state, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
         log_probs = g.emit_node("LogSoftmax", logits, axis=1)
         log_probs = self.inputs.emit_processed_scores(
             g, self.decoding, log_probs, iteration, history
         )
         if self.decoding.renormalize_logits:
             # softmax over only -inf would return NaN
-            possible = g.emit_node("Greater", log_probs, onnx_beam_search.NO_SCORE)
-            rescaled = g.emit_node("LogSoftmax", log_probs, axis=1)
-            log_probs = g.emit_node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)
+            is_allowed = g.emit_node("Greater", log_probs, onnx_beam_search.NO_SCORE)
+            renormalized = g.emit_node("LogSoftmax", log_probs, axis=1)
+            log_probs = g.emit_node("Where", is_allowed, renormalized, onnx_beam_search.NO_SCORE)
         search = onnx_beam_search.BeamSearchStep(
             g=g,
             decoding=self.decoding,
-            state=beams,
+            state=state,
             vocabulary=self.inputs.vocabulary,
             length=g.emit_node("Add", iteration, 1),
             limit=self.inputs.limit,
         )
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
-        decision = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
-        column = emit_unsqueeze(g, decision.tokens, 1)
-        parent_history = [g.emit_node("Gather", x, decision.parents) for x in history]
+        selection = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
+        column = emit_unsqueeze(g, selection.tokens, 1)
+        parent_history = [g.emit_node("Gather", x, selection.parents) for x in history]
         history = _emit_updated_history(g, self.decoding, parent_history, column)
-        return replace(decision, next_carries=[*decision.next_carries, *history])
+        return replace(selection, next_carries=[*selection.next_carries, *history])
 
     def map_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, generated] and `scores` f32[batch, best], best first."""

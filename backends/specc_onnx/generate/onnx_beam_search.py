@@ -30,7 +30,8 @@ NO_SCORE = float("-inf")
 MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
 
-SEQUENCES_DIM = Dim.symbol("sentences")
+SEQUENCES_DIM = Dim.symbol("sequences")
+"""The number of sequences, each with `num_beams` beams."""
 
 
 class BeamState(NamedTuple):
@@ -67,20 +68,20 @@ def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> l
     """
     n = decoding.num_beams
     shape = g.emit_node("Concat", sequences, [n], axis=0)
-    first_only = g.emit_node(
+    initial_scores = g.emit_node(
         "Expand", g.emit_constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape
     )
-    no_tokens = g.emit_node("Expand", 0, g.emit_node("Concat", shape, [0], axis=0))
-    is_open = g.emit_node("Expand", True, g.emit_node("Concat", sequences, [1], axis=0))
+    empty_sequences = g.emit_node("Expand", 0, g.emit_node("Concat", shape, [0], axis=0))
+    can_improve = g.emit_node("Expand", True, g.emit_node("Concat", sequences, [1], axis=0))
     scores = Type.of("f32", SEQUENCES_DIM, n)
     tokens = Type.of("i64", SEQUENCES_DIM, n, GENERATED_DIM)
     fields = (
-        (scores, first_only),
-        (tokens, no_tokens),
+        (scores, initial_scores),
+        (tokens, empty_sequences),
         (scores, g.emit_node("Expand", NO_SCORE, shape)),
-        (tokens, no_tokens),
+        (tokens, empty_sequences),
         (Type.of("bool", SEQUENCES_DIM, n), g.emit_node("Expand", False, shape)),
-        (Type.of("bool", SEQUENCES_DIM, 1), is_open),
+        (Type.of("bool", SEQUENCES_DIM, 1), can_improve),
     )
     return [LoopCarry(n, *field) for n, field in zip(BeamState._fields, fields, strict=True)]
 
@@ -100,10 +101,10 @@ class BeamSearchStep:
 
     @property
     def candidate_count(self) -> int:
-        """The number of candidate continuations per sequence and step."""
+        """Return the number of candidate continuations per sequence and step."""
         # Each beam may finish with each stop token; `num_beams` other candidates remain.
-        wanted = max(2, 1 + len(self.decoding.stop_token_ids)) * self.decoding.num_beams
-        return min(wanted, self.decoding.num_beams * self.vocabulary)
+        count = max(2, 1 + len(self.decoding.stop_token_ids)) * self.decoding.num_beams
+        return min(count, self.decoding.num_beams * self.vocabulary)
 
 
 def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str) -> TokenSelection:
@@ -122,8 +123,8 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     )
     candidates = _emit_candidates(step, log_probs)
     # If several scores are equal, `TopK` selects the first index, like Python's stable sort.
-    unfinished = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
-    scores, indices = emit_top_k(g, unfinished, [n], axis=1, dtype="f32")
+    live_scores = _emit_masked_scores(g, candidates.scores, candidates.is_finished)
+    scores, indices = emit_top_k(g, live_scores, [n], axis=1, dtype="f32")
     tokens = g.emit_node("GatherElements", candidates.tokens, indices, axis=1)
     parents = _emit_flat_indices(
         step, g.emit_node("GatherElements", candidates.parents, indices, axis=1), n
@@ -131,7 +132,7 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
     parents = g.emit_node("Div", parents, beams_per_logit_row)
     sequences = _emit_gathered_beams(step, candidates.sequences, indices, step.candidate_count)
     finished_scores, finished_sequences, is_finished = _emit_finished_beams(step, candidates)
-    is_open = _emit_can_improve(step, scores, finished_scores, is_finished)
+    can_improve = _emit_can_improve(step, scores, finished_scores, is_finished)
     is_invalid = g.emit_node(
         "Reshape", is_invalid_logits, g.emit_node("Concat", batch, [-1], axis=0)
     )
@@ -141,32 +142,37 @@ def emit_beam_step(step: BeamSearchStep, log_probs: str, is_invalid_logits: str)
         "And", step.state.can_improve, _emit_any(g, g.emit_node("And", is_live, is_invalid))
     )
     # NaN logits end the search of all sequences; the returned score is NaN.
-    continues = g.emit_node(
-        "And", _emit_any(g, is_open, 0), g.emit_node("Not", _emit_any(g, has_failed, 0))
+    should_continue = g.emit_node(
+        "And", _emit_any(g, can_improve, 0), g.emit_node("Not", _emit_any(g, has_failed, 0))
     )
-    continues = g.emit_node("Squeeze", continues, [0, 1])
+    should_continue = g.emit_node("Squeeze", should_continue, [0, 1])
     finished_scores = g.emit_node("Where", has_failed, float("nan"), finished_scores)
     finished_sequences = g.emit_node(
         "Where", emit_unsqueeze(g, has_failed, 2), NO_TOKEN, finished_sequences
     )
     next_state = BeamState(
-        scores, sequences, finished_scores, finished_sequences, is_finished, is_open
+        scores, sequences, finished_scores, finished_sequences, is_finished, can_improve
     )
-    flat = g.emit_node("Reshape", tokens, [-1])
-    return TokenSelection(flat, parents, continues, next_state)
+    flat_tokens = g.emit_node("Reshape", tokens, [-1])
+    return TokenSelection(flat_tokens, parents, should_continue, next_state)
 
 
 def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
+    """Emit the best continuations of the live beams from log-probabilities `[s, 1, vocabulary]`
+    (equal for all beams) or `[s, n, vocabulary]`.
+    """
     g, n = step.g, step.decoding.num_beams
-    state = emit_unsqueeze(g, step.state.scores, 2)
+    parent_scores = emit_unsqueeze(g, step.state.scores, 2)
     # An unused beam may have NaN logits.
-    is_live = g.emit_node("Greater", state, NO_SCORE)
-    total = g.emit_node("Where", is_live, g.emit_node("Add", log_probs, state), NO_SCORE)
-    total = g.emit_node("Reshape", total, [-1, n * step.vocabulary])
-    scores, indices = emit_top_k(g, total, [step.candidate_count], axis=1, dtype="f32")
+    is_live = g.emit_node("Greater", parent_scores, NO_SCORE)
+    total_scores = g.emit_node(
+        "Where", is_live, g.emit_node("Add", log_probs, parent_scores), NO_SCORE
+    )
+    total_scores = g.emit_node("Reshape", total_scores, [-1, n * step.vocabulary])
+    scores, indices = emit_top_k(g, total_scores, [step.candidate_count], axis=1, dtype="f32")
     parents, tokens = (g.emit_node(kind, indices, step.vocabulary) for kind in ("Div", "Mod"))
-    state = _emit_gathered_beams(step, step.state.sequences, parents, n)
-    sequences = g.emit_node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
+    parent_sequences = _emit_gathered_beams(step, step.state.sequences, parents, n)
+    sequences = g.emit_node("Concat", parent_sequences, emit_unsqueeze(g, tokens, 2), axis=2)
     is_finished = g.emit_node("GreaterOrEqual", step.length, step.limit)
     for stop in step.decoding.stop_token_ids:
         is_finished = g.emit_node("Or", is_finished, g.emit_node("Equal", tokens, stop))
@@ -176,29 +182,36 @@ def _emit_candidates(step: BeamSearchStep, log_probs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(step: BeamSearchStep, candidates: BeamCandidates) -> tuple[str, str, str]:
-    """Emit the best finished hypotheses, including those of earlier steps."""
+    """Emit the `n` best finished hypotheses of this and earlier steps: scores f32[s, n], sequences
+    i64[s, n, t + 1], and bool[s, n], true for slots that contain a hypothesis.
+    """
     g, n = step.g, step.decoding.num_beams
     # As in transformers, only the first `num_beams` candidates may finish.
-    leading = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
-    ends_now = g.emit_node(
-        "And", g.emit_node("And", candidates.is_finished, leading), step.state.can_improve
+    may_finish = g.emit_constant([[c < n for c in range(step.candidate_count)]], "bool")
+    finishes_now = g.emit_node(
+        "And", g.emit_node("And", candidates.is_finished, may_finish), step.state.can_improve
     )
-    ends_now = g.emit_node("And", ends_now, g.emit_node("Greater", candidates.scores, NO_SCORE))
+    finishes_now = g.emit_node(
+        "And", finishes_now, g.emit_node("Greater", candidates.scores, NO_SCORE)
+    )
     scores = _emit_masked_scores(
         g,
         _emit_normalized_scores(step, candidates.scores, step.length),
-        g.emit_node("Not", ends_now),
+        g.emit_node("Not", finishes_now),
     )
     column = g.emit_node("Concat", g.emit_node("Shape", step.state.scores), [1], axis=0)
-    filler = g.emit_node("Expand", step.decoding.fill_token_id, column)
+    fill_column = g.emit_node("Expand", step.decoding.fill_token_id, column)
     # Hypotheses that finished earlier are padded to the current length.
-    earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, filler, axis=2)
+    earlier_sequences = g.emit_node("Concat", step.state.finished_sequences, fill_column, axis=2)
     sequences = g.emit_node("Concat", earlier_sequences, candidates.sequences, axis=1)
     is_beam_finished = g.emit_node(
-        "Concat", emit_cast(g, step.state.is_finished, "i64"), emit_cast(g, ends_now, "i64"), axis=1
+        "Concat",
+        emit_cast(g, step.state.is_finished, "i64"),
+        emit_cast(g, finishes_now, "i64"),
+        axis=1,
     )
-    merged = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
-    best_scores, indices = emit_top_k(g, merged, [n], axis=1, dtype="f32")
+    merged_scores = g.emit_node("Concat", step.state.finished_scores, scores, axis=1)
+    best_scores, indices = emit_top_k(g, merged_scores, [n], axis=1, dtype="f32")
     is_beam_finished = emit_cast(
         g, g.emit_node("GatherElements", is_beam_finished, indices, axis=1), "bool"
     )
@@ -222,17 +235,21 @@ def _emit_can_improve(
     """
     g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
-    best = emit_slice(g, scores, 1, 0, 1)
+    best_score = emit_slice(g, scores, 1, 0, 1)
     if step.decoding.early_stopping is True:
-        is_live = g.emit_node("Greater", best, NO_SCORE)
+        is_live = g.emit_node("Greater", best_score, NO_SCORE)
         can_improve = g.emit_node("And", is_live, _emit_any(g, g.emit_node("Not", is_finished)))
         return g.emit_node("And", step.state.can_improve, can_improve)
     # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
     # maximum length divisor. early_stopping="never" compares with this score.
-    best = _emit_normalized_scores(step, best, step.limit if waits_for_limit else step.length)
-    worst = emit_slice(g, finished_scores, 1, step.decoding.num_beams - 1, step.decoding.num_beams)
-    worst = g.emit_node("Where", is_finished, worst, NO_SCORE)
-    can_improve = _emit_any(g, g.emit_node("Greater", best, worst))
+    best_score = _emit_normalized_scores(
+        step, best_score, step.limit if waits_for_limit else step.length
+    )
+    worst_score = emit_slice(
+        g, finished_scores, 1, step.decoding.num_beams - 1, step.decoding.num_beams
+    )
+    worst_score = g.emit_node("Where", is_finished, worst_score, NO_SCORE)
+    can_improve = _emit_any(g, g.emit_node("Greater", best_score, worst_score))
     return g.emit_node("And", step.state.can_improve, can_improve)
 
 
@@ -252,7 +269,7 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> st
 
 
 def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
-    """Emit scores with `NO_SCORE` where the condition is true."""
+    """Emit `scores` with `NO_SCORE` where `condition` is true."""
     return g.emit_node("Where", condition, NO_SCORE, scores)
 
 
@@ -284,6 +301,6 @@ def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int)
     flat_beams = g.emit_node(
         "Reshape", x, g.emit_node("Concat", count, length, axis=0), allowzero=1
     )
-    gathered = g.emit_node("Gather", flat_beams, _emit_flat_indices(step, indices, width))
+    flat_result = g.emit_node("Gather", flat_beams, _emit_flat_indices(step, indices, width))
     shape = g.emit_node("Concat", g.emit_node("Shape", indices), length, axis=0)
-    return g.emit_node("Reshape", gathered, shape, allowzero=1)
+    return g.emit_node("Reshape", flat_result, shape, allowzero=1)

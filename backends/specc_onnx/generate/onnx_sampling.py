@@ -58,9 +58,9 @@ def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
 
 def emit_uniform_sample(g: Emitter, key: str) -> str:
     """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
-    top = _emit_right_shift(g, _emit_random_word(g, key, g.emit_constant(0, "u64")), 40)
+    high_bits = _emit_right_shift(g, _emit_random_word(g, key, g.emit_constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
-    mantissa = emit_cast(g, emit_cast(g, top, "i64"), "f32")
+    mantissa = emit_cast(g, emit_cast(g, high_bits, "i64"), "f32")
     return g.emit_node("Mul", mantissa, 2.0**-24)
 
 
@@ -74,6 +74,7 @@ def _emit_random_word(g: Emitter, key: str, word_index: str) -> str:
 
 
 def _emit_mixed_bits(g: Emitter, z: str) -> str:
+    """Emit the mixing function of SplitMix64 of `z`, u64."""
     z = g.emit_node("Mul", _emit_xor_shift(g, z, 30), g.emit_constant(SPLITMIX_MULTIPLIER_1, "u64"))
     z = g.emit_node("Mul", _emit_xor_shift(g, z, 27), g.emit_constant(SPLITMIX_MULTIPLIER_2, "u64"))
     return _emit_xor_shift(g, z, 31)
@@ -143,17 +144,17 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
 def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: str) -> str:
     """Sample i64[batch] from logits `[batch, vocab]` at generation step `step`, i64[]."""
     scaled_logits = g.emit_node("Div", logits, sampler.temperature)
-    values, ids = emit_top_k(g, scaled_logits, sampler.candidate_count, axis=1, dtype="f32")
+    top_logits, ids = emit_top_k(g, scaled_logits, sampler.candidate_count, axis=1, dtype="f32")
     weights = _emit_top_p_filter(
-        g, sampler, g.emit_node("Softmax", emit_cast(g, values, PROBABILITY_DTYPE), axis=1)
+        g, sampler, g.emit_node("Softmax", emit_cast(g, top_logits, PROBABILITY_DTYPE), axis=1)
     )
     sums = g.emit_node("CumSum", weights, 1)
     # The uniform random number is scaled to the sum of the remaining probabilities.
-    total = g.emit_node("Slice", sums, [-1], [2**31 - 1], [1])
+    sum_of_weights = g.emit_node("Slice", sums, [-1], [2**31 - 1], [1])
     step_keys = emit_substream_key(g, sampler.keys, emit_cast(g, step, "u64"))
     uniform = emit_cast(g, emit_uniform_sample(g, step_keys), PROBABILITY_DTYPE)
     is_below = g.emit_node(
-        "LessOrEqual", sums, g.emit_node("Mul", emit_unsqueeze(g, uniform, 1), total)
+        "LessOrEqual", sums, g.emit_node("Mul", emit_unsqueeze(g, uniform, 1), sum_of_weights)
     )
     index = emit_count_nonzero(g, is_below, 1, keepdims=True)
     return g.emit_node("Squeeze", g.emit_node("GatherElements", ids, index, axis=1), [1])
@@ -165,13 +166,17 @@ def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) ->
     """
     preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
-    keeps_all = g.emit_node("GreaterOrEqual", sampler.top_p, g.emit_constant(1, PROBABILITY_DTYPE))
-    is_kept = g.emit_node("Or", g.emit_node("Less", preceding_sum, sampler.top_p), keeps_all)
-    best = emit_slice(g, probabilities, 1, 0, 1)
+    is_top_p_off = g.emit_node(
+        "GreaterOrEqual", sampler.top_p, g.emit_constant(1, PROBABILITY_DTYPE)
+    )
+    is_kept = g.emit_node("Or", g.emit_node("Less", preceding_sum, sampler.top_p), is_top_p_off)
+    max_probability = emit_slice(g, probabilities, 1, 0, 1)
     is_kept = g.emit_node(
         "And",
         is_kept,
-        g.emit_node("GreaterOrEqual", probabilities, g.emit_node("Mul", best, sampler.min_p)),
+        g.emit_node(
+            "GreaterOrEqual", probabilities, g.emit_node("Mul", max_probability, sampler.min_p)
+        ),
     )
     zero = g.emit_constant(0, PROBABILITY_DTYPE)
     is_kept = g.emit_node("Or", is_kept, g.emit_node("Equal", preceding_sum, zero))
@@ -183,8 +188,10 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
     # Not every `ReduceMax` kernel propagates NaN.
     has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
     has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
-    best = g.emit_node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
-    return g.emit_node("Or", has_nan, g.emit_node("Not", g.emit_node("Less", best, float("inf"))))
+    max_magnitude = g.emit_node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
+    return g.emit_node(
+        "Or", has_nan, g.emit_node("Not", g.emit_node("Less", max_magnitude, float("inf")))
+    )
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
