@@ -81,6 +81,10 @@ FIXED_SETTINGS: Mapping[str, str] = {
 }
 """Generation settings that are fixed at compile time, and their metadata keys."""
 
+UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale")
+"""Generation settings that a standalone generator does not support: the first three sort the whole
+distribution, the last runs the model twice per token."""
+
 RECORDED_SETTINGS: Mapping[str, str] = {
     **FIXED_SETTINGS,
     **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},

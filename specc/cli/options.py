@@ -80,6 +80,12 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     "repetition_penalty": Option(
         FLOAT_OPTION, "R", "penalty for tokens that already occur in the sequence (default: 1, off)"
     ),
+    "guidance_scale": Option(
+        FLOAT_OPTION,
+        "S",
+        "scale of classifier-free guidance, e.g. 3 for MusicGen (default: 1, off)",
+        extra_arguments=NO_DEFAULT,
+    ),
     "num_beams": Option(
         INTEGER_OPTION, "N", "beam search with N beams (default: 4 with --strategy beam)"
     ),

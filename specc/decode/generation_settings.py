@@ -39,6 +39,7 @@ class GenerationArguments(TypedDict, total=False):
     pad: int | None
     forced_eos_token_id: int | None
     delay_pattern: Sequence[int] | None
+    guidance_scale: float | None
     suppress_tokens: int | Sequence[int] | None
     begin_suppress_tokens: int | Sequence[int] | None
     begin: Sequence[int | Sequence[int]] | None
@@ -86,6 +87,7 @@ class GenerationSettings:
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
     `delay_pattern` is the delay of each codebook in steps (`specc.decode.codebooks`).
+    `guidance_scale` is the scale of classifier-free guidance (`specc.decode.guidance`), 1 for none.
     `renormalize_logits` makes beam search apply log-softmax after these logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any
     penalty, temperature or filter.
@@ -116,6 +118,7 @@ class GenerationSettings:
     begin: tuple[tuple[int, ...], ...] = ()
     forced_eos_token_id: int | None = None
     delay_pattern: tuple[int, ...] = ()
+    guidance_scale: float = 1.0
     start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()

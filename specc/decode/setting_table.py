@@ -24,6 +24,9 @@ MAX_CODEBOOKS = 1024
 """Maximum number of codebooks in a delay pattern."""
 MAX_CODEBOOK_DELAY = 1024
 """Maximum delay of a codebook in steps."""
+MAX_GUIDANCE_SCALE = 1000
+"""Maximum guidance scale. Larger values select almost only tokens that the condition makes more
+probable."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""
@@ -209,6 +212,15 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         ),
         "codebook_delays",
         "delays",
+    ),
+    _make_general_option(
+        "guidance_scale",
+        SettingConstraint(
+            f"a number from 0 to {MAX_GUIDANCE_SCALE}",
+            lambda v: is_finite_number(v) and 0 <= v <= MAX_GUIDANCE_SCALE,
+        ),
+        "cfg_scale",
+        "guidance",
     ),
     _make_general_option(
         "strategy", SettingConstraint("greedy, sample or beam", _is_strategy), "do_sample", "mode"

@@ -152,7 +152,10 @@ class VocabularySizes:
             return None
         helps = (
             "use a token id of this model",
-            *(("remove the empty string: it never stops generation",) * (setting_name == "stop")),
+            *(
+                ("or remove it: a token outside the vocabulary never stops generation",)
+                * (setting_name == "stop")
+            ),
         )
         title = f"`{setting_name}` must be a token id from 0 to {(size or 0) - 1}, got {wrong[0]}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)

@@ -14,7 +14,7 @@ from specc.artifact.generation_facts import (
     convert_length_bounds_to_json,
     find_length_bounds,
 )
-from specc.artifact.manifest import RECORDED_SETTINGS, RandomInitInfo
+from specc.artifact.manifest import RECORDED_SETTINGS, UNSUPPORTED_SETTINGS, RandomInitInfo
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -335,14 +335,8 @@ def build_generator_source(
     return StandaloneGeneratorGraph(full_graph, derived, decoding, job.model.defaults)
 
 
-UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings that the `generate` graph does not support, because they require sorting the whole
-distribution.
-"""
-
-
 def check_exportable_settings(settings: GenerationSettings) -> None:
-    """Raise E0733 for settings in `UNSUPPORTED_SETTINGS`."""
+    """Raise E0733 for a setting that standalone generators do not support."""
     requested, default_values = asdict(settings), asdict(GenerationSettings())
     for name in UNSUPPORTED_SETTINGS:
         if requested[name] != default_values[name]:

@@ -25,6 +25,7 @@ GENERAL_KEYS: Mapping[str, str] = {
     "begin_suppress_tokens": "begin_suppress_tokens",
     "forced_eos_token_id": "forced_eos_token_id",
     "stop_strings": "stop_strings",
+    "guidance_scale": "guidance_scale",
 }
 """Keys of settings that apply to all strategies, and their names in specc."""
 SAMPLING_KEYS = (
@@ -71,7 +72,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "penalty_alpha": (0,),
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
-    "guidance_scale": (1,),
     **dict.fromkeys(
         (
             *("top_h", "sequence_bias", "exponential_decay_length_penalty"),

@@ -132,6 +132,8 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":
         return "beams are indexed from the start of a sequence"
+    if settings.guidance_scale != 1:
+        return "guidance runs each sequence twice, with and without the condition"
     if model.codebooks:
         return "the delays of codebooks are counted from the start of a sequence"
     if model.continuous_batching_metadata is None:

@@ -347,13 +347,15 @@ def check_generation_settings(model: GenerativeModel, settings: GenerationSettin
     for name, token in token_settings.items():
         if error := model.vocabulary_sizes.check_token_id(name, token):
             raise Failed(error)
-    if settings.strategy == "beam" and batch.number is not None:
+    feature = "guidance" if settings.guidance_scale != 1 else "beam search"
+    needs_batch = feature == "guidance" or settings.strategy == "beam"
+    if needs_batch and batch.number is not None:
         raise_error(
             "E0733",
-            f"beam search needs a dynamic batch size, but the batch size of this model is {batch}",
+            f"{feature} needs a dynamic batch size, but the batch size of this model is {batch}",
             helps=[
                 f"give `{sequence_input}` a dynamic length as its first axis",
-                "or use greedy decoding",
+                f"or generate without {feature}",
             ],
         )
 

@@ -17,6 +17,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
+from specc.runtime.guidance import create_guided_session
 from specc.runtime.standalone_generator import (
     iterate_standalone_steps,
     list_standalone_hypotheses,
@@ -232,14 +233,16 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         sequence_input = request.model.input_signature.sequence_input
         inputs = {**request.prepared_inputs, sequence_input: prompt.tokens}
         yield from iterate_codebook_steps(
-            request.model.create_decoder_session(inputs),
+            create_guided_session(request.model, request.settings.guidance_scale, inputs),
             prompt,
             request.limited_settings,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
         return
-    session = request.model.create_decoder_session(request.prepared_inputs)
+    session = create_guided_session(
+        request.model, request.settings.guidance_scale, request.prepared_inputs
+    )
     yield from iterate_decode_steps(
         session,
         request.prompt,
@@ -288,7 +291,9 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
         return list_standalone_hypotheses(
             run_standalone(request.model.standalone_session, request), request.settings.stop
         )
-    session = request.model.create_decoder_session(request.prepared_inputs)
+    session = create_guided_session(
+        request.model, request.settings.guidance_scale, request.prepared_inputs
+    )
     return search_beams(
         session,
         request.prompt,

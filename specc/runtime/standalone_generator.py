@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS
+from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS, UNSUPPORTED_SETTINGS
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
@@ -174,8 +174,15 @@ def _raise_computed(name: str, input_signature: ModelInputs) -> NoReturn:
 def check_compiled_settings(
     settings: GenerationSettings, compiled_settings: Mapping[str, object]
 ) -> None:
-    """Raise E0733 if a setting differs from the compiled one."""
+    """Raise E0733 if a setting differs from the compiled one or is not supported."""
     values, defaults = asdict(settings), asdict(GenerationSettings())
+    for name in UNSUPPORTED_SETTINGS:
+        if values[name] != defaults[name]:
+            raise_error(
+                "E0733",
+                f"`{name}` is not supported by a standalone generator",
+                helps=["use a package: compile with `--graphs step`", f"or remove `{name}`"],
+            )
     for name in FIXED_SETTINGS:
         compiled_value = compiled_settings.get(FIXED_SETTINGS[name], defaults[name])
         if isinstance(defaults[name], tuple) and not isinstance(compiled_value, list):

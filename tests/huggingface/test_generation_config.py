@@ -75,6 +75,7 @@ def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[st
             {"forced_eos_token_id": 5, "suppress_tokens": [4], "bad_words_ids": [[5]]},
         ),
         ({"typical_p": 1.0, "guidance_scale": None, "use_cache": False}, {}),
+        ({"guidance_scale": 3.0}, {"guidance_scale": 3.0}),
     ],
 )  # fmt: skip
 def test_keys(keys: dict[str, Any], wanted: dict[str, Any], tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_forced_bos_token(tmp_path: Path) -> None:
 
 
 def test_ignored_settings_are_reported(tmp_path: Path) -> None:
-    made = apply_config(tmp_path, {}, guidance_scale=1.5, encoder_no_repeat_ngram_size=3)
-    assert "`encoder_no_repeat_ngram_size` 3 is not supported" in made.remarks[1]
-    assert "`guidance_scale` 1.5" in made.remarks[2]
+    made = apply_config(tmp_path, {}, encoder_no_repeat_ngram_size=3, penalty_alpha=0.6)
+    assert "`penalty_alpha` 0.6 is not supported" in made.remarks[1]
+    assert "`encoder_no_repeat_ngram_size` 3" in made.remarks[2]
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,15 @@ def test_outputs(name: str, tmp_path: Path) -> None:
     check_model_outputs(CASES[name], tmp_path)
 
 
-def save_checkpoint(case: CodebookCase, directory: Path) -> Any:
+def save_checkpoint(case: CodebookCase, directory: Path, **settings: float) -> Any:
     """Save the checkpoint, and return the transformers model, whose `generate` returns codebooks."""
     hf_model = case.save_checkpoint(directory).double()
     hf_model.generation_config.update(
-        pad_token_id=16, bos_token_id=16, decoder_start_token_id=16, num_return_sequences=1
+        pad_token_id=16,
+        bos_token_id=16,
+        decoder_start_token_id=16,
+        num_return_sequences=1,
+        **settings,
     )
     hf_model.generation_config.save_pretrained(directory)
     return hf_model
@@ -84,9 +88,10 @@ def test_decoder_generates(target: str, tmp_path: Path) -> None:
     assert len({*result.tokens}) > 3, "the tokens vary"
 
 
+@pytest.mark.parametrize("guidance_scale", [1.0, 3.0])
 @pytest.mark.parametrize("case", [WITH_TEXT, WITH_STEREO], ids=["mono", "stereo"])
-def test_text_generates(case: CodebookCase, tmp_path: Path) -> None:
-    hf_model = save_checkpoint(case, tmp_path)
+def test_text_generates(case: CodebookCase, guidance_scale: float, tmp_path: Path) -> None:
+    hf_model = save_checkpoint(case, tmp_path, guidance_scale=guidance_scale)
     ours = load_package(tmp_path)
     for sample in (MUSICGEN.samples.get_sample(0), MUSICGEN.samples.make_batch()):
         inputs = {name: sample[name] for name in ("input_ids", "attention_mask")}

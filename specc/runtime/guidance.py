@@ -1,0 +1,99 @@
+"""Classifier-free guidance (Ho and Salimans, 2022, arXiv:2207.12598): the model runs with and
+without the condition, and the logits are extrapolated from the latter to the former.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.decode.token_selection import DecoderSession, Floats, Ints
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array, Arrays
+from specc.ir.model import find_default_sources
+from specc.runtime.generation_request import GenerativeModel
+from specc.runtime.model_inputs import ModelInputs, find_batch_axis
+
+
+@dataclass(frozen=True)
+class GuidedSession:
+    """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
+    with the condition, followed by the same sequence without it.
+    """
+
+    session: DecoderSession
+    scale: float
+
+    def step(self, tokens: Ints) -> Floats:
+        """Run the model on new tokens, int64 [n, length, …]. Return the logits
+        `unconditional + scale · (conditional − unconditional)`, float32 [n, …, vocab].
+        """
+        logits = self.session.step(np.repeat(tokens, 2, axis=0))
+        conditional, unconditional = logits[0::2], logits[1::2]
+        guided: Floats = unconditional + np.float32(self.scale) * (conditional - unconditional)
+        return guided
+
+    def reorder(self, indices: Ints) -> None:
+        """Reorder batch elements; the two copies of a sequence stay together."""
+        self.session.reorder(np.stack([2 * indices, 2 * indices + 1], axis=1).reshape(-1))
+
+
+def create_guided_session(
+    model: GenerativeModel, guidance_scale: float, prepared: Arrays
+) -> DecoderSession:
+    """Create the decoder session for prepared inputs, with guidance unless the scale is 1. Raise
+    E0733 if the model has no padding mask that could exclude the condition.
+    """
+    if guidance_scale == 1:
+        return model.create_decoder_session(prepared)
+    inputs = model.input_signature
+    unconditional = _remove_condition(inputs, prepared)
+    both = {
+        name: _interleave(inputs, name, value, unconditional[name])
+        for name, value in prepared.items()
+    }
+    return GuidedSession(model.create_decoder_session(both), guidance_scale)
+
+
+def _remove_condition(inputs: ModelInputs, prepared: Arrays) -> Arrays:
+    """Return inputs whose padding masks exclude the condition."""
+    masks, defaults = _mask_condition(inputs, prepared), inputs.defaults
+    if not masks:
+        raise_error(
+            "E0733",
+            "`guidance_scale` needs a padding mask that excludes the condition, but no input of "
+            "the model is a padding mask",
+            helps=["declare a padding mask in the spec, such as `mask: keep[batch, n]`"],
+        )
+    dependent = {
+        name
+        for name in (defaults.outputs if defaults else ())
+        if defaults and name not in masks and find_default_sources(defaults, name) & masks.keys()
+    }
+    known = {name: value for name, value in prepared.items() if name not in dependent}
+    return inputs.prepare({**known, **masks}) if dependent else {**known, **masks}
+
+
+def _mask_condition(inputs: ModelInputs, prepared: Arrays) -> Arrays:
+    """Return padding masks that exclude the condition: the whole encoder input, as in MusicGen
+    (arXiv:2306.05284, sec. 2.3), or the prompt except its last token if there is no encoder
+    (Sanchez et al., 2023, arXiv:2306.17806, sec. 3.1).
+    """
+    facts, types = inputs.graph.input_facts, inputs.graph.inputs
+    masks = {
+        name: np.zeros_like(value)
+        for name, value in prepared.items()
+        if facts[name].padding_side and inputs.sequence_length not in types[name].type.shape
+    }
+    if masks or inputs.mask_input not in prepared:
+        return masks
+    mask = prepared[inputs.mask_input]
+    return {inputs.mask_input: mask & (np.arange(mask.shape[1]) == mask.shape[1] - 1)}
+
+
+def _interleave(inputs: ModelInputs, name: str, first: Array, second: Array) -> Array:
+    """Return the batch elements of two values in turn, or `first` if there is no batch axis."""
+    axis = find_batch_axis(inputs.graph.inputs[name].type, inputs.batch_size)
+    if axis is None:
+        return first
+    order = np.arange(2 * first.shape[axis]).reshape(2, -1).T.reshape(-1)
+    return np.take(np.concatenate([first, second], axis), order, axis)
