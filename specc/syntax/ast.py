@@ -185,8 +185,8 @@ class ListComprehension(SpannedNode):
 
 @node
 class RecordLiteral(SpannedNode):
-    """`{layers = 4 attention = {mask = all}}` in the DSL, a nested map in YAML: the config values
-    of a derived spec or a used spec.
+    """A record of config values for a derived spec or a used spec:
+    `{layers = 4 attention = {mask = all}}` in the DSL, a nested map in YAML.
     """
 
     fields: tuple[Option, ...]
@@ -194,7 +194,7 @@ class RecordLiteral(SpannedNode):
 
 @node
 class EllipsisDims(SpannedNode):
-    """`...` in a type or an index expression, which represents any number of axes."""
+    """An ellipsis, `...`, in a type or an index expression, which represents any number of axes."""
 
 
 Expr: TypeAlias = (
@@ -217,12 +217,12 @@ Expr: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeName(SpannedNode):
-    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`, `text`: a
-    declared type.
+    """A declared type: `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
+    `text`.
 
-    `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a
-    type without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "".
-    `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
+    `element_type` is the type of the elements of `list[…]` or `pair[…]`. `dims` is None for a type
+    without brackets. `side` is the padding side after `keep[…]`: `left`, `right` or "". `names` are
+    the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
     """
 
     name: str
@@ -236,8 +236,8 @@ class TypeName(SpannedNode):
 
 @node
 class BlockParameter(SpannedNode):
-    """`source_keep: keep[batch, src] = source != pad`: an input of a graph, a parameter of a block,
-    or a result.
+    """An input of a graph, a parameter of a block, or a result: `source_keep: keep[batch, src] =
+    source != pad`.
     """
 
     name: str
@@ -279,12 +279,12 @@ class Repeat(CommentedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan(CommentedBlock):
-    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d) { … }`: a
-    run-time loop.
+    """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
+    all(d) { … }`.
 
     Each variable iterates over one sequence. `along` is the symbolic size of the scanned axis;
-    without it, the only sequence is the trip count. `keep` is a boolean `[batch, along]`; `until`
-    is the early-exit condition of a batch element.
+    without it, the only sequence is the trip count. `keep` is a padding mask [batch, along];
+    `until` is the early-exit condition of a batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -330,8 +330,7 @@ Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field(CommentedNode):
-    """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
-    config value.
+    """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
     Each source is an expression: a string is a path in config.json; `len("id2label")`,
     `repeated("attention_types")` and `rope_config(theta=10000.0)` are calls.
@@ -346,7 +345,9 @@ class Field(CommentedNode):
 
 @node
 class Expect(CommentedNode):
-    """`expect "model_type" in (vit, deit)`: the config.json files that this spec supports."""
+    """The values of a config.json key that a spec supports:
+    `expect "model_type" in (vit, deit)`.
+    """
 
     key: str
     values: tuple[str, ...]
@@ -354,8 +355,8 @@ class Expect(CommentedNode):
 
 @node
 class IgnoredKeys(CommentedNode):
-    """`ignore "initializer_range", "use_cache"`: keys of config.json that do not affect the
-    model.
+    """The keys of config.json that do not affect the model:
+    `ignore "initializer_range", "use_cache"`.
     """
 
     keys: tuple[str, ...]
@@ -363,7 +364,7 @@ class IgnoredKeys(CommentedNode):
 
 @node
 class Assign(CommentedNode):
-    """`heads = 4` inside the `config` of a derived spec: a value for a field of the base spec."""
+    """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
 
     name: str
     value: Expr
@@ -381,7 +382,9 @@ class Config(CommentedBlock):
 
 @node
 class Dims(CommentedNode):
-    """`dims batch, src, tgt >= 1`: dynamic dimensions; a lower bound may follow a name."""
+    """The dynamic dimensions of a spec: `dims batch, src, tgt >= 1`; a lower bound may follow a
+    name.
+    """
 
     names: tuple["DimName", ...]
 
@@ -396,7 +399,7 @@ class DimName(SpannedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use(CommentedNode):
-    """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
+    """A file whose blocks and graphs a spec uses under a name: `use "vit.specc" as v`.
 
     `use "llama" | "mistral" as text from "text_config" under language_model`: one of several files,
     with its own config (under one of the keys `sources` of config.json) and its own weights (below
@@ -429,11 +432,11 @@ class Equation(SpannedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block(CommentedBlock):
-    """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
+    """A block or graph: `block name(params) -> results "doc" { … }`.
 
-    `kind` is `block` or `graph`. `results` is a tuple of `BlockParameter`s; a single unnamed
-    result has name "". `architectures` are those of checkpoints for this graph, as in
-    `architectures` of config.json.
+    `kind` is `block` or `graph`; a graph may have `where` equations. `results` is a tuple of
+    `BlockParameter`s; a single unnamed result has name "". `architectures` are those of checkpoints
+    for this graph, as in `architectures` of config.json.
     """
 
     kind: str
@@ -452,7 +455,7 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition(CommentedNode):
-    """`mask window(back, ahead=0) = 0 <= i - j < back`: a named expression with parameters.
+    """A named expression with parameters: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
     may have a type and a default: `score general(dim: int)`; without a type its `type` is None.
@@ -477,7 +480,7 @@ class DefinitionParameter(SpannedNode):
 
 @node
 class InputPreprocessing(CommentedNode):
-    """`pixels = image(size=[8, 8])` in `reading`: the preprocessing of an input."""
+    """The preprocessing of an input in `reading`: `pixels = image(size=[8, 8])`."""
 
     name: str
     value: Expr
@@ -485,7 +488,7 @@ class InputPreprocessing(CommentedNode):
 
 @node
 class OutputPostprocessing(CommentedNode):
-    """`show logits = choice(labels, top=3)` in `reading`: the postprocessing of a result."""
+    """The postprocessing of a result in `reading`: `show logits = choice(labels, top=3)`."""
 
     name: str
     value: Expr
@@ -503,15 +506,15 @@ class Reading(CommentedBlock):
 
 @node
 class WeightsFile(CommentedNode):
-    """`from "digits.safetensors"`: the weights file of this spec."""
+    """The weights file of a spec: `from "digits.safetensors"`."""
 
     path: str
 
 
 @node
 class Tie(CommentedNode):
-    """`tie lm_head.weight = wte.weight when tied`: use `source` if the file has no tensor
-    `name`.
+    """A tied weight: `tie lm_head.weight = wte.weight when
+    tied`. The weight `source` is used if the file has no tensor `name`.
     """
 
     name: WeightName
@@ -521,8 +524,8 @@ class Tie(CommentedNode):
 
 @node
 class Load(CommentedNode):
-    """`load a.weight = transpose(b.weight)`: the expression that computes a parameter from
-    tensors of the file.
+    """An expression that computes a parameter from tensors of the file:
+    `load a.weight = transpose(b.weight)`.
 
     In `value` a `Name` or `TextLiteral` is the name of a tensor, with pattern variables as `{i}`.
     """
@@ -534,8 +537,8 @@ class Load(CommentedNode):
 
 @node
 class Ignore(CommentedNode):
-    """`ignore "layers.{i}.attn.bias"`: tensors of the file that the model does not use; `*` matches
-    any characters.
+    """The tensors of the file that the model does not use: `ignore "layers.{i}.attn.bias"`; `*`
+    matches any characters.
     """
 
     name: WeightName
@@ -544,7 +547,9 @@ class Ignore(CommentedNode):
 
 @node
 class Share(CommentedNode):
-    """`share encoder.layer when tied`: all calls with weights at this path share them."""
+    """A weight path whose weights all calls with this path share:
+    `share encoder.layer when tied`.
+    """
 
     name: WeightName
     condition: Expr | None = None
@@ -570,7 +575,9 @@ class Setting(CommentedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate(CommentedBlock):
-    """`generate translation of target from logits { start = bos  stop = eos }`."""
+    """A `generate` section: `generate translation of target from logits { start = bos stop = eos
+    }`.
+    """
 
     name: str
     input_name: str
@@ -588,8 +595,8 @@ class Stream(CommentedNode):
 
 @node
 class QuantizeEntry(CommentedNode):
-    """`int4 = ["*.mlp.*"]` in `quantize`: a setting with its value, or with patterns of weight
-    names. A single value is the same as a list of one.
+    """An entry of `quantize`, `int4 = ["*.mlp.*"]`: a setting with its value, or with patterns of
+    weight names. A single value is the same as a list of one.
     """
 
     name: str
@@ -598,7 +605,7 @@ class QuantizeEntry(CommentedNode):
 
 @node
 class Quantize(CommentedBlock):
-    """`quantize { default = int8 exclude = ["lm_head"] }`: the quantization formats of weights."""
+    """The quantization formats of weights: `quantize { default = int8 exclude = ["lm_head"] }`."""
 
     entries: tuple[QuantizeEntry, ...]
 

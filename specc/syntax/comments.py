@@ -26,13 +26,13 @@ class CommentedBody(NamedTuple, Generic[T]):
 
 
 class CommentAttacher:
-    """Attaches each comment of a file to one node."""
+    """Attaches each comment of a file to one node. `comments` are in source order."""
 
     def __init__(self, text: str, comments: Sequence[Comment]) -> None:
         self.text = text
         self.comments = comments
         self.starts = [c.start for c in comments]
-        self._taken = [False] * len(comments)
+        self._is_attached = [False] * len(comments)
 
     def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
         """Remove the unattached comments in a range of offsets and return their strings."""
@@ -55,9 +55,9 @@ class CommentAttacher:
     def _take_unattached(self, start: int, stop: int) -> list[Comment]:
         """Remove and return the unattached comments in a range of offsets."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
-        unattached = [n for n in range(first, last) if not self._taken[n]]
+        unattached = [n for n in range(first, last) if not self._is_attached[n]]
         for n in unattached:
-            self._taken[n] = True
+            self._is_attached[n] = True
         return [self.comments[n] for n in unattached]
 
 
@@ -75,8 +75,8 @@ class BodyBuilder(Generic[T]):
     def add_child(self, child: T, comments: Sequence[Comment]) -> None:
         """Add the next child with the comments before its end."""
         span = get_node_span(child)
-        first = span.start
-        above: list[str] = []
+        start_offset = span.start
+        leading: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
                 # a comment inside the child either follows its header, `repeat i in n {  # this`,
@@ -84,12 +84,14 @@ class BodyBuilder(Generic[T]):
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
-                    above.append(comment.text)
+                    leading.append(comment.text)
             elif not self._is_after_last_child(comment) or not self._attach_trailing(comment):
-                first = min(first, comment.start)
-                above.append(comment.text)
-        gap = bool(self.children) and bool(EMPTY_LINE.search(self.text, self.previous_end, first))
-        self.children.append(add_leading_comments(child, tuple(above), gap))
+                start_offset = min(start_offset, comment.start)
+                leading.append(comment.text)
+        has_blank_line = bool(self.children) and bool(
+            EMPTY_LINE.search(self.text, self.previous_end, start_offset)
+        )
+        self.children.append(add_leading_comments(child, tuple(leading), has_blank_line))
         self.previous_end = span.end
 
     def finish_body(self, comments: Sequence[Comment]) -> CommentedBody[T]:
@@ -129,18 +131,20 @@ class BodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
-    """Attach the comments of a file's header, between two offsets, and of its items.
+    """Attach the comments of a file's header (from `start` to `header_end`) and of its items.
 
-    A header may have comments above it, after its first line, between its lines, and after its
-    last line. The tree represents only the first two, so the others move above.
+    A header may have comments above it, after its first line, between its lines, and after its last
+    line. The tree represents only the first two, so the others move above.
     """
-    above = attacher.take_comments(0, start)
-    line = attacher.text.find("\n", start, header_end)
-    on_first = attacher.take_comments(start, line) if line >= 0 else ()
-    above += on_first[1:] + attacher.take_comments(start, header_end)
+    leading = attacher.take_comments(0, start)
+    newline_offset = attacher.text.find("\n", start, header_end)
+    first_line_comments = (
+        attacher.take_comments(start, newline_offset) if newline_offset >= 0 else ()
+    )
+    leading += first_line_comments[1:] + attacher.take_comments(start, header_end)
     body = attacher.attach_comments(file.items, header_end, len(attacher.text))
-    after = [*on_first[:1], *([body.trailing] if body.trailing else [])]
-    comments = ast.Comments((*above, *after[1:]), after[0] if after else "")
+    trailing = [*first_line_comments[:1], *([body.trailing] if body.trailing else [])]
+    comments = ast.Comments((*leading, *trailing[1:]), trailing[0] if trailing else "")
     return replace(file, items=body.children, comments=comments, end=body.end)
 
 
@@ -152,8 +156,8 @@ def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[st
         return body.children, body.end
     if not body.children:
         return (), (body.trailing, *body.end)
-    first, *others = body.children
-    return (add_leading_comments(first, (body.trailing,), False), *others), body.end
+    first_child, *other_children = body.children
+    return (add_leading_comments(first_child, (body.trailing,), False), *other_children), body.end
 
 
 def get_node_span(node: ast.CommentedNode) -> Span:
@@ -173,11 +177,13 @@ def add_leading_comments(node: T, leading: tuple[str, ...], has_blank_line_above
     """Add comments above a node, preceded by a blank line if `has_blank_line_above` is set."""
     if not leading and not has_blank_line_above:
         return node
-    old = node.comments
+    comments = node.comments
     return replace(
         node,
         comments=replace(
-            old, leading=(*leading, *old.leading), has_blank_line_before=has_blank_line_above
+            comments,
+            leading=(*leading, *comments.leading),
+            has_blank_line_before=has_blank_line_above,
         ),
     )
 

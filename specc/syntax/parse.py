@@ -42,16 +42,16 @@ def detect_syntax(source: Source) -> Syntax:
     """Detect the syntax of a spec by its file suffix or, if unknown, by its first word. Raise E0114
     if they contradict each other.
     """
-    ending = PurePath(source.name).suffix.lower()
-    leading = LEADING_BLANKS.match(source.text)
-    start = leading.end() if leading else 0
-    by_name = SYNTAX_BY_SUFFIX.get(ending)
+    suffix = PurePath(source.name).suffix.lower()
+    leading_blanks = LEADING_BLANKS.match(source.text)
+    start = leading_blanks.end() if leading_blanks else 0
+    by_name = SYNTAX_BY_SUFFIX.get(suffix)
     by_content = _detect_syntax_of_start(source.text, start)
     # for `model: x` in a .specc file the parser would report only the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
-        _raise_syntax_conflict(by_content, ending, span)
+        _raise_syntax_conflict(by_content, suffix, span)
     return by_name or by_content or "specc"
 
 
@@ -64,61 +64,64 @@ def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
 
 def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
     """Raise E0114 for a text whose syntax differs from the syntax of the file suffix."""
-    shown = suffix if len(suffix) <= 12 else suffix[:11] + "…"
-    content, label, fix = (
+    suffix_text = suffix if len(suffix) <= 12 else suffix[:11] + "…"
+    content, label, right_suffix = (
         ("YAML", "written as YAML", ".yaml")
         if syntax == "yaml"
         else ("the .specc language", "not written as YAML", ".specc")
     )
     raise_error(
         "E0114",
-        f"this is {content} in a file named {shown}",
+        f"this is {content} in a file named {suffix_text}",
         span,
         label,
-        helps=[f"name the file {fix}, or convert it with `specc convert`"],
+        helps=[f"name the file {right_suffix}, or convert it with `specc convert`"],
     )
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate the code in help texts of diagnostics to the syntax of their file."""
-    translated = list(diagnostics)
-    if not any(map(_is_about_yaml, translated)):
-        return translated
+    """Translate the code in help texts of diagnostics about YAML files from the DSL to YAML. Return
+    all diagnostics.
+    """
+    results = list(diagnostics)
+    if not any(map(_is_about_yaml, results)):
+        return results
     # YAML modules are imported only for YAML files
     from specc.syntax.yaml.yaml_printer import translate_advice_to_yaml
 
-    return [translate_advice_to_yaml(d) if _is_about_yaml(d) else d for d in translated]
+    return [translate_advice_to_yaml(d) if _is_about_yaml(d) else d for d in results]
 
 
 def _is_about_yaml(diagnostic: Diagnostic) -> bool:
+    """Return True if the primary label of a diagnostic is in a YAML file."""
     if diagnostic.primary is None:
         return False
     return diagnostic.primary.span.source.name.lower().endswith(YAML_SUFFIXES)
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode the bytes of a file. Raise E0109 for a file larger than 1 MiB, and E0112 for an
-    encoding other than UTF-8.
+    """Decode the bytes of a spec file as UTF-8. Raise E0109 for a file larger than 1 MiB, and E0112
+    for another encoding or control characters.
     """
-    at_start = Span(Source(name, ""), 0, 0)
+    start_span = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
-        raise_spec_too_long(f"{len(data)} bytes", at_start)
+        raise_spec_too_long(f"{len(data)} bytes", start_span)
     # the UTF-32 byte order mark begins with the UTF-16 byte order mark, so UTF-32 is checked first
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             raise_error(
                 "E0112",
                 f"this file is in {encoding}; a spec is in UTF-8",
-                at_start,
+                start_span,
                 helps=["save it as UTF-8"],
             )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # the text up to the error is decoded, so that its line can be shown
-        before = data[: error.start].decode("utf-8-sig", errors="replace")
-        source = Source(name, before + data[error.start :].decode("utf-8", errors="replace"))
-        span = Span(source, len(before), min(len(before) + 1, len(source.text)))
+        valid_prefix = data[: error.start].decode("utf-8-sig", errors="replace")
+        source = Source(name, valid_prefix + data[error.start :].decode("utf-8", errors="replace"))
+        span = Span(source, len(valid_prefix), min(len(valid_prefix) + 1, len(source.text)))
         raise_error(
             "E0112",
             f"the byte {data[error.start]:#04x} is not UTF-8",

@@ -28,7 +28,9 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """Builds the syntax tree of one fragment."""
+    """The builder of the syntax tree of one fragment. `tokens` and `comments` are those of the
+    fragment.
+    """
 
     fragment: Fragment
     tokens: list[Token]
@@ -107,18 +109,24 @@ class AstBuilder(ErrorCollector):
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
-        """Report each duplicate name among the children."""
-        seen: dict[str, Span | None] = {}
+        """Report E0116 for each duplicate name among the children. `description` is the subject of
+        the message, e.g. "the option".
+        """
+        spans_by_name: dict[str, Span | None] = {}
         for child in children:
-            find = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
-            name, span = find(child, self)
+            get_name_and_span = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
+            name, span = get_name_and_span(child, self)
             # `_` skips a result, so it may occur several times
-            if name in seen and name != "_" and span is not None:
-                first = seen[name]
-                others = (Label(first, "first here"),) if first is not None else ()
+            if name in spans_by_name and name != "_" and span is not None:
+                first_span = spans_by_name[name]
+                related_labels = (
+                    (Label(first_span, "first here"),) if first_span is not None else ()
+                )
                 title = f"{description} `{name}` is duplicated"
-                self.report_error("E0116", title, span, "again here", help, related_labels=others)
-            seen.setdefault(name, span)
+                self.report_error(
+                    "E0116", title, span, "again here", help, related_labels=related_labels
+                )
+            spans_by_name.setdefault(name, span)
 
 
 NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
@@ -157,7 +165,7 @@ def register_rule(name: str) -> Callable[[R], R]:
 
 
 def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
-    """Drop the placeholders of absent options."""
+    """Return the children that are not None; None is the placeholder of an absent optional part."""
     return tuple(c for c in children if c is not None)
 
 
@@ -171,10 +179,10 @@ class TupleRule:
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
         """Return the children that are present."""
-        present = drop_absent_options(children)
+        present_children = drop_absent_options(children)
         if self.unique:
-            b.report_duplicates(self.unique, present)
-        return tuple(map(b.convert_child, present))
+            b.report_duplicates(self.unique, present_children)
+        return tuple(map(b.convert_child, present_children))
 
 
 FLAG_FIELDS = ("reverse", "optional")
@@ -194,8 +202,8 @@ class NodeRule(Generic[N]):
     ) -> None:
         self.kind: Callable[..., N] = kind
         self.fields = [name for name in fields.split() if name[0] not in "*{"]
-        self.rest = next((n[1:] for n in fields.split() if n[0] == "*"), "")
-        self.body = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
+        self.rest_field = next((n[1:] for n in fields.split() if n[0] == "*"), "")
+        self.body_field = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
         self.unique = unique
         self.constants: Mapping[str, object] = constants
         self.has_name_span = kind in (ast.Option, ast.Block)
@@ -207,13 +215,13 @@ class NodeRule(Generic[N]):
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
             values |= self._read_field(b, name, child)
-        if self.body:
+        if self.body_field:
             body, doc = self._read_body(b, rest)
-            values |= zip((self.body, "end", "trailing"), body, strict=True)
+            values |= zip((self.body_field, "end", "trailing"), body, strict=True)
             values |= {"doc": doc} if doc is not None else {}
             rest = body.children
-        elif self.rest:
-            values[self.rest] = tuple(map(b.convert_child, rest))
+        elif self.rest_field:
+            values[self.rest_field] = tuple(map(b.convert_child, rest))
         if self.unique:
             b.report_duplicates(self.unique, rest)
         if isinstance(trailing := values.pop("trailing", None), str):

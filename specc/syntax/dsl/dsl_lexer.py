@@ -128,20 +128,20 @@ def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerR
     """Tokenize a fragment. `keywords` maps the text of each fixed terminal to its name."""
     lexer = Lexer(fragment, keywords)
     offset, size = 0, len(fragment.text)
-    while offset < size and len(lexer.found.errors) < MAX_COLLECTED_ERRORS:
+    while offset < size and len(lexer.result.errors) < MAX_COLLECTED_ERRORS:
         offset = lexer.consume_token(offset)
-    lexer.found.tokens.append(Token("$END", "", size, size))
+    lexer.result.tokens.append(Token("$END", "", size, size))
     lexer.check_depth()
-    return lexer.found
+    return lexer.result
 
 
 class Lexer:
-    """The lexer of one fragment. `found` collects the tokens."""
+    """The lexer of one fragment. `result` collects the tokens, comments and errors."""
 
     def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
         self.keywords = keywords
-        self.found = LexerResult()
+        self.result = LexerResult()
 
     def consume_token(self, offset: int) -> int:
         """Consume the token at an offset and return the next offset."""
@@ -166,10 +166,11 @@ class Lexer:
     ) -> None:
         """Report an error in the characters `start` to `end`."""
         primary = Label(self.fragment.make_span(start, end), label)
-        self.found.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
+        self.result.errors.append(Diagnostic(code, title, primary, helps=(fix,)))
 
     def _add_token(self, kind: str, text: str, start: int) -> None:
-        self.found.tokens.append(Token(kind, text, start, start + len(text)))
+        """Append the token `text`, which starts at offset `start`, to the result."""
+        self.result.tokens.append(Token(kind, text, start, start + len(text)))
 
     def _consume_comment(self, text: str, start: int, end: int) -> None:
         """Collect a comment. Report E0106 for a comment in a quoted YAML scalar, because printers
@@ -186,24 +187,24 @@ class Lexer:
             )
             return
         span = self.fragment.make_span(start, end)
-        self.found.comments.append(Comment(span.start, span.end, text[1:].strip()))
+        self.result.comments.append(Comment(span.start, span.end, text[1:].strip()))
 
     def _consume_number(self, text: str, start: int, end: int) -> int:
         """Consume a number if it is valid and return the next offset."""
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
         # `1_000` and `3d` match the pattern of a number only up to the `_` and the `d`
-        wrong = (
+        explanation = (
             _explain_invalid_number(word.group())
             if word.end() > end
             else _explain_unsupported_number(text)
         )
         end = max(end, word.end())
-        if wrong is not None:
-            title, fix = wrong
+        if explanation is not None:
+            title, fix = explanation
             self.report_error("E0108", title, start, end, "here", fix)
             text = "0"  # a token is added, so that the parser finds further errors
-        self.found.tokens.append(Token("NUMBER", text, start, end))
+        self.result.tokens.append(Token("NUMBER", text, start, end))
         return end
 
     def _report_stray_character(self, offset: int) -> int:
@@ -223,7 +224,7 @@ class Lexer:
         end = text.find("\n", offset)
         end = len(text) if end < 0 else end
         last = fragment.make_span(max(offset, end - 1), end)
-        self.found.errors.append(
+        self.result.errors.append(
             Diagnostic(
                 "E0104",
                 "unterminated string",
@@ -232,13 +233,13 @@ class Lexer:
                 helps=('close it with `"`; write a line break as `\\n`',),
             )
         )
-        self.found.tokens.append(Token("STRING", '""', offset, end))
+        self.result.tokens.append(Token("STRING", '""', offset, end))
         return end
 
     def check_depth(self) -> None:
         """Report the first bracket nested beyond the limit."""
         depth = 0
-        for token in self.found.tokens:
+        for token in self.result.tokens:
             # the text of a string literal includes its quotes, so it never equals a bracket
             if token.text in OPENERS:
                 depth += 1
@@ -257,7 +258,7 @@ class Lexer:
 
 
 def _explain_invalid_number(word: str) -> tuple[str, str]:
-    """Explain a malformed number, with a fix."""
+    """Return the title and the fix for a malformed number, such as `1_000` or `3d`."""
     digits = word.replace("_", "")
     fix = (
         f"write `{truncate_token_text(digits)}`"  # 1_000
@@ -268,7 +269,9 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """Explain an unsupported number, with a fix."""
+    """Return the title and the fix for a number that begins with 0 or is too long or too large, or
+    None for a valid number.
+    """
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
@@ -280,7 +283,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 
 def _explain_large_number(text: str) -> tuple[str, str] | None:
-    """Explain a number that is too large, with a fix."""
+    """Return the title and the fix for a number that is too large, or None for a valid number."""
     # the number of digits is checked before `int` is called, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"
@@ -319,14 +322,14 @@ def check_source_characters(source: Source) -> Source:
     """Return the source. Raise E0109 if the text is too long, and E0112 for control characters."""
     if len(source.text) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(source.text)} characters", Span(source, 0, 0), "starts here")
-    found = CONTROL_CHARACTERS.search(source.text)
-    if found:
-        code = ord(found.group())
-        what = "the control character" if code < 0xD800 else "the character"
+    match = CONTROL_CHARACTERS.search(source.text)
+    if match:
+        code = ord(match.group())
+        description = "the control character" if code < 0xD800 else "the character"
         raise_error(
             "E0112",
-            f"{what} U+{code:04X} cannot be in a spec",
-            Span(source, found.start(), found.end()),
+            f"{description} U+{code:04X} cannot be in a spec",
+            Span(source, match.start(), match.end()),
             "here",
             notes=[
                 "many of these mean that the file is not text, or is in another encoding than UTF-8"

@@ -53,45 +53,45 @@ DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 
 def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
-    """Parse a fragment of text. Raise E01xx for syntax errors."""
+    """Parse a fragment as the start symbol `start`. Raise Failed with E01xx for syntax errors."""
     table = load_lalr_table()
-    lexed = tokenize_fragment(fragment, table.keywords)
+    lexer_result = tokenize_fragment(fragment, table.keywords)
     # raised here, because the parser would only report the token that replaces an invalid character
-    if lexed.errors:
-        raise Failed(*limit_diagnostics(lexed.errors))
-    build = AstBuilder(fragment, lexed.tokens, lexed.comments)
+    if lexer_result.errors:
+        raise Failed(*limit_diagnostics(lexer_result.errors))
+    builder = AstBuilder(fragment, lexer_result.tokens, lexer_result.comments)
 
     def make_limit_error(code: str, first: int) -> Diagnostic:
-        token = lexed.tokens[first]
+        token = lexer_result.tokens[first]
         title = f"operators nested more than {dsl_lexer.MAX_EXPRESSION_DEPTH} levels deep"
         if code == "E0111":
             title = f"an expression of more than {dsl_lexer.MAX_EXPRESSION_TOKENS} tokens"
         label = Label(fragment.make_span(token.start, token.end), "starts here")
         return Diagnostic(code, title, label, helps=("bind parts of it to names",))
 
-    run = LalrParser(
+    parser = LalrParser(
         table=table,
-        tokens=lexed.tokens,
+        tokens=lexer_result.tokens,
         start=start.symbol,
-        build=build,
+        build=builder,
         explain=SyntaxErrorExplainer(fragment, start.description),
         build_limit_error=make_limit_error,
-        restart_points=find_restart_points(fragment, lexed),
-        errors=build.errors,
+        restart_points=find_restart_points(fragment, lexer_result),
+        errors=builder.errors,
     )
-    value = run.parse()
-    if build.errors:
-        raise Failed(*limit_diagnostics(build.errors))
+    value = parser.parse()
+    if builder.errors:
+        raise Failed(*limit_diagnostics(builder.errors))
     # only the callback of a start symbol returns the value of this symbol
     return cast(T, value)
 
 
-def find_restart_points(fragment: Fragment, lexed: LexerResult) -> list[int]:
+def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
     """Return the indices of the tokens at which parsing may resume after an error: keywords in
     column 1 that begin an item.
     """
     text = fragment.text
-    tokens = lexed.tokens
+    tokens = lexer_result.tokens
     return [
         n
         for n, t in enumerate(tokens)
@@ -107,16 +107,18 @@ def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Sort errors by position and keep the first 20. Add the number of omitted errors to the last
     one.
     """
-    ordered = sorted(errors, key=lambda error: error.primary.span.start if error.primary else 0)
-    omitted = len(ordered) - dsl_lexer.MAX_REPORTED_ERRORS
+    sorted_errors = sorted(
+        errors, key=lambda error: error.primary.span.start if error.primary else 0
+    )
+    omitted = len(sorted_errors) - dsl_lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
-        return ordered
+        return sorted_errors
     # parsing stopped at the limit, so the number of further errors is unknown
-    stopped = len(ordered) >= dsl_lexer.MAX_COLLECTED_ERRORS
-    count = "many more errors" if stopped else f"{omitted} more errors"
-    last = ordered[dsl_lexer.MAX_REPORTED_ERRORS - 1]
+    is_truncated = len(sorted_errors) >= dsl_lexer.MAX_COLLECTED_ERRORS
+    count = "many more errors" if is_truncated else f"{omitted} more errors"
+    last = sorted_errors[dsl_lexer.MAX_REPORTED_ERRORS - 1]
     last = replace(last, notes=(*last.notes, f"{count} are not shown"))
-    return [*ordered[: dsl_lexer.MAX_REPORTED_ERRORS - 1], last]
+    return [*sorted_errors[: dsl_lexer.MAX_REPORTED_ERRORS - 1], last]
 
 
 def parse_dsl(source: Source) -> ast.File:
@@ -155,13 +157,13 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
     table = load_lalr_table()
-    lexed = tokenize_fragment(fragment, table.keywords)
-    if any(error.code == "E0104" for error in lexed.errors):
+    lexer_result = tokenize_fragment(fragment, table.keywords)
+    if any(error.code == "E0104" for error in lexer_result.errors):
         return None  # the offset is inside a string literal
-    if any(c.end == offset for c in lexed.comments):
+    if any(c.end == offset for c in lexer_result.comments):
         return None
-    tokens = lexed.tokens[:-1]  # the last one is the end of the text
-    states = _run_parser(table, tokens, find_restart_points(fragment, lexed), start)
+    tokens = lexer_result.tokens[:-1]  # the last one is the end of the text
+    states = _run_parser(table, tokens, find_restart_points(fragment, lexer_result), start)
     if states is None:
         return None
     terminals = table.find_expected_terminals(states, table.end_terminals[start])
@@ -176,14 +178,14 @@ def _find_expected_keywords(
     is a keyword only if it may be followed by tokens that may not follow a name.
     """
     keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
-    if (rename_states := table.shift_token(states, "NAME", end)) is None:
+    if (name_states := table.shift_token(states, "NAME", end)) is None:
         return keywords
-    after_name = table.find_expected_terminals(rename_states, end)
+    name_followers = table.find_expected_terminals(name_states, end)
     return frozenset(
         kind
         for kind in keywords
         if (keyword_states := table.shift_token(states, kind, end)) is not None
-        and table.find_expected_terminals(keyword_states, end) - after_name
+        and table.find_expected_terminals(keyword_states, end) - name_followers
     )
 
 
@@ -194,26 +196,28 @@ def _run_parser(
     return None if there is none.
     """
     states, end = [table.start_states[start]], table.end_terminals[start]
-    tried: set[int] = set()
+    tried_points: set[int] = set()
     index = 0
     while index < len(tokens):
-        shifted = table.shift_token(states, tokens[index].kind, end)
-        if shifted is not None:
-            states = shifted
+        next_states = table.shift_token(states, tokens[index].kind, end)
+        if next_states is not None:
+            states = next_states
             index += 1
             continue
-        restart = _find_next_restart(restart_points, index, tried)
+        restart = _find_next_restart(restart_points, index, tried_points)
         if restart is None or start != FILE.symbol:
             return None
-        tried.add(restart)
+        tried_points.add(restart)
         states, index = _compute_states_after_header(table, start), restart
     return states
 
 
-def _find_next_restart(restart_points: Sequence[int], index: int, tried: set[int]) -> int | None:
-    """Return the first restart point that was not tried and is not before an error."""
+def _find_next_restart(
+    restart_points: Sequence[int], index: int, tried_points: set[int]
+) -> int | None:
+    """Return the first restart point at or after the previous token that was not tried, or None."""
     # the previous word may have been parsed as a name, as in `mask a = ⏎ graph f(…)`
-    return next((n for n in restart_points if n >= index - 1 and n not in tried), None)
+    return next((n for n in restart_points if n >= index - 1 and n not in tried_points), None)
 
 
 def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:

@@ -32,12 +32,12 @@ INDENT_STEP = 2
 
 def format_dsl(file: ast.File) -> str:
     """Format a spec as canonical DSL text."""
-    out = format_comment_lines(file.comments.leading, 0)
-    out += append_comment([f"specc {file.version}"], file.comments)
+    lines = format_comment_lines(file.comments.leading, 0)
+    lines += append_comment([f"specc {file.version}"], file.comments)
     doc = [f" {quote_text(file.doc)}"] if file.doc else []
-    out += break_lines([f"model {quote_unless_name(file.model)}", *doc], 0)
+    lines += break_lines([f"model {quote_unless_name(file.model)}", *doc], 0)
     if file.extends:
-        out.append(f"extends {quote_unless_name(file.extends)}")
+        lines.append(f"extends {quote_unless_name(file.extends)}")
     previous: ast.Item | None = None
     for item in file.items:
         if (
@@ -46,12 +46,12 @@ def format_dsl(file: ast.File) -> str:
             or has_blank_lines_around(item)
             or has_blank_lines_around(previous)
         ):
-            out.append("")
-        out += format_statement(item, 0)
+            lines.append("")
+        lines += format_statement(item, 0)
         previous = item
     if file.end:
-        out += ["", *format_comment_lines(file.end, 0)]
-    return "\n".join(out) + "\n"
+        lines += ["", *format_comment_lines(file.end, 0)]
+    return "\n".join(lines) + "\n"
 
 
 def has_blank_lines_around(item: ast.Item) -> bool:
@@ -63,47 +63,49 @@ COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
 """Items that fit on one line."""
 
 
-def append_comment(out: list[str], comments: ast.Comments) -> list[str]:
-    """Append the trailing comment to the last line."""
+def append_comment(lines: list[str], comments: ast.Comments) -> list[str]:
+    """Append the trailing comment of a node to the last of its lines."""
     if comments.trailing:
-        out[-1] += f"  # {comments.trailing}"
-    return out
+        lines[-1] += f"  # {comments.trailing}"
+    return lines
 
 
 def format_braced_body(
     children: Sequence[ast.Commentable], end: Iterable[str], indent: int
 ) -> list[str]:
     """Format the lines between braces."""
-    out: list[str] = []
+    lines: list[str] = []
     for child in children:
         # no blank line after the brace
-        if child.comments.has_blank_line_before and out:
-            out.append("")
-        out += format_statement(child, indent)
-    return out + format_comment_lines(end, indent)
+        if child.comments.has_blank_line_before and lines:
+            lines.append("")
+        lines += format_statement(child, indent)
+    return lines + format_comment_lines(end, indent)
 
 
 def format_statement(node: ast.Commentable, indent: int) -> list[str]:
     """Format a statement, item or section entry with its comments, as lines."""
-    above = format_comment_lines(node.comments.leading, indent)
+    leading_lines = format_comment_lines(node.comments.leading, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
-        return above + format_body_with_header(node, indent)
+        return leading_lines + format_body_with_header(node, indent)
     if isinstance(node, ast.When):
-        return above + format_when(node, indent)
+        return leading_lines + format_when(node, indent)
     if type(node) in SECTION_LAYOUTS:
-        return above + format_section(node, indent)
+        return leading_lines + format_section(node, indent)
     if isinstance(node, ast.Field):
-        return above + append_comment(format_field_lines(node, indent), node.comments)
-    return above + append_comment(break_lines(format_simple_node(node), indent), node.comments)
+        return leading_lines + append_comment(format_field_lines(node, indent), node.comments)
+    return leading_lines + append_comment(
+        break_lines(format_simple_node(node), indent), node.comments
+    )
 
 
 def format_body_with_header(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
     """Format a header with a body in braces. The body of a block begins with its docstring."""
-    out = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
+    lines = append_comment(break_lines([*format_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
-        out.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
+        lines.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
     return [
-        *out,
+        *lines,
         *format_braced_body(node.body, node.end, indent + INDENT_STEP),
         " " * indent + "}",
     ]
@@ -120,8 +122,12 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.comments)
-    first = append_comment([f"{' ' * indent}{head} {{"], node.comments)
-    return [*first, *format_braced_body(children, end, indent + INDENT_STEP), " " * indent + "}"]
+    first_lines = append_comment([f"{' ' * indent}{head} {{"], node.comments)
+    return [
+        *first_lines,
+        *format_braced_body(children, end, indent + INDENT_STEP),
+        " " * indent + "}",
+    ]
 
 
 def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
@@ -131,25 +137,27 @@ def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
 
 def format_when(node: ast.When, indent: int) -> list[str]:
     """Format a conditional, e.g. `when c { … } else { … }`."""
-    out = append_comment(
+    lines = append_comment(
         break_lines(["when ", *format_expression_pieces(node.condition), " {"], indent),
         node.comments,
     )
-    out += format_braced_body(node.body, node.end, indent + INDENT_STEP)
+    lines += format_braced_body(node.body, node.end, indent + INDENT_STEP)
     if node.otherwise or node.else_end:
-        out.append(" " * indent + "} else {")
-        out += format_braced_body(node.otherwise, node.else_end, indent + INDENT_STEP)
-    return [*out, " " * indent + "}"]
+        lines.append(" " * indent + "} else {")
+        lines += format_braced_body(node.otherwise, node.else_end, indent + INDENT_STEP)
+    return [*lines, " " * indent + "}"]
 
 
 def format_field_lines(node: ast.Field, indent: int) -> list[str]:
     """Format a config field; a record with comments takes one line per field."""
-    kind = node.type
-    if kind.name != "record" or not has_commented_field(kind.fields):
+    field_type = node.type
+    if field_type.name != "record" or not has_commented_field(field_type.fields):
         return break_lines(format_field(node), indent)
-    inner = format_braced_body(kind.fields, (), indent + INDENT_STEP)
-    last = break_lines(["}", *(["?"] if kind.optional else []), *format_field_suffix(node)], indent)
-    return [f"{' ' * indent}{node.name}: record {{", *inner, *last]
+    field_lines = format_braced_body(field_type.fields, (), indent + INDENT_STEP)
+    last_lines = break_lines(
+        ["}", *(["?"] if field_type.optional else []), *format_field_suffix(node)], indent
+    )
+    return [f"{' ' * indent}{node.name}: record {{", *field_lines, *last_lines]
 
 
 def has_commented_field(fields: Iterable[ast.Field]) -> bool:
@@ -184,20 +192,20 @@ def format_clause(keyword: str, value: ast.Expr | None) -> Pieces:
 
 
 def format_words(words: Iterable[str]) -> Pieces:
-    """Format a comma-separated list of words."""
+    """Format words separated by commas and possible line breaks."""
     return join_with_commas([word] for word in words)
 
 
-def join_with_and(texts: Sequence[str]) -> str:
+def join_alternatives(texts: Sequence[str]) -> str:
     """Format alternatives, e.g. `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def format_use(node: ast.Use) -> Pieces:
     """Format a `use` item: its files, its name, and the locations of its config and weights."""
-    sources = [f" from {join_with_and(node.sources)}"] if node.sources else []
+    sources = [f" from {join_alternatives(node.sources)}"] if node.sources else []
     under = [f" under {format_weight_path(node.under)}"] if node.under else []
-    return ["use ", join_with_and(node.paths), f" as {node.name}", *sources, *under]
+    return ["use ", join_alternatives(node.paths), f" as {node.name}", *sources, *under]
 
 
 def format_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
@@ -319,15 +327,15 @@ def format_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
 def format_block_header(node: ast.Block) -> Pieces:
     """Format a block header; line breaks separate its parameters, results and equations."""
     params = join_with_commas(format_block_parameter(p) for p in node.params)
-    found: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
-    found += _format_results(node.results)
+    pieces: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
+    pieces += _format_results(node.results)
     if node.where:
         lengths = ([f"{e.name} = ", *format_expression_pieces(e.value)] for e in node.where)
-        found += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
+        pieces += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
     if node.architectures:
         names = join_with_commas([quote_unless_name(name)] for name in node.architectures)
-        found += [SECTION_BREAK, "for ", *names]
-    return found
+        pieces += [SECTION_BREAK, "for ", *names]
+    return pieces
 
 
 def _format_results(results: Sequence[ast.BlockParameter]) -> Pieces:

@@ -58,12 +58,12 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
     # greedy: fill the line; when the width is exceeded, go back to the break with the best score on
     # the line, i.e. the least nested break
     chunk_widths = measure_chunks(pieces)
-    done: list[str] = []
+    lines: list[str] = []
     line = [" " * indent]
     column = indent
-    opened: tuple[int, ...] = (indent + CONTINUATION_INDENT,)
+    open_columns: tuple[int, ...] = (indent + CONTINUATION_INDENT,)
     break_candidates: list[BreakCandidate] = []
-    first = 0
+    first_index = 0
     n = 0
     while n < len(pieces):
         piece = pieces[n]
@@ -71,31 +71,35 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             line.append(piece)
             column += len(piece)
             if piece in ("(", "[", "{"):
-                opened = (
-                    *opened,
-                    column if column <= width * 0.6 else indent + CONTINUATION_INDENT * len(opened),
+                open_columns = (
+                    *open_columns,
+                    column
+                    if column <= width * 0.6
+                    else indent + CONTINUATION_INDENT * len(open_columns),
                 )
             elif piece in (")", "]", "}"):
-                opened = opened[:-1]
+                open_columns = open_columns[:-1]
         else:
             break_candidates.append(
                 BreakCandidate(
-                    n, column + piece.bonus - BRACKET_DEPTH_PENALTY * len(opened), opened
+                    n,
+                    column + piece.bonus - BRACKET_DEPTH_PENALTY * len(open_columns),
+                    open_columns,
                 )
             )
             if column + len(piece.flat) + chunk_widths[n + 1] > width:
-                best = max(break_candidates, key=lambda p: p.score)
+                best_break = max(break_candidates, key=lambda p: p.score)
                 # the text after the break begins the next line
-                line = line[: best.index - first + 1]
-                done.append("".join(line).rstrip())
-                opened, n = best.open_columns, best.index + 1
-                column = opened[-1]
-                line, break_candidates, first = [" " * column], [], n
+                line = line[: best_break.index - first_index + 1]
+                lines.append("".join(line).rstrip())
+                open_columns, n = best_break.open_columns, best_break.index + 1
+                column = open_columns[-1]
+                line, break_candidates, first_index = [" " * column], [], n
                 continue
             line.append(piece.flat)
             column += len(piece.flat)
         n += 1
-    return [*done, "".join(line).rstrip()]
+    return [*lines, "".join(line).rstrip()]
 
 
 def _measure_flat_width(pieces: Pieces) -> int:
@@ -104,7 +108,7 @@ def _measure_flat_width(pieces: Pieces) -> int:
 
 
 def format_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
-    """Format comment lines, which start with `#` in both syntaxes."""
+    """Format comments as lines that start with `#`, as in both syntaxes."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
@@ -215,14 +219,14 @@ def join_with_commas(
     parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
     """Join parts with a separator and possible line breaks. Breaks within a part get a penalty."""
-    out: Pieces = []
+    pieces: Pieces = []
     for n, part in enumerate(parts):
         if n:
-            out += [separator, line_break]
-        out += [
+            pieces += [separator, line_break]
+        pieces += [
             p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY) for p in part
         ]
-    return out
+    return pieces
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
@@ -236,26 +240,26 @@ def format_binary(expr: ast.Binary) -> Pieces:
             " ** ",
             *format_expression_pieces(expr.right, SIGN, is_operand=True),
         ]
-    ends: list[Pieces] = []
+    operations: list[Pieces] = []
     left: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
     while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= precedence:
         precedence = BINARY_LEVELS[left.op]
         right = format_expression_pieces(left.right, precedence + 1, is_operand=True)
-        ends.append([SPACE_BREAK, f"{left.op} ", *right])
+        operations.append([SPACE_BREAK, f"{left.op} ", *right])
         left = left.left
-    out = format_expression_pieces(left, precedence, is_operand=True)
-    for end in reversed(ends):
-        out += end
-    return out
+    pieces = format_expression_pieces(left, precedence, is_operand=True)
+    for end in reversed(operations):
+        pieces += end
+    return pieces
 
 
 def format_comparison(expr: ast.Compare) -> Pieces:
     """Format a comparison, e.g. `0 <= i - j < n`."""
-    out = format_expression_pieces(expr.operands[0], SUM, is_operand=True)
+    pieces = format_expression_pieces(expr.operands[0], SUM, is_operand=True)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
-        out += [SPACE_BREAK, f"{op} ", *format_expression_pieces(right, SUM, is_operand=True)]
-    return out
+        pieces += [SPACE_BREAK, f"{op} ", *format_expression_pieces(right, SUM, is_operand=True)]
+    return pieces
 
 
 def format_unary(expr: ast.Unary) -> Pieces:
@@ -338,23 +342,23 @@ def format_type_name(kind: ast.TypeName) -> str:
 
 def format_type_pieces(kind: ast.TypeName) -> Pieces:
     """Format a type, e.g. `float[batch, n]` or `choice(a | b)?`."""
-    end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
+    suffix = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.element_type is not None:
-        return [kind.name, "[", *format_type_pieces(kind.element_type), "]", end]
+        return [kind.name, "[", *format_type_pieces(kind.element_type), "]", suffix]
     if kind.name == "choice" and kind.names:
         return [
             "choice",
             "(",
             *join_with_commas(([quote_unless_name(n)] for n in kind.names), " |"),
             ")",
-            end,
+            suffix,
         ]
     if kind.name == "record":
-        return [*format_record_type(kind.fields), end]
+        return [*format_record_type(kind.fields), suffix]
     # `dims` is None for a type without brackets, and empty for `[]`
     if kind.dims is None:
-        return [kind.name + end]
-    return [f"{kind.name}[{join_pieces(format_subscripts(kind.dims))}]{end}"]
+        return [kind.name + suffix]
+    return [f"{kind.name}[{join_pieces(format_subscripts(kind.dims))}]{suffix}"]
 
 
 def format_record_type(fields: Sequence[ast.Field]) -> Pieces:
@@ -372,15 +376,15 @@ def format_field(field: ast.Field) -> Pieces:
 
 def format_field_suffix(field: ast.Field) -> Pieces:
     """Format the sources, default and docstring of a config value."""
-    out: Pieces = []
+    pieces: Pieces = []
     if field.sources:
-        out += [
+        pieces += [
             SPACE_BREAK,
             "from ",
             *join_with_commas((format_expression_pieces(s) for s in field.sources), " |"),
         ]
     if field.default is not None:
-        out += [SPACE_BREAK, "= ", *format_expression_pieces(field.default)]
+        pieces += [SPACE_BREAK, "= ", *format_expression_pieces(field.default)]
     if field.doc:
-        out += [SPACE_BREAK, quote_text(field.doc)]
-    return out
+        pieces += [SPACE_BREAK, quote_text(field.doc)]
+    return pieces

@@ -100,17 +100,17 @@ def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
 def _build_call(
     b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
 ) -> ast.Call:
-    present: tuple[Argument, ...] = drop_absent_options(arguments)
-    args = tuple(a for a in present if not isinstance(a, ast.Option))
-    options = tuple(a for a in present if isinstance(a, ast.Option))
+    present_arguments: tuple[Argument, ...] = drop_absent_options(arguments)
+    args = tuple(a for a in present_arguments if not isinstance(a, ast.Option))
+    options = tuple(a for a in present_arguments if isinstance(a, ast.Option))
     b.report_duplicates("the option", options)
-    for before, after in pairwise(present):
-        is_late = isinstance(before, ast.Option) and not isinstance(after, ast.Option)
-        if is_late and after.span is not None:
+    for previous, argument in pairwise(present_arguments):
+        is_late = isinstance(previous, ast.Option) and not isinstance(argument, ast.Option)
+        if is_late and argument.span is not None:
             b.report_error(
                 "E0119",
                 "an input after an option",
-                after.span,
+                argument.span,
                 "this has no name",
                 "inputs come first, options (`name=value`) after them",
             )
@@ -301,16 +301,23 @@ def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
 
 @register_rule("field")
 def _build_field(
-    b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: object
+    b: AstBuilder, span: Span, name: Token, declared_type: ast.TypeName, *children: object
 ) -> ast.Field:
     comments = ast.NO_COMMENTS
-    if kind.name == "record" and kind.span and not kind.optional and kind.element_type is None:
+    if (
+        declared_type.name == "record"
+        and declared_type.span
+        and not declared_type.optional
+        and declared_type.element_type is None
+    ):
         # the fields of a record keep their comments; all other comments move above the record
-        start = b.fragment.source.text.find("{", kind.span.start, kind.span.end) + 1
-        body = b.attacher.attach_comments(kind.fields, start, kind.span.end - 1)
-        kind = replace(kind, fields=body.children)
+        start = (
+            b.fragment.source.text.find("{", declared_type.span.start, declared_type.span.end) + 1
+        )
+        body = b.attacher.attach_comments(declared_type.fields, start, declared_type.span.end - 1)
+        declared_type = replace(declared_type, fields=body.children)
         comments = ast.Comments(leading=((body.trailing,) if body.trailing else ()) + body.end)
-    node = FIELD(b, span, name, kind, *others)
+    node = FIELD(b, span, name, declared_type, *children)
     return replace(node, comments=comments)
 
 
@@ -353,8 +360,8 @@ def _build_file(
     *items: ast.Item,
 ) -> ast.File:
     _check_version(b, version)
-    last = extends.span if extends else b.get_span(doc) if doc else model.span
-    assert last is not None, "a parsed node has a span"
+    last_header_span = extends.span if extends else b.get_span(doc) if doc else model.span
+    assert last_header_span is not None, "a parsed node has a span"
     file = ast.File(
         version=1,
         model=model.value,
@@ -364,7 +371,7 @@ def _build_file(
         span=span,
         extends_span=extends.span if extends else None,
     )
-    return attach_file_comments(b.attacher, file, span.start, last.end)
+    return attach_file_comments(b.attacher, file, span.start, last_header_span.end)
 
 
 def _check_version(b: AstBuilder, version: Token) -> None:

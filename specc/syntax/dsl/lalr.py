@@ -117,7 +117,7 @@ class LalrTable:
         return None
 
     def find_expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
-        """Return the terminals that may come next."""
+        """Return the terminals that may come next in these states. `end` is the final state."""
         terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(
             kind for kind in terminals if self.shift_token(states, kind, end) is not None
@@ -216,12 +216,14 @@ class LalrParser:
             self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
         )
 
-    def expected_terminals(self) -> frozenset[str]:
+    def list_expected_terminals(self) -> frozenset[str]:
         """Return the terminals that may come next."""
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def reduce(self, action: int, kind: str) -> None:
-        """Replace the children of a complete rule on the stack by its value."""
+        """Apply the reduction `action`: replace the children of its rule on the stack by their
+        value. `kind` is the kind of the next token.
+        """
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
@@ -231,14 +233,17 @@ class LalrParser:
                 return
             self.states.pop()
         else:
-            below = len(self.stack) - rule.length
-            entry = self.build_value(rule, self.stack[below:])
-            self.stack[below:] = [entry]
+            first_index = len(self.stack) - rule.length
+            entry = self.build_value(rule, self.stack[first_index:])
+            self.stack[first_index:] = [entry]
             del self.states[len(self.states) - rule.length :]
         # a long call is as expensive to traverse as a long sum; its length is checked when it is
         # complete
-        long = rule.origin == "expr" or rule.callback in CHAIN_RULES
-        if long and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS:
+        is_expression = rule.origin == "expr" or rule.callback in CHAIN_RULES
+        if (
+            is_expression
+            and entry.last_token - entry.first_token >= dsl_lexer.MAX_EXPRESSION_TOKENS
+        ):
             self.stop_at_limit("E0111", entry.first_token)
         state = self.table.get_goto_state(self.states[-1], rule.origin)
         assert state is not None
@@ -246,8 +251,12 @@ class LalrParser:
 
     def build_value(self, rule: LalrRule, entries: list[StackEntry]) -> StackEntry:
         """Build the value of a complete rule."""
-        matched = [entry for entry in entries if entry.first_token >= 0]
-        first, last = (matched[0].first_token, matched[-1].last_token) if matched else (-1, -1)
+        present_entries = [entry for entry in entries if entry.first_token >= 0]
+        first, last = (
+            (present_entries[0].first_token, present_entries[-1].last_token)
+            if present_entries
+            else (-1, -1)
+        )
         children = splice_children(rule, entries)
         depth = compute_expression_depth(rule, entries)
         if rule.is_list:
@@ -271,16 +280,16 @@ def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:
     if rule.is_list and selectors[:1] == [~0]:
         # `items: items item`: the first child is the list so far, which has no other reference, so
         # it is extended in place; copies would take quadratic time
-        so_far = entries[0].value
-        assert isinstance(so_far, list)
-        children, selectors = so_far, selectors[1:]
+        list_items = entries[0].value
+        assert isinstance(list_items, list)
+        children, selectors = list_items, selectors[1:]
     for n in selectors:
         if n is None or n >= 0:
             children.append(None if n is None else entries[n].value)
         else:
-            repeated = entries[~n].value
-            assert isinstance(repeated, list)
-            children.extend(repeated)
+            items = entries[~n].value
+            assert isinstance(items, list)
+            children.extend(items)
     return children
 
 
@@ -289,11 +298,11 @@ def compute_expression_depth(rule: LalrRule, entries: list[StackEntry]) -> int:
     if rule.callback in LEFT_CHAIN_RULES:
         # `a + b + c` is parsed as `(a + b) + c`, but tree walks traverse it in a loop
         return max(entries[0].depth, max(e.depth for e in entries[1:]) + 1)
-    deepest = max((e.depth for e in entries), default=0)
-    return deepest + 1 if rule.callback in NESTING_RULES else deepest
+    max_depth = max((e.depth for e in entries), default=0)
+    return max_depth + 1 if rule.callback in NESTING_RULES else max_depth
 
 
-def recover_from_error(run: LalrParser, index: int) -> int | None:
+def recover_from_error(parser: LalrParser, index: int) -> int | None:
     """Drop the item with an error at token `index`; return the next restart point, or None.
 
     The restart point may be the word before the token, if this word was parsed as a name: in
@@ -303,24 +312,24 @@ def recover_from_error(run: LalrParser, index: int) -> int | None:
 
     `block` is parsed as a name that is added to `a`, and the error is at `f`.
     """
-    for n in run.restart_points[bisect_left(run.restart_points, index - 1) :]:
-        if n == index or (n < index and n not in run.keywords_as_names):
+    for n in parser.restart_points[bisect_left(parser.restart_points, index - 1) :]:
+        if n == index or (n < index and n not in parser.keywords_as_names):
             continue
-        run.keywords_as_names.discard(n)
-        if _drop_failed_item(run, run.tokens[n].kind):
+        parser.keywords_as_names.discard(n)
+        if _drop_failed_item(parser, parser.tokens[n].kind):
             return n
     return None
 
 
-def _drop_failed_item(run: LalrParser, kind: str) -> bool:
+def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
     """Drop states until an item that begins with `kind` is accepted. Return True if such a state
     exists.
     """
     # states that also accept a name are in an expression
-    for depth in range(len(run.states), 1, -1):
-        states = run.states[:depth]
-        if run.accepts(states, kind) and not run.accepts(states, "NAME"):
-            del run.states[depth:]
-            del run.stack[depth - 1 :]
+    for depth in range(len(parser.states), 1, -1):
+        states = parser.states[:depth]
+        if parser.accepts(states, kind) and not parser.accepts(states, "NAME"):
+            del parser.states[depth:]
+            del parser.stack[depth - 1 :]
             return True
     return False

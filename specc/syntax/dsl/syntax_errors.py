@@ -37,18 +37,18 @@ def find_unbalanced_brackets(
     """Find unbalanced brackets. If a new item begins at the start of a line, all brackets that are
     still open are unclosed.
     """
-    found = UnbalancedBrackets()
+    brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(restart_points)
     for n, token in enumerate(tokens):
         if n in new_items or token.kind == "$END":
-            found.unclosed.update((opener, n) for opener in stack)
+            brackets.unclosed.update((opener, n) for opener in stack)
             stack.clear()
         if token.text in OPENERS:
             stack.append(n)
         elif token.text in CLOSERS:
-            _close_bracket(tokens, n, stack, found)
-    return found
+            _close_bracket(tokens, n, stack, brackets)
+    return brackets
 
 
 def _close_bracket(
@@ -68,7 +68,9 @@ def _close_bracket(
 
 
 def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
-    """Return the brackets that are open at a token, outermost first."""
+    """Return the indices of the opening brackets that are open at token `index`, outermost
+    first.
+    """
     stack: list[int] = []
     for n, token in enumerate(tokens[:index]):
         if token.text in OPENERS:
@@ -96,14 +98,17 @@ def explain_unbalanced_bracket(
 
 
 def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
-    others: list[Label] = []
+    """Return E0103 for a closing bracket without an opening bracket. `last_open` is the innermost
+    bracket that is open there.
+    """
+    related_labels: list[Label] = []
     if last_open is not None:
-        others.append(Label(error.get_span(last_open), "the last bracket that is open"))
+        related_labels.append(Label(error.get_span(last_open), "the last bracket that is open"))
     return Diagnostic(
         "E0103",
         f"a `{error.token.text}` without its opening bracket",
         Label(error.get_span(error.token), "no bracket to close"),
-        tuple(others),
+        tuple(related_labels),
         helps=("delete it, or open the bracket before",),
     )
 
@@ -111,13 +116,13 @@ def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Di
 def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
     """Explain an opening bracket that is not closed before token `index`."""
     closer = OPENERS[opener.text]
-    token, before = error.tokens[index], error.tokens[index - 1]
+    token, previous = error.tokens[index], error.tokens[index - 1]
     if token.kind == "$END":
-        last = error.get_end_span(before) if len(error.tokens) > 1 else error.get_span(token)
+        last = error.get_end_span(previous) if len(error.tokens) > 1 else error.get_span(token)
         primary = Label(last, f"the file ends without `{closer}`")
-    elif error.is_on_new_line(token, before) and opener.text != "{":
+    elif error.is_on_new_line(token, previous) and opener.text != "{":
         # a missing `)` belongs at the end of the previous line, a missing `}` on its own line
-        primary = Label(error.get_end_span(before), f"expected `{closer}` after this")
+        primary = Label(error.get_end_span(previous), f"expected `{closer}` after this")
     else:
         primary = Label(error.get_span(token), f"expected `{closer}` before this")
     return Diagnostic(
@@ -162,7 +167,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
     if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
-    if error.previous is not None and error.previous.text == ")":
+    if error.previous_token is not None and error.previous_token.text == ")":
         # `(f(x)) @ name`: a call in parentheses is not a call
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
@@ -179,7 +184,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a file that does not begin with `specc 1` and `model name`."""
     # only `specc` and the version may be on the stack, above the start state
-    if error.parse_run.start != "file" or error.index > 2 or len(error.parse_run.states) > 3:
+    if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
     if error.token.kind == "$END" and error.index == 0:
@@ -209,27 +214,27 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
 
 def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a misplaced docstring."""
-    between_items = error.expected_terminals >= ITEM_TERMINALS
-    in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
-    if error.token.kind != "STRING" or not (between_items or in_body):
+    is_between_items = error.expected_terminals >= ITEM_TERMINALS
+    is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
+    if error.token.kind != "STRING" or not (is_between_items or is_in_body):
         return None
-    place = "first inside the braces of a block or graph, or after the default of a config value"
-    last = _find_open_definition(error)
-    if last and between_items:
-        word = last.lower()
-        place = f'before the `=`: `{word} name(…) "what it is" = …`'
+    location = "first inside the braces of a block or graph, or after the default of a config value"
+    keyword = _find_open_definition(error)
+    if keyword and is_between_items:
+        example = keyword.lower()
+        location = f'before the `=`: `{example} name(…) "what it is" = …`'
     return Diagnostic(
         "E0117",
         "misplaced description",
         Label(error.get_span(error.token), "no description is allowed here"),
-        helps=(f"write a description {place}",),
+        helps=(f"write a description {location}",),
     )
 
 
 def _find_open_definition(error: UnexpectedToken) -> str:
     """Return the terminal of the keyword of the definition around an error, or ""."""
     # the tokens on the stack, e.g. the keyword of an open definition, are not yet part of a rule
-    kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
+    kinds = [p.value.kind for p in error.parser.stack if isinstance(p.value, Token)]
     return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
 
@@ -242,22 +247,22 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
     """
     if error.index < 2:
         return None
-    token, name, before = (
+    token, name, previous = (
         error.token,
         error.tokens[error.index - 1],
         error.tokens[error.index - 2],
     )
-    starts = token.kind == "EQUAL" or error.index - 1 in error.parse_run.restart_points
-    unfinished = before.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
-    if not (starts and unfinished and error.is_on_new_line(name, before)):
+    starts_statement = token.kind == "EQUAL" or error.index - 1 in error.parser.restart_points
+    is_unfinished = previous.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
+    if not (starts_statement and is_unfinished and error.is_on_new_line(name, previous)):
         return None
     next_statement = error.get_span(name).extend_to(error.get_span(token))
     return Diagnostic(
         "E0101",
         f"the line before `{name.text} {token.text}` is not finished",
-        Label(error.get_span(before), "a value is missing after this"),
+        Label(error.get_span(previous), "a value is missing after this"),
         (Label(next_statement, "a new statement starts here"),),
-        helps=(f"write the value after `{before.text}`, or delete it",),
+        helps=(f"write the value after `{previous.text}`, or delete it",),
     )
 
 
@@ -267,17 +272,17 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
     """
     if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
-    name, before = error.tokens[error.index - 1], error.tokens[error.index - 2]
-    if not error.is_on_new_line(name, before):
-        if before.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
+    name, previous = error.tokens[error.index - 1], error.tokens[error.index - 2]
+    if not error.is_on_new_line(name, previous):
+        if previous.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
         return _explain_missing_operator(error, name)
-    if error.token.text == "(" or before.text in ("{", "}"):
+    if error.token.text == "(" or previous.text in ("{", "}"):
         return explain_unnamed_result(error, name)
     return Diagnostic(
         "E0101",
         f"`{name.text}` is neither part of the line before nor a statement",
-        Label(error.get_end_span(before), "is an operator missing at the end of this line?"),
+        Label(error.get_end_span(previous), "is an operator missing at the end of this line?"),
         (Label(error.get_span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
     )
@@ -317,20 +322,20 @@ UNNAMED_STATEMENT_HELPS = {
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
-    """Report the expected and the found token."""
+    """Return E0101 with the expected and the actual token. `description` names the parsed text."""
     token, expected = error.token, error.expected_terminals
-    at_end = token.kind == "$END"
+    is_at_end = token.kind == "$END"
     missing = describe_terminals(expected)
-    found = "the file ends" if at_end else f"found `{format_token(token)}`"
-    title = f"expected {missing}, but {found}"
-    if at_end and error.index == 0:
+    actual = "the file ends" if is_at_end else f"found `{format_token(token)}`"
+    title = f"expected {missing}, but {actual}"
+    if is_at_end and error.index == 0:
         missing = description
         title = f"this is empty; expected {missing}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
         # a complete value is followed by another value: `a b`
         missing = "an operator" if "PLUS" in expected else "the end"
-        shown = format_token(token)
-        title = f"{description} ends before `{shown}`; expected {missing} between them"
+        token_text = format_token(token)
+        title = f"{description} ends before `{token_text}`; expected {missing} between them"
     label = _label_missing_token(error, missing)
     return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(error)))
 
@@ -339,7 +344,7 @@ def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
     """Return the label of a missing token: at the end of the previous line, unless the next line is
     itself wrong and may begin a new statement or item.
     """
-    token, previous, expected = error.token, error.previous, error.expected_terminals
+    token, previous, expected = error.token, error.previous_token, error.expected_terminals
     if previous is not None:
         may_begin = "BLOCK" in expected or "RETURN" in expected
         is_new_line = error.is_on_new_line(token, previous) and not may_begin

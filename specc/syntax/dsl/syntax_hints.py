@@ -14,14 +14,14 @@ from specc.syntax.dsl.unexpected_token import (
 
 def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
     """Yield help for misspelled keywords and the syntax of other languages."""
-    token, before = error.token, error.previous or Token("", "", 0, 0)
+    token, previous = error.token, error.previous_token or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in error.expected_terminals:
         words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
         if similar_word := find_similar_name(token.text, words):
             yield format_suggestion(similar_word)
-    for holds, hint in SYNTAX_HINTS:
-        if holds(error, token, before):
-            yield hint.format(token=token.text, whole=_join_hyphenated_name(error))
+    for is_matching, hint in SYNTAX_HINTS:
+        if is_matching(error, token, previous):
+            yield hint.format(token=token.text, name=_join_hyphenated_name(error))
 
 
 def _join_hyphenated_name(error: UnexpectedToken) -> str:
@@ -41,11 +41,11 @@ def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]
     return False
 
 
-def _is_comment(_: UnexpectedToken, token: Token, before: Token) -> bool:
+def _is_comment(_: UnexpectedToken, token: Token, previous: Token) -> bool:
     """Return True if `//` or `/*` begins a comment, as in C."""
-    after_value = before.kind in VALUE_END_TERMINALS
+    after_value = previous.kind in VALUE_END_TERMINALS
     is_line_comment = token.text == "//" and not after_value
-    return is_line_comment or (before.text, token.text) in (("/", "*"), ("/", "**"))
+    return is_line_comment or (previous.text, token.text) in (("/", "*"), ("/", "**"))
 
 
 def _is_quoted_pattern(error: UnexpectedToken, token: Token, _: Token) -> bool:
@@ -58,10 +58,10 @@ def _is_dims_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
     return token.kind == "EQUAL" and _has_token_before(error, "DIMS", frozenset({"NAME", "COMMA"}))
 
 
-def _is_untyped_value(error: UnexpectedToken, token: Token, before: Token) -> bool:
+def _is_untyped_value(error: UnexpectedToken, token: Token, previous: Token) -> bool:
     """Return True if a config value has no type: `d: 8`."""
     is_value = token.kind in ("NUMBER", "STRING", "LSQB", "MINUS")
-    return is_value and before.kind == "COLON" and "NAME" in error.expected_terminals
+    return is_value and previous.kind == "COLON" and "NAME" in error.expected_terminals
 
 
 def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool:
@@ -80,16 +80,19 @@ FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer"
 
 SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
     (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals, "write equality as `==`"),
-    (lambda _, t, before: t.text in ("&", "|") and before.text == t.text, "write one `{token}`"),
-    (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
-    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "write a power as `**`"),
+    (
+        lambda _, t, previous: t.text in ("&", "|") and previous.text == t.text,
+        "write one `{token}`",
+    ),
+    (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{name}" in quotes'),
+    (lambda _, t, previous: (t.text, previous.text) == ("*", "**"), "write a power as `**`"),
     (
         lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
         "`x not in y` is written `not x in y`",
     ),
     (lambda _, t, __: t.kind == "DOT", "start a number with a digit: `0.5`"),
     (
-        lambda _, t, before: (t.kind, before.kind) == ("NUMBER", "DOT"),
+        lambda _, t, previous: (t.kind, previous.kind) == ("NUMBER", "DOT"),
         "the parts of a name start with a letter; take an element with `[0]`",
     ),
     (
@@ -105,15 +108,17 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
     (_is_comment, "begin a comment with `#`"),
     (_is_quoted_pattern, 'write the pattern in quotes: `under "layers.{{i}}"`'),
     (
-        lambda _, t, before: t.kind == "STRING" and before.text == "f",
+        lambda _, t, previous: t.kind == "STRING" and previous.text == "f",
         "write the string without `f`: {token} inserts values too",
     ),
     (
-        lambda _, t, before: (before.kind, t.kind) == ("ELSE", "WHEN"),
+        lambda _, t, previous: (previous.kind, t.kind) == ("ELSE", "WHEN"),
         "write it inside the braces: `else {{ when c {{ … }} }}`",
     ),
     (
-        lambda _, t, before: t.kind == "LPAR" and before.text in ("float", "int", "bool", "keep"),
+        lambda _, t, previous: (
+            t.kind == "LPAR" and previous.text in ("float", "int", "bool", "keep")
+        ),
         "a tensor type has its lengths in brackets: `float[batch, n]`",
     ),
     (
@@ -136,7 +141,7 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "remove the comma: entries are separated by spaces or line ends",
     ),
     (
-        lambda _, t, before: (before.kind, t.kind) == ("DIMS", "LSQB"),
+        lambda _, t, previous: (previous.kind, t.kind) == ("DIMS", "LSQB"),
         "write the names without brackets: `dims batch, n`",
     ),
     (

@@ -63,33 +63,33 @@ KEYWORD_TERMINALS = frozenset(
 
 def describe_terminals(expected: frozenset[str]) -> str:
     """Describe a set of terminals: brackets and signs first, then kinds of tokens."""
-    left, words = _group_terminals(expected)
-    signs = [TERMINAL_SIGNS[kind] for kind in TERMINAL_SIGNS if kind in left]
-    listed = [*signs, *words]
-    if not listed:
-        listed = ["an operator" if "PLUS" in left else "the end of the file"]
-    if len(listed) == 1:
-        return listed[0]
+    remaining, group_names = _group_terminals(expected)
+    signs = [TERMINAL_SIGNS[kind] for kind in TERMINAL_SIGNS if kind in remaining]
+    descriptions = [*signs, *group_names]
+    if not descriptions:
+        descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
+    if len(descriptions) == 1:
+        return descriptions[0]
     # the first four are the most likely
-    return f"{', '.join(listed[:4][:-1])} or {listed[:4][-1]}"
+    return f"{', '.join(descriptions[:4][:-1])} or {descriptions[:4][-1]}"
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
     """Return the terminals to list individually, and descriptions of groups, e.g. "a value" for the
     nine terminals that can begin a value.
     """
-    left = set(expected)
-    words = _remove_value_terminals(left)
-    if "RETURN" in left:
-        words.append("a statement")
-    elif "NAME" in left:
-        words.append("a name")
-    elif {"BLOCK", "CONFIG"} <= left and not words:
-        words.append("an item such as `block`, `graph` or `config`")
-        left.discard("STRING")
-    elif not words:
-        words += [f"`{kind.lower()}`" for kind in sorted(left & KEYWORD_TERMINALS)]
-    return left, words
+    remaining = set(expected)
+    descriptions = _remove_value_terminals(remaining)
+    if "RETURN" in remaining:
+        descriptions.append("a statement")
+    elif "NAME" in remaining:
+        descriptions.append("a name")
+    elif {"BLOCK", "CONFIG"} <= remaining and not descriptions:
+        descriptions.append("an item such as `block`, `graph` or `config`")
+        remaining.discard("STRING")
+    elif not descriptions:
+        descriptions += [f"`{kind.lower()}`" for kind in sorted(remaining & KEYWORD_TERMINALS)]
+    return remaining, descriptions
 
 
 def _remove_value_terminals(terminals: set[str]) -> list[str]:
@@ -108,13 +108,13 @@ class UnexpectedToken:
     """The unexpected token of a parse; `index` is its index in the tokens."""
 
     fragment: Fragment
-    parse_run: LalrParser
+    parser: LalrParser
     index: int
 
     @property
     def tokens(self) -> list[Token]:
         """All tokens of the text."""
-        return self.parse_run.tokens
+        return self.parser.tokens
 
     @property
     def token(self) -> Token:
@@ -122,14 +122,14 @@ class UnexpectedToken:
         return self.tokens[self.index]
 
     @property
-    def previous(self) -> Token | None:
+    def previous_token(self) -> Token | None:
         """The token before the unexpected one."""
         return self.tokens[self.index - 1] if self.index else None
 
     @cached_property
     def expected_terminals(self) -> frozenset[str]:
         """The terminals that are allowed instead."""
-        return self.parse_run.expected_terminals()
+        return self.parser.list_expected_terminals()
 
     def get_span(self, token: Token) -> Span:
         """Return the span of a token."""
@@ -216,17 +216,17 @@ MODULE_CALLS: Mapping[str, str] = {
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a call of the result of a call, e.g. `nn.Linear(8, 4)(x)`."""
-    if error.token.text != "(" or error.previous is None or error.previous.text != ")":
+    if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
     module = _find_called_name(error.tokens[: error.index])
-    known = module if module in MODULE_CALLS else "LayerNorm"
+    example = module if module in MODULE_CALLS else "LayerNorm"
     return Diagnostic(
         "E0101",
         "the result of a call cannot be called",
         Label(error.get_span(error.token), "this would call it"),
         helps=(
             "the input is the first argument, and `@` names the weights: "
-            f"`{MODULE_CALLS[known]}` for `nn.{known}(…)(x)`",
+            f"`{MODULE_CALLS[example]}` for `nn.{example}(…)(x)`",
         ),
     )
 
@@ -247,9 +247,9 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
     # token after them is unexpected
     if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
-        if error.previous is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
+        if error.previous_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
             return None
-        word = error.previous
+        word = error.previous_token
     if word.text not in FOREIGN_STATEMENTS or error.token.text in ("=", ":", ","):
         return None
     return Diagnostic(
@@ -281,15 +281,15 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     """
     word = error.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
-        named = {"EQUAL", "COLON"} <= error.expected_terminals
+        is_target = {"EQUAL", "COLON"} <= error.expected_terminals
         if (
-            error.previous is None
-            or not named
-            or error.previous.text not in FOREIGN_LOGICAL_OPERATORS
+            error.previous_token is None
+            or not is_target
+            or error.previous_token.text not in FOREIGN_LOGICAL_OPERATORS
         ):
             return None
-        word = error.previous
-    elif error.previous is None or error.previous.kind not in VALUE_END_TERMINALS:
+        word = error.previous_token
+    elif error.previous_token is None or error.previous_token.kind not in VALUE_END_TERMINALS:
         return None
     sign = FOREIGN_LOGICAL_OPERATORS[word.text]
     return Diagnostic(
@@ -302,17 +302,21 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain an in-place operator, e.g. `x += 1`."""
-    token, name = error.token, error.previous
-    after = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
-    if name is None or after is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
+    """Explain an in-place operator, e.g. `x += 1`, or return None."""
+    token, operand = error.token, error.previous_token
+    next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
+    if operand is None or next_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
-    if token.kind not in OPERATOR_TERMINALS or after.kind != "EQUAL" or after.start != token.end:
+    if (
+        token.kind not in OPERATOR_TERMINALS
+        or next_token.kind != "EQUAL"
+        or next_token.start != token.end
+    ):
         return None
     sign = token.text
     return Diagnostic(
         "E0101",
         f"`{sign}=` is not an operator of specs",
-        Label(error.get_span(token).extend_to(error.get_span(after)), "here"),
-        helps=(f"write `{name.text} = {name.text} {sign} …`",),
+        Label(error.get_span(token).extend_to(error.get_span(next_token)), "here"),
+        helps=(f"write `{operand.text} = {operand.text} {sign} …`",),
     )

@@ -63,23 +63,23 @@ def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
     """Parse a config field, e.g. `{type: int, from: [hidden_size, n_embd], default: 768}`."""
-    found = {e.name: e for e in node.entries}
-    kind, above = parse_yaml_field_type(reader, found["type"])
+    entries = {e.name: e for e in node.entries}
+    field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
     sources: tuple[ast.Expr, ...] = ()
-    if "from" in found:
-        paths = found["from"].value
+    if "from" in entries:
+        paths = entries["from"].value
         nodes = paths.items if isinstance(paths, YamlSequence) else [paths]
         sources = tuple(parse_yaml_config_path(reader, n) for n in nodes)
     default = (
-        parse_yaml_static_value(reader, found["default"].value) if "default" in found else None
+        parse_yaml_static_value(reader, entries["default"].value) if "default" in entries else None
     )
     return ast.Field(
         name=field_name,
-        type=kind,
+        type=field_type,
         sources=sources,
         default=default,
-        doc=reader.get_optional_text(found, "doc"),
-        comments=ast.Comments(above),
+        doc=reader.get_optional_text(entries, "doc"),
+        comments=ast.Comments(leading_comments),
         span=get_entry_span(entry),
     )
 
@@ -93,27 +93,27 @@ def parse_yaml_field_type(
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
-    found = reader.read_known_keys(node, ("record",), "a type", ("record",))
-    if "record" not in found:
+    entries = reader.read_known_keys(node, ("record",), "a type", ("record",))
+    if "record" not in entries:
         return MISSING_TYPE, ()
-    record = found["record"]
+    record = entries["record"]
     example = "`{layers: {type: int, default: 6}}`"
     fields = []
-    for inner in reader.read_mapping(record.value, "a record", example):
-        field = parse_yaml_config_entry(reader, inner)
+    for field_entry in reader.read_mapping(record.value, "a record", example):
+        field = parse_yaml_config_entry(reader, field_entry)
         if isinstance(field, ast.Field):
             fields.append(field)
         else:
             reader.report_error(
                 "E0126",
-                f"`{inner.name}` has no `type`",
-                get_first_line_span(inner.key.span),
+                f"`{field_entry.name}` has no `type`",
+                get_first_line_span(field_entry.key.span),
                 "`type` is missing here",
-                f"write `{inner.name}: {{type: int}}`",
+                f"write `{field_entry.name}: {{type: int}}`",
             )
     body = yaml_reader.collect_yaml_body(reader, record, fields)
-    above = ((body.trailing,) if body.trailing else ()) + body.end
-    return ast.TypeName(name="record", fields=body.children, span=node.span), above
+    leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
+    return ast.TypeName(name="record", fields=body.children, span=node.span), leading_comments
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:

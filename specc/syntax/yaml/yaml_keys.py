@@ -77,8 +77,8 @@ class Form(Generic[T]):
     """The layout of a construct as a YAML map: its keys, the keyword first, and the class of its
     node.
 
-    `required` keys cannot be absent. `is_multiline` forces one line per key. `description` names
-    the construct in messages.
+    `required` keys cannot be absent. `is_multiline` prints one line per key. `description` names
+    the construct in messages. `constants` are field values of the node that no key sets.
     """
 
     def __init__(
@@ -107,21 +107,23 @@ class Form(Generic[T]):
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
         """Parse a map to a node, or return None after an error."""
-        found = reader.read_known_keys(node, self.names, self.description, self.required)
-        if not found.keys() >= set(self.required):
+        entries = reader.read_known_keys(node, self.names, self.description, self.required)
+        if not entries.keys() >= set(self.required):
             return None
         values: dict[str, object] = dict(self.constants)
-        complete = True
+        is_complete = True
         for key in self.keys:
-            if key.name in found:
-                value = key.kind.parse(reader, found[key.name], key.description or f"`{key.name}`")
+            if key.name in entries:
+                value = key.kind.parse(
+                    reader, entries[key.name], key.description or f"`{key.name}`"
+                )
                 fields = key.field_names
-                complete &= value is not None
+                is_complete &= value is not None
                 if isinstance(value, FieldValues):
                     values |= zip(fields, value, strict=True)
                 else:
                     values[fields[0]] = value
-        if not complete:
+        if not is_complete:
             return None
         span = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
         return self.node(**values, span=span)
@@ -138,8 +140,8 @@ class Form(Generic[T]):
         )
 
 
-def find_construct(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
-    """Return the form for the class of a node."""
+def find_node_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
+    """Return the form of the class of `node`."""
     return next(form for form in forms.values() if form.node is type(node))
 
 
@@ -157,21 +159,21 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
     if not isinstance(node, YamlMapping) or not node.entries:
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
-    names = [e.name for e in node.entries]
-    kind = next((name for name in names if name in STATEMENT_CONSTRUCTS), None)
-    if kind is not None:
-        return STATEMENT_CONSTRUCTS[kind].parse(reader, node)
-    if "until" not in names:
+    keys = [e.name for e in node.entries]
+    keyword = next((name for name in keys if name in STATEMENT_CONSTRUCTS), None)
+    if keyword is not None:
+        return STATEMENT_CONSTRUCTS[keyword].parse(reader, node)
+    if "until" not in keys:
         return parse_yaml_let(reader, node)
-    _report_unbounded_loop(reader, node.entries[names.index("until")].key.span)
+    _report_unbounded_loop(reader, node.entries[keys.index("until")].key.span)
     return None
 
 
 def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
     """Report `until` without a maximum number of iterations."""
-    what = "the maximum number of iterations is missing"
+    label = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
-    reader.report_error("E0728", "this loop has no bound", span, what, fix)
+    reader.report_error("E0728", "this loop has no bound", span, label, fix)
 
 
 def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
@@ -184,9 +186,9 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
     targets = parse_yaml_fragment(reader, entry.key, TARGETS, subject) or (ast.Target("_"),)
     value = entry.value
     if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
-        found = {e.name: e.value for e in value.entries}
-        targets = attach_target_types(reader, targets, found["type"])
-        value = found["is"]
+        parts = {e.name: e.value for e in value.entries}
+        targets = attach_target_types(reader, targets, parts["type"])
+        value = parts["is"]
     return ast.Let(targets, parse_yaml_expression(reader, value), span=node.span)
 
 
@@ -217,7 +219,9 @@ FOREIGN_STATEMENT_HINTS = {
 def attach_target_types(
     reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
 ) -> tuple[ast.Target, ...]:
-    """Attach types such as `float[b], _` to targets; `_` means no type."""
+    """Attach the types of `node`, such as `float[b], _`, to the targets; `_` means no type. Report
+    E0120 if the numbers of types and targets differ.
+    """
     types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
     if len(types) != len(targets):
         reader.report_error(
@@ -235,8 +239,8 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """Convert an assignment to a YAML map: `a, b: f(x)`, or with `{type:, is:}` if the targets have
-    types.
+    """Convert an assignment to a YAML map: `a, b: f(x)`, or `a, b: {type: …, is: f(x)}` if the
+    targets have types.
     """
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
@@ -250,7 +254,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
     """Convert one statement to a YAML list item."""
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.comments)
-    form = find_construct(STATEMENT_CONSTRUCTS, node)
+    form = find_node_form(STATEMENT_CONSTRUCTS, node)
     return YamlItem(form.to_yaml(node), node.comments, is_comment_on_first_line=form.has_body)
 
 

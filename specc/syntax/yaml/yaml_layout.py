@@ -32,8 +32,8 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map. `end` are the comments after its last entry. `is_multiline` forces one line per
-    entry.
+    """A map. `end` are the comments after its last entry. `is_multiline` prints one line per entry,
+    even if the map fits on one line.
     """
 
     pairs: list[YamlPair]
@@ -53,7 +53,7 @@ class YamlItem:
 
 @dataclass(frozen=True, slots=True)
 class YamlList:
-    """A list, with the fields of `YamlMap`."""
+    """A list; `end` and `is_multiline` have the same meaning as in `YamlMap`."""
 
     items: list[YamlItem] = field(default_factory=list)
     end: tuple[str, ...] = ()
@@ -143,19 +143,19 @@ def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[st
 
 
 def format_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
-    """Format a value on its own lines."""
-    out: list[str] = []
+    """Format the entries of a map or list on their own lines, indented by `indent`."""
+    lines: list[str] = []
     if isinstance(value, YamlMap):
         for pair in value.pairs:
-            if pair.comments.has_blank_line_before and out:
-                out.append("")
-            out += format_yaml_pair(pair, indent)
+            if pair.comments.has_blank_line_before and lines:
+                lines.append("")
+            lines += format_yaml_pair(pair, indent)
     else:
         for item in value.items:
-            if out and (item.has_blank_line_above or item.comments.has_blank_line_before):
-                out.append("")
-            out += format_yaml_item(item, indent)
-    return out + format_comment_lines(value.end, indent)
+            if lines and (item.has_blank_line_above or item.comments.has_blank_line_before):
+                lines.append("")
+            lines += format_yaml_item(item, indent)
+    return lines + format_comment_lines(value.end, indent)
 
 
 def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
@@ -173,26 +173,26 @@ def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
     """Format a list item as the lines of `- value`. A map that does not fit on one line begins
     after the dash.
     """
-    blanks = " " * indent
+    indentation = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
         if line is None or len(item.value.pairs) == 1 or indent + 2 + len(line) > MAX_LINE_WIDTH:
             inner = format_yaml_block(item.value, indent + 2)
-            lines = [f"{blanks}- {inner[0].lstrip()}", *inner[1:]]
+            lines = [f"{indentation}- {inner[0].lstrip()}", *inner[1:]]
         else:
-            lines = [f"{blanks}- {line}"]
+            lines = [f"{indentation}- {line}"]
     else:
-        lines = format_yaml_value(f"{blanks}-", item.value, indent + 2)
+        lines = format_yaml_value(f"{indentation}-", item.value, indent + 2)
     return [
         *format_comment_lines(item.comments.leading, indent),
         *append_yaml_comment(lines, item.comments, item.is_comment_on_first_line),
     ]
 
 
-def append_yaml_comment(lines: list[str], comments: Comments, on_first_line: bool) -> list[str]:
-    """Append the trailing comment to the first or the last line."""
+def append_yaml_comment(lines: list[str], comments: Comments, is_on_first_line: bool) -> list[str]:
+    """Append the trailing comment of a node to the first or the last of its lines."""
     if comments.trailing:
-        lines[0 if on_first_line else -1] += f"  # {comments.trailing}"
+        lines[0 if is_on_first_line else -1] += f"  # {comments.trailing}"
     return lines
 
 
@@ -205,19 +205,19 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
     return make_yaml_list(map(expression_to_yaml, values))
 
 
-def has_own_weights(expr: ast.Expr) -> bool:
-    """Return True if an expression is printed as a map: a call with a weight name, or a call with
-    such an argument, if a map can represent it.
+def is_printed_as_map(expr: ast.Expr) -> bool:
+    """Return True if an expression is printed as a YAML map: a call that has a weight name, or an
+    argument printed as a map. Calls that a map cannot represent are printed as strings.
     """
     if isinstance(expr, ast.ListLiteral):
-        return any(has_own_weights(e) for e in expr.items)
+        return any(is_printed_as_map(e) for e in expr.items)
     if not isinstance(expr, ast.Call):
         return False
     # options with these names would be parsed as keys of the map
     if any(o.name in ("in", "weights") for o in expr.options):
         return False
     values = (*expr.args, *(o.value for o in expr.options))
-    return expr.weights is not None or any(map(has_own_weights, values))
+    return expr.weights is not None or any(map(is_printed_as_map, values))
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
@@ -226,7 +226,7 @@ def expression_to_yaml(expr: ast.Expr) -> YamlValue:
     """
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
-    if not isinstance(expr, ast.Call) or not has_own_weights(expr):
+    if not isinstance(expr, ast.Call) or not is_printed_as_map(expr):
         return format_expression(expr)
     pairs = [YamlPair("in", values_to_yaml(expr.args))] if expr.args else []
     pairs += [YamlPair(o.name, expression_to_yaml(o.value)) for o in expr.options]

@@ -70,27 +70,29 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
-    """Explain why a text is not valid YAML."""
+    """Return E0112 or E0121 for a text that PyYAML rejects with `error`."""
     if isinstance(error, yaml.reader.ReaderError):
         offset = min(error.position, len(source.text))
         span = Span(source, offset, min(offset + 1, len(source.text)))
-        shown = f"U+{ord(span.text):04X}" if span.text else "one"
-        title = f"the control character {shown} cannot be in a YAML file"
+        character = f"U+{ord(span.text):04X}" if span.text else "one"
+        title = f"the control character {character} cannot be in a YAML file"
         return Diagnostic("E0112", title, Label(span, "here"), helps=("delete it",))
     assert isinstance(error, yaml.MarkedYAMLError)
     title, fix = _translate_yaml_error(source, error)
-    here = _get_mark_span(source, error.problem_mark)
-    others: list[Label] = []
+    primary_span = _get_mark_span(source, error.problem_mark)
+    related_labels: list[Label] = []
     if error.context_mark:
         context = _get_mark_span(source, error.context_mark)
         # if both marks have the same location, the second mark adds no information
-        if context.start < here.start:
-            others.append(Label(context, "starts here"))
-    return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(fix,))
+        if context.start < primary_span.start:
+            related_labels.append(Label(context, "starts here"))
+    return Diagnostic(
+        "E0121", title, Label(primary_span, "here"), tuple(related_labels), helps=(fix,)
+    )
 
 
 def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return the title and the fix of a YAML error."""
+    """Return the title and the suggested fix of a YAML error."""
     mark = error.problem_mark
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab in place of spaces", "indent with spaces"
@@ -260,17 +262,17 @@ class YamlComposer:
             )
 
     def close_collection(self, span: Span) -> None:
-        """End a collection."""
-        top = self.stack.pop()
+        """End the innermost open collection at the end of `span`, and add it as a node."""
+        collection = self.stack.pop()
         # PyYAML extends a block over the comments and empty lines after its last entry
-        end = span.end if top.is_flow else find_last_entry_end(top)
-        whole = Span(self.source, top.start, max(top.start, end))
-        column = whole.column - 1
-        match top:
+        end = span.end if collection.is_flow else find_last_entry_end(collection)
+        extent = Span(self.source, collection.start, max(collection.start, end))
+        column = extent.column - 1
+        match collection:
             case OpenMapping():
-                self.add_node(YamlMapping(top.entries, whole, column, top.is_flow))
+                self.add_node(YamlMapping(collection.entries, extent, column, collection.is_flow))
             case OpenSequence():
-                self.add_node(YamlSequence(top.items, whole, column, top.is_flow))
+                self.add_node(YamlSequence(collection.items, extent, column, collection.is_flow))
 
     def add_node(self, node: YamlNode) -> None:
         """Add a node to the innermost open collection."""
@@ -280,15 +282,15 @@ class YamlComposer:
         match self.stack[-1]:
             case OpenSequence(items=items):
                 items.append(node)
-            case OpenMapping(key=None) as top:
-                top.key = self.check_key(top, node)
-            case OpenMapping(key=YamlScalar() as key) as top:
-                top.entries.append(YamlEntry(key, node))
-                top.key = None
+            case OpenMapping(key=None) as mapping:
+                mapping.key = self.check_key(mapping, node)
+            case OpenMapping(key=YamlScalar() as key) as mapping:
+                mapping.entries.append(YamlEntry(key, node))
+                mapping.key = None
 
-    def check_key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return the scalar of a key. Raise E0124 or E0122 if the key is not a string. Report E0116
-        for a duplicate key.
+    def check_key(self, mapping: OpenMapping, node: YamlNode) -> YamlScalar:
+        """Return `node` as the next key of `mapping`. Raise E0124 or E0122 if it is not a string.
+        Report E0116 for a duplicate key.
         """
         if not isinstance(node, YamlScalar):
             raise_error(
@@ -301,43 +303,43 @@ class YamlComposer:
         # PyYAML merges keys only in its constructor, which is not used here
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
-        if node.value in top.keys:
+        if node.value in mapping.keys:
             self.errors.append(
                 Diagnostic(
                     "E0116",
                     f"the key `{node.value}` is duplicated",
                     Label(node.span, "again here"),
-                    (Label(top.keys[node.value].span, "first here"),),
-                    helps=(self._suggest_fix(top, node.value),),
+                    (Label(mapping.keys[node.value].span, "first here"),),
+                    helps=(self._suggest_fix(mapping, node.value),),
                 )
             )
             if len(self.errors) >= dsl_lexer.MAX_COLLECTED_ERRORS:
                 raise Failed(*limit_diagnostics(self.errors))
-        top.keys.setdefault(node.value, node)
+        mapping.keys.setdefault(node.value, node)
         return node
 
-    def _suggest_fix(self, top: OpenMapping, key: str) -> str:
-        """Suggest a fix for a duplicate key."""
-        first = next(e.value for e in top.entries if e.key.value == key)
-        section = isinstance(first, YamlMapping) and len(self.stack) == 1
-        if section or isinstance(first, YamlSequence):
+    def _suggest_fix(self, mapping: OpenMapping, key: str) -> str:
+        """Return the help for the duplicate key `key` of `mapping`."""
+        first_value = next(e.value for e in mapping.entries if e.key.value == key)
+        is_section = isinstance(first_value, YamlMapping) and len(self.stack) == 1
+        if is_section or isinstance(first_value, YamlSequence):
             return f"merge both under one `{key}`, or remove one of the two"
         # the last entry of the stack is the map itself
-        if not top.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
+        if not mapping.is_flow and isinstance(self.stack[-2:][0], OpenSequence):
             return f"write `- {key}: …` for a further entry, or remove one of the two"
         return "remove one of the two"
 
 
-def find_last_entry_end(top: OpenSequence | OpenMapping) -> int:
+def find_last_entry_end(collection: OpenSequence | OpenMapping) -> int:
     """Return the offset where the last entry of a collection ends."""
-    match top:
+    match collection:
         case OpenSequence(items=[*_, last]):
             return last.span.end
         case OpenMapping(entries=[*_, entry]):
             # an empty value has no location
             return max(entry.value.span.end, entry.key.span.end)
         case _:
-            return top.start
+            return collection.start
 
 
 def reject_anchors_and_tags(

@@ -92,13 +92,13 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Items:
-    """Parse an entry of `items:`."""
+    """Parse an entry of `items:` that begins with the keyword `kind`."""
     if kind in ITEM_CONSTRUCTS:
         item = ITEM_CONSTRUCTS[kind].parse(reader, node)
         return [item] if item is not None else []
     # a top-level key may be an entry of `items:`, e.g. `- dims: [batch]`
-    found = reader.read_known_keys(node, (kind,), f"`{kind}`")
-    return TOP_ITEM_PARSERS[kind](reader, found[kind])
+    entries = reader.read_known_keys(node, (kind,), f"`{kind}`")
+    return TOP_ITEM_PARSERS[kind](reader, entries[kind])
 
 
 def make_section_parser(
@@ -106,7 +106,9 @@ def make_section_parser(
     parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
     example: str,
 ) -> ItemParser:
-    """Make the parser of a section that is a map."""
+    """Return the parser of a section that is a map. `node` is the class of the section, and
+    `parse_entry` parses one entry; `example` is an entry for messages.
+    """
 
     def parse(reader: YamlReader, entry: YamlEntry) -> Items:
         nodes = reader.read_mapping(entry.value, f"`{entry.name}`", example)
@@ -140,8 +142,8 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
     name = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
     entries = reader.read_mapping(entry.value, "what is generated", example)
-    found = {e.name: e for e in entries}
-    if not {"of", "from"} <= set(found):
+    entries_by_key = {e.name: e for e in entries}
+    if not {"of", "from"} <= set(entries_by_key):
         reader.report_error(
             "E0126",
             "`generate` needs `of` and `from`",
@@ -150,8 +152,8 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
             "`of:` names the input to extend, `from:` the result with the next token's logits",
         )
         return None
-    input_name = parse_yaml_name(reader, found["of"].value, "`of`")
-    source = parse_yaml_name(reader, found["from"].value, "`from`")
+    input_name = parse_yaml_name(reader, entries_by_key["of"].value, "`of`")
+    source = parse_yaml_name(reader, entries_by_key["from"].value, "`from`")
     settings = [
         ast.Setting(
             parse_yaml_name(reader, e.key, "a setting"),
@@ -161,8 +163,8 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
         for e in entries
         if e.name not in ("of", "from")
     ]
-    head = {"name": name, "input_name": input_name, "source": source}
-    return make_section(reader, entry, ast.Generate, "settings", settings, **head)
+    header_fields = {"name": name, "input_name": input_name, "source": source}
+    return make_section(reader, entry, ast.Generate, "settings", settings, **header_fields)
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
@@ -178,11 +180,11 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
     nodes = reader.read_mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.Stream(
-            parse_yaml_name(reader, each.key, "a result"),
-            parse_yaml_name(reader, each.value, "an input"),
-            span=get_entry_span(each),
+            parse_yaml_name(reader, item.key, "a result"),
+            parse_yaml_name(reader, item.value, "an input"),
+            span=get_entry_span(item),
         )
-        for each in nodes
+        for item in nodes
     ]
 
 
@@ -247,7 +249,7 @@ def parse_yaml(source: Source) -> ast.File:
 
 
 def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
-    """Parse the whole spec."""
+    """Parse the root node of a spec. Report E0113 if the spec is empty (`root` is None)."""
     empty = ast.File(version=1, model="")
     if root is None:
         reader.report_error(
@@ -261,21 +263,21 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     entries = reader.read_mapping(root, "a spec", "`specc: 1`, `model: my_model` and so on")
     if not isinstance(root, YamlMapping):
         return empty
-    found = reader.read_known_keys(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
-    check_yaml_version(reader, found)
-    head = ast.File(
+    entries_by_key = reader.read_known_keys(root, YAML_TOP_KEYS, "a spec", ("specc", "model"))
+    check_yaml_version(reader, entries_by_key)
+    file_header = ast.File(
         version=1,
-        model=reader.get_optional_text(found, "model"),
-        doc=reader.get_optional_text(found, "doc"),
-        extends=reader.get_optional_text(found, "extends"),
+        model=reader.get_optional_text(entries_by_key, "model"),
+        doc=reader.get_optional_text(entries_by_key, "doc"),
+        extends=reader.get_optional_text(entries_by_key, "extends"),
         span=Span(reader.source, 0, len(reader.source.text)),
-        extends_span=found["extends"].value.span if "extends" in found else None,
+        extends_span=entries_by_key["extends"].value.span if "extends" in entries_by_key else None,
     )
     items: list[ast.Item] = []
     for entry in entries:
         if entry.name in TOP_ITEM_PARSERS:
             items += TOP_ITEM_PARSERS[entry.name](reader, entry)
-    return attach_items(reader, head, entries, items)
+    return attach_items(reader, file_header, entries, items)
 
 
 def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry]) -> None:
@@ -297,14 +299,14 @@ def attach_items(
     entries: Sequence[YamlEntry],
     items: Iterable[ast.Item],
 ) -> ast.File:
-    """Add the items and the comments to a file."""
+    """Add the items and the comments to a file. `entries` are its top-level keys."""
     start = end = entries[0].key.span.start if entries else 0
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:
             break
         end = get_entry_span(entry).end
     # top-level keys may be in any order, but comments are attached in source order
-    ordered = sorted(items, key=lambda item: get_node_span(item).start)
+    sorted_items = sorted(items, key=lambda item: get_node_span(item).start)
     return attach_file_comments(
-        reader.attacher, replace(file_header, items=tuple(ordered)), start, end
+        reader.attacher, replace(file_header, items=tuple(sorted_items)), start, end
     )

@@ -17,7 +17,7 @@ from specc.syntax.yaml.yaml_keys import (
     REQUIRE_ENTRY,
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
-    find_construct,
+    find_node_form,
     statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_layout import (
@@ -38,17 +38,17 @@ from specc.syntax.yaml.yaml_values import EQUATIONS
 
 def format_yaml(file: ast.File) -> str:
     """Format a spec as canonical YAML."""
-    out = format_comment_lines(file.comments.leading, 0)
-    out += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
+    lines = format_comment_lines(file.comments.leading, 0)
+    lines += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
-    for run, pair in convert_item_groups(file.items):
-        if _needs_blank_line(previous, run[0]):
-            out.append("")
-        out += format_yaml_block(YamlMap([pair]), 0)
-        previous = run[-1]
+    for group, pair in convert_item_groups(file.items):
+        if _needs_blank_line(previous, group[0]):
+            lines.append("")
+        lines += format_yaml_block(YamlMap([pair]), 0)
+        previous = group[-1]
     if file.end:
-        out += ["", *format_comment_lines(file.end, 0)]
-    return "\n".join(out) + "\n"
+        lines += ["", *format_comment_lines(file.end, 0)]
+    return "\n".join(lines) + "\n"
 
 
 def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
@@ -63,15 +63,15 @@ def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
 
 def _list_head_pairs(file: ast.File) -> list[YamlPair]:
     """Return the top-level pairs before the items of a spec."""
-    head = [
+    pairs = [
         YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
         YamlPair("model", file.model),
     ]
-    optional = (("doc", file.doc), ("extends", file.extends))
-    return head + [YamlPair(key, text) for key, text in optional if text]
+    optional_pairs = (("doc", file.doc), ("extends", file.extends))
+    return pairs + [YamlPair(key, text) for key, text in optional_pairs if text]
 
 
-ItemRun = list[ast.Item]
+ItemGroup = list[ast.Item]
 
 
 def get_top_key(item: ast.Item) -> str:
@@ -83,22 +83,22 @@ def get_top_key(item: ast.Item) -> str:
             return type(item).__name__.lower()
 
 
-def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
+def group_neighbors(items: Sequence[ast.Item]) -> list[ItemGroup]:
     """Group adjacent items that share a top-level key."""
-    out: list[ItemRun] = []
+    groups: list[ItemGroup] = []
     for item in items:
         key = get_item_key(item)
         if (
-            out
-            and get_top_key(out[-1][-1]) == get_top_key(item)
+            groups
+            and get_top_key(groups[-1][-1]) == get_top_key(item)
             and type(item) not in SECTION_CONVERTERS
             # two items with the same name would be duplicate keys
-            and not (key and key in map(get_item_key, out[-1]))
+            and not (key and key in map(get_item_key, groups[-1]))
         ):
-            out[-1].append(item)
+            groups[-1].append(item)
         else:
-            out.append([item])
-    return out
+            groups.append([item])
+    return groups
 
 
 def get_item_key(item: ast.Item) -> str:
@@ -111,46 +111,48 @@ def get_item_key(item: ast.Item) -> str:
     return ""
 
 
-def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, list[ItemRun]]:
+def partition_items(
+    items: Sequence[ast.Item],
+) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
     """Partition items into groups under top-level keys, items below `items:`, and further groups
     under top-level keys.
     """
     remaining = group_neighbors(items)
-    used = {"items"}
-    first: list[ItemRun] = []
-    last: list[ItemRun] = []
+    used_keys = {"items"}
+    first_groups: list[ItemGroup] = []
+    last_groups: list[ItemGroup] = []
     # a top-level key can occur only once: repeated items go into `items:`
-    while remaining and get_top_key(remaining[0][0]) not in used:
-        used.add(get_top_key(remaining[0][0]))
-        first.append(remaining.pop(0))
-    while remaining and get_top_key(remaining[-1][0]) not in used:
-        used.add(get_top_key(remaining[-1][0]))
-        last.insert(0, remaining.pop())
-    return first, [item for run in remaining for item in run], last
+    while remaining and get_top_key(remaining[0][0]) not in used_keys:
+        used_keys.add(get_top_key(remaining[0][0]))
+        first_groups.append(remaining.pop(0))
+    while remaining and get_top_key(remaining[-1][0]) not in used_keys:
+        used_keys.add(get_top_key(remaining[-1][0]))
+        last_groups.insert(0, remaining.pop())
+    return first_groups, [item for group in remaining for item in group], last_groups
 
 
-def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemRun, YamlPair]]:
+def convert_item_groups(items: Sequence[ast.Item]) -> Iterator[tuple[ItemGroup, YamlPair]]:
     """Yield the items of each top-level key with the YAML pair of this key."""
-    first, middle, last = partition_items(items)
-    for run in first:
-        yield run, item_group_to_yaml(run)
-    if middle:
-        yield middle, items_to_yaml(middle)
-    for run in last:
-        yield run, item_group_to_yaml(run)
+    first_groups, listed_items, last_groups = partition_items(items)
+    for group in first_groups:
+        yield group, item_group_to_yaml(group)
+    if listed_items:
+        yield listed_items, items_to_yaml(listed_items)
+    for group in last_groups:
+        yield group, item_group_to_yaml(group)
 
 
-def item_group_to_yaml(run: ItemRun) -> YamlPair:
+def item_group_to_yaml(group: ItemGroup) -> YamlPair:
     """Convert a top-level key and its items to a YAML pair."""
-    match run[0]:
+    match group[0]:
         case ast.Use() | ast.Require():
-            listed = YamlList([top_entry_to_yaml(item) for item in run], is_multiline=True)
-            return YamlPair(get_top_key(run[0]), listed)
+            entries = YamlList([top_entry_to_yaml(item) for item in group], is_multiline=True)
+            return YamlPair(get_top_key(group[0]), entries)
         case ast.Generate() | ast.Stream():
-            named = YamlMap([named_item_to_yaml(item) for item in run], is_multiline=True)
-            return YamlPair(get_top_key(run[0]), named)
+            named_entries = YamlMap([named_item_to_yaml(item) for item in group], is_multiline=True)
+            return YamlPair(get_top_key(group[0]), named_entries)
         case _:
-            return section_to_yaml(run[0])
+            return section_to_yaml(group[0])
 
 
 def top_entry_to_yaml(item: ast.Item) -> YamlItem:
@@ -158,8 +160,8 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
     form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
     value: YamlValue = form.to_yaml(item)
     if isinstance(item, ast.Require) and not item.because:
-        bare = expression_to_yaml(item.condition)
-        value = value if isinstance(bare, YamlMap) else bare
+        condition = expression_to_yaml(item.condition)
+        value = value if isinstance(condition, YamlMap) else condition
     return YamlItem(value, item.comments)
 
 
@@ -195,7 +197,7 @@ def section_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
-    """Make a map with one line per entry."""
+    """Return a map with one line per entry; an empty map without comments is `{}`."""
     return YamlMap(pairs, end, is_multiline=bool(pairs or end))
 
 
@@ -203,7 +205,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ast.Dims: lambda item: make_yaml_list(map(format_dim_name, item.names)),
     ast.Weights: lambda item: make_multiline_list(
         [
-            YamlItem(find_construct(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
+            YamlItem(find_node_form(WEIGHT_RULE_CONSTRUCTS, r).to_yaml(r), r.comments)
             for r in item.rules
         ],
         item.end,
@@ -225,23 +227,23 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
 """The converters of the top-level keys that contain one item, by AST class."""
 
 
-def items_to_yaml(run: ItemRun) -> YamlPair:
-    """Convert items of different kinds to the YAML key `items`."""
+def items_to_yaml(items: ItemGroup) -> YamlPair:
+    """Convert items to the YAML key `items`, as a list in source order."""
     entries = []
     previous: ast.Item | None = None
-    for item in run:
-        spaced = previous is not None and (
+    for item in items:
+        has_blank_line = previous is not None and (
             has_blank_lines_around(item) or has_blank_lines_around(previous)
         )
-        entries.append(listed_item_to_yaml(item, spaced))
+        entries.append(listed_item_to_yaml(item, has_blank_line))
         previous = item
     return YamlPair("items", YamlList(entries, is_multiline=True))
 
 
 def listed_item_to_yaml(item: ast.Item, has_blank_line_above: bool) -> YamlItem:
     """Convert an item to an entry of `items:`."""
-    word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
-    if form := ITEM_CONSTRUCTS.get(word):
+    keyword = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
+    if form := ITEM_CONSTRUCTS.get(keyword):
         return YamlItem(
             form.to_yaml(item),
             item.comments,
@@ -264,13 +266,13 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
 def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
-    """Translate the DSL code in the help of a diagnostic about a YAML file to YAML."""
+    """Translate the DSL code in the notes and helps of a diagnostic about a YAML file to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
-    in_map = YAML_PIECE.match(text) is not None
+    is_in_map = YAML_PIECE.match(text) is not None
 
     def rewrite_code(advice: str) -> str:
         return CODE_SPAN_PATTERN.sub(
-            lambda piece: f"`{rewrite_as_yaml(piece[1], in_map=in_map)}`", advice
+            lambda piece: f"`{rewrite_as_yaml(piece[1], is_in_map=is_in_map)}`", advice
         )
 
     return replace(
@@ -281,15 +283,15 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 
 @lru_cache(maxsize=256)
-def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
+def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
     """Rewrite a DSL fragment of a help text in YAML, or return it unchanged if it is equal in both
-    syntaxes. If `in_map` is set, the erroneous code is a map, e.g. `{linear: {in: x}}`, so options
-    and weight names become entries.
+    syntaxes. If `is_in_map` is set, the erroneous code is a map, e.g. `{linear: {in: x}}`, so
+    options and weight names become entries of a map.
     """
     if option := OPTION_PIECE.fullmatch(code):
-        return f"{option[1]}: {option[2]}" if in_map else code
-    if in_map and (named := WEIGHTS_PIECE.fullmatch(code)):
-        name = named[1].strip('"')
+        return f"{option[1]}: {option[2]}" if is_in_map else code
+    if is_in_map and (match := WEIGHTS_PIECE.fullmatch(code)):
+        name = match[1].strip('"')
         return f"weights: {name}"
     for text, convert in _embed_in_specs(code):
         try:
@@ -334,8 +336,12 @@ def _convert_items(file: ast.File) -> YamlMap | YamlList:
     """Convert the items of a file; the items below `items:` become a list."""
     pairs = [YamlPair("extends", file.extends)] if file.extends else []
     pairs += [pair for _, pair in convert_item_groups(file.items)]
-    only = pairs[0].value
-    return only if pairs[0].key == "items" and isinstance(only, YamlList) else YamlMap(pairs)
+    first_value = pairs[0].value
+    return (
+        first_value
+        if pairs[0].key == "items" and isinstance(first_value, YamlList)
+        else YamlMap(pairs)
+    )
 
 
 def _convert_section(file: ast.File) -> YamlMap | YamlList:

@@ -79,12 +79,12 @@ class YamlReader(ErrorCollector):
 
     def report_wrong_kind(self, node: YamlNode, subject: str, expected: str, example: str) -> None:
         """Report E0125 for a node of the wrong kind, e.g. a list in place of a map."""
-        found = NODE_KIND_NAMES[type(node)]
+        kind_name = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
-            f"{subject} must be {expected}, not {found}",
+            f"{subject} must be {expected}, not {kind_name}",
             get_first_line_span(node.span),
-            f"this is {found}",
+            f"this is {kind_name}",
             f"write {example}",
         )
 
@@ -107,7 +107,7 @@ class YamlReader(ErrorCollector):
     def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
         """Return the strings of a list, or a list of one string for a single string."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
-        return tuple(self.read_scalar(each, subject) for each in nodes)
+        return tuple(self.read_scalar(item, subject) for item in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
         """Return the string of a key, or "" if the key is absent."""
@@ -117,22 +117,22 @@ class YamlReader(ErrorCollector):
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
         """Return the entries by key. Report E0201 for unknown keys and E0126 for missing keys."""
-        allowed = tuple(names)
+        allowed_keys = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
-        found = {e.name: e for e in entries}
-        missing = [n for n in required if n not in found]
+        entries_by_key = {e.name: e for e in entries}
+        missing_keys = [n for n in required if n not in entries_by_key]
         for entry in entries:
-            if entry.name not in allowed:
+            if entry.name not in allowed_keys:
                 # a misspelled key is not also reported as missing
-                similar_name = self.report_unknown_key(entry, allowed, subject)
-                if similar_name in missing:
-                    missing.remove(similar_name)
-        for name in missing:
+                similar_name = self.report_unknown_key(entry, allowed_keys, subject)
+                if similar_name in missing_keys:
+                    missing_keys.remove(similar_name)
+        for name in missing_keys:
             self._report_missing_key(node, name, subject)
-        return found
+        return entries_by_key
 
     def _report_missing_key(self, node: YamlNode, name: str, subject: str) -> None:
-        """Report that a map has no key `name`."""
+        """Report E0126 because a map has no key `name`."""
         self.report_error(
             "E0126",
             f"{subject} has no `{name}`",
@@ -142,7 +142,7 @@ class YamlReader(ErrorCollector):
         )
 
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
-        """Report an unknown key; return the most similar allowed key, or ""."""
+        """Report E0201 for an unknown key. Return the most similar allowed key, or ""."""
         names = list(allowed)
         synonym = KEY_SYNONYMS.get(entry.name)
         similar_name = synonym if synonym in names else find_similar_name(entry.name, names)
@@ -162,11 +162,16 @@ class YamlReader(ErrorCollector):
         return similar_name or ""
 
     def report_duplicate(self, subject: str, span: Span, first_span: Span | None = None) -> None:
-        """Report a duplicate."""
-        others = [Label(first_span, "first here")] if first_span is not None else []
+        """Report E0116 for `subject`, which already occurs at `first_span`."""
+        related_labels = [Label(first_span, "first here")] if first_span is not None else []
         fix = "remove one of the two"
         self.report_error(
-            "E0116", f"{subject} is duplicated", span, "again here", fix, related_labels=others
+            "E0116",
+            f"{subject} is duplicated",
+            span,
+            "again here",
+            fix,
+            related_labels=related_labels,
         )
 
 
@@ -185,14 +190,16 @@ def get_entry_span(entry: YamlEntry) -> Span:
 
 def get_first_line_span(span: Span) -> Span:
     """Return the part of a span on its first line."""
-    line = span.text.find("\n")
-    return Span(span.source, span.start, span.start + line) if line >= 0 else span
+    newline_offset = span.text.find("\n")
+    return (
+        Span(span.source, span.start, span.start + newline_offset) if newline_offset >= 0 else span
+    )
 
 
 def collect_yaml_body(
     reader: YamlReader, entry: YamlEntry, children: Children[T]
 ) -> CommentedBody[T]:
-    """Return the statements below a key with their comments."""
+    """Return the nodes below a key, with the comments of the source attached to them."""
     start = entry.key.span.end
     return reader.attacher.attach_comments(
         children, start, max(find_value_end(reader, entry), start)
@@ -205,13 +212,15 @@ def make_section(
     node: Callable[..., N],
     field: str,
     children: Children[T],
-    **others: object,
+    **other_fields: object,
 ) -> N:
-    """Make the node of a key; its field `field` contains the entries below the key."""
+    """Build the node of a top-level key. Its field `field` contains `children`, the entries below
+    the key with their comments.
+    """
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
-        **others,
+        **other_fields,
         comments=ast.Comments(trailing=body.trailing),
         end=body.end,
         span=compute_entry_extent(reader, entry),
@@ -289,10 +298,10 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
         return Fragment(source, node.value, span.start, is_yaml_scalar=True)
     offsets = map_quoted_offsets(raw, node.value) if node.style in QUOTED_CHARACTERS else None
     if offsets is None:  # folded over lines: a span covers the scalar
-        places = (*[span.start] * len(node.value), span.end)
+        file_offsets = (*[span.start] * len(node.value), span.end)
     else:
-        places = tuple(span.start + n for n in offsets)
-    return Fragment(source, node.value, offsets=places, is_yaml_scalar=True)
+        file_offsets = tuple(span.start + n for n in offsets)
+    return Fragment(source, node.value, offsets=file_offsets, is_yaml_scalar=True)
 
 
 def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:

@@ -61,21 +61,21 @@ def parse_yaml_fragment(
 
 
 def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type") -> ast.TypeName:
-    """Parse a type."""
+    """Parse a type, or return MISSING_TYPE after an error."""
     return parse_yaml_fragment(reader, node, TYPE, subject) or MISSING_TYPE
 
 
 def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
-    """Parse a type that may declare a padding side."""
+    """Parse a type that may declare a padding side, e.g. `keep[batch, n] left`."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name without dots."""
     # TARGETS also matches `x: type` and `a, b`, so that these get a specific message
-    found = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
-    if len(found) == 1 and found[0].type is None:
-        return found[0].name
+    targets = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
+    if len(targets) == 1 and targets[0].type is None:
+        return targets[0].name
     reader.report_error(
         "E0101",
         f"{subject} must be a single name",
@@ -88,13 +88,13 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
 
 def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
     """Parse one name, or a list of names."""
-    found: dict[str, Span] = {}
+    spans_by_name: dict[str, Span] = {}
     for item in list_nodes(node):
         name = parse_yaml_name(reader, item, subject)
-        if name in found and name != "_":
-            reader.report_duplicate(f"the name `{name}`", item.span, found[name])
-        found[name] = item.span
-    return tuple(found)
+        if name in spans_by_name and name != "_":
+            reader.report_duplicate(f"the name `{name}`", item.span, spans_by_name[name])
+        spans_by_name[name] = item.span
+    return tuple(spans_by_name)
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
@@ -225,11 +225,13 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
 def make_header_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
-    """Make the kind of a string that a grammar symbol parses and that fills several fields."""
+    """Return the kind of a string that the grammar symbol `start` parses, and whose parts fill
+    several fields. `to_yaml` formats these fields.
+    """
 
     def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
-        head = parse_yaml_fragment(reader, entry.value, start, subject)
-        return None if head is None else FieldValues(head)
+        values = parse_yaml_fragment(reader, entry.value, start, subject)
+        return None if values is None else FieldValues(values)
 
     return ValueKind(parse, to_yaml)
 
@@ -240,13 +242,13 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     span, value, default = entry.key.span.extend_to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
         return ast.BlockParameter(name, parse_yaml_sided_type(reader, value), span=span)
-    found = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
-    kind = MISSING_TYPE
-    if "type" in found:
-        kind = parse_yaml_sided_type(reader, found["type"].value)
-    if "default" in found:
-        default = parse_yaml_expression(reader, found["default"].value)
-    return ast.BlockParameter(name, kind, default, span=span)
+    entries = reader.read_known_keys(value, ("type", "default"), "an input", ("type",))
+    declared_type = MISSING_TYPE
+    if "type" in entries:
+        declared_type = parse_yaml_sided_type(reader, entries["type"].value)
+    if "default" in entries:
+        default = parse_yaml_expression(reader, entries["default"].value)
+    return ast.BlockParameter(name, declared_type, default, span=span)
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
@@ -280,11 +282,11 @@ def parse_yaml_equations(
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
     """Convert a parameter to `x: float[batch, n]`, or to a map if the parameter has a default."""
-    kind = format_type_name(node.type)
+    type_text = format_type_name(node.type)
     if node.default is None:
-        return YamlPair(node.name, kind)
+        return YamlPair(node.name, type_text)
     default = YamlPair("default", expression_to_yaml(node.default))
-    return YamlPair(node.name, YamlMap([YamlPair("type", kind), default]))
+    return YamlPair(node.name, YamlMap([YamlPair("type", type_text), default]))
 
 
 def outputs_to_yaml(results: Parameters) -> YamlValue:
@@ -321,8 +323,8 @@ EXPRESSIONS = ValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), valu
 FLAG = ValueKind(parse_flag, lambda is_set: "true" if is_set else None)
 INPUTS = ValueKind(
     lambda r, e, subject: tuple(
-        parse_yaml_parameter(r, each)
-        for each in r.read_mapping(e.value, subject, "`in: {x: 'float[batch, n]'}`")
+        parse_yaml_parameter(r, entry)
+        for entry in r.read_mapping(e.value, subject, "`in: {x: 'float[batch, n]'}`")
     ),
     lambda params: YamlMap([parameter_to_yaml(p) for p in params]),
 )

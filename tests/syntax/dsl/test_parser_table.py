@@ -118,7 +118,7 @@ def test_callback_signatures_match_their_rules() -> None:
         if isinstance(callback, NodeRule):
             plain, rest = (
                 parameters[:1] * len(callback.fields),
-                bool(callback.rest or callback.body),
+                bool(callback.rest_field or callback.body_field),
             )
         repeated = any(n is not None and n < 0 for n in r.children)
         least = sum(n is None or n >= 0 for n in r.children)

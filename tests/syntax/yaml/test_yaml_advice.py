@@ -53,8 +53,8 @@ def test_unchanged_advice(piece: str) -> None:
 
 
 def test_options_inside_expressions() -> None:
-    assert rewrite_as_yaml("mask=causal", in_map=False) == "mask=causal"
-    assert rewrite_as_yaml("@ name", in_map=False) == "@ name"
+    assert rewrite_as_yaml("mask=causal", is_in_map=False) == "mask=causal"
+    assert rewrite_as_yaml("@ name", is_in_map=False) == "@ name"
 
 
 @pytest.mark.parametrize(
