@@ -1,14 +1,14 @@
 """Build the encoder graph, which computes all values that do not depend on generated positions, and
 the initial states.
 
+With fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
+position 0 also has one visible key and selects the first two masked keys, which are -inf and have
+the same indices:
+
     step 1, 1 key, k = 3          step 4, 4 keys
     a  -inf  -inf  -inf           a  b  c  d  -inf  -inf  -inf
     └──────┬─────┘                └── three of these
-    the numbers 0, 1, 2
-
-With fewer than k keys, the operand of `topk` is padded with masked keys. In the full graph,
-position 0 also has one visible key and selects the first two masked keys, which are -inf and have
-the same indices.
+    indices 0, 1, 2
 
 If only the last position of a value is needed, it is computed from the last positions of the
 operands, unless other positions of the value are needed, too. The last MLP and the output
@@ -38,7 +38,7 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim, min_dims
 from specc.ir.graph import (
     Graph,
@@ -54,8 +54,8 @@ from specc.ir.types import Type
 
 def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
     """Append masked keys to the operand of a top-k so that there are at least k keys."""
-    hidden = -inf if op.largest else inf
-    return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=hidden), keys)
+    masked_score = -inf if op.largest else inf
+    return b.add_op(ops.Pad(op.axis, Dim.from_value(0), op.k, value=masked_score), keys)
 
 
 def _add_node_with_enough_keys(
@@ -75,33 +75,38 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a last position even if the generated sequence is empty."""
-    value, clock = graph.outputs[output_name], flow.time_axis
+    """Return True if an output has a last position although no token has been generated, because
+    its time axes have a prefix.
+    """
+    value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
-    if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
+    if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # each position that is sliced as the last position must precede the first token, too
-    newest = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
-    return all(
-        clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
-    )
+    last_positions = _iterate_last_position_reads(graph, collect_step_nodes([value], flow))
+    along_time = ((x, axis) for x, axis in last_positions if axis in flow.get_state(x).axes)
+    return all(time_axis.has_prefix(x.shape[axis]) for x, axis in along_time)
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the values of which a live node reads only the last position, each with its axis."""
+    """Yield the values of which a node in `live` reads only the last position, each with the
+    axis.
+    """
     for node, results in graph.nodes:
         if node in live:
-            for link in find_dependences(node, results):
-                if link.kind == "newest" and (operand := node.args[link.operand]):
-                    yield operand, link.operand_axis
+            for dependence in find_dependences(node, results):
+                if dependence.kind == "newest" and (operand := node.args[dependence.operand]):
+                    yield operand, dependence.operand_axis
 
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` for a time axis (`symbol`) of size 0. If the
-    value's node is in `computed_nodes` (nodes that are computed anyway), the position is sliced
-    from the value; otherwise, it is computed from positions of the operands. `full_values` are the
-    values of which all positions are needed.
+    """Builds the last position of `value` along `axis`, for a time axis (`symbol`) of size 0.
+
+    If the node of the value is in `computed_nodes` (nodes that are computed completely), the
+    position is sliced from the value; otherwise, it is computed from positions of the operands.
+    `full_values` are the values of which all positions are needed; `positions` are the positions to
+    compute, in topological order.
     """
 
     value: Value
@@ -113,21 +118,19 @@ class LastPositionBuilder:
 
     def __post_init__(self) -> None:
         """Collect the positions to recompute, without duplicates and in topological order."""
-        seen: set[LastPosition] = set()
+        visited: set[LastPosition] = set()
         worklist: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
         while worklist:
-            position, done = worklist.pop()
-            if done:
+            position, is_expanded = worklist.pop()
+            if is_expanded:
                 self.positions.append(position)
-            elif position not in seen:
-                seen.add(position)
+            elif position not in visited:
+                visited.add(position)
                 operand_positions, others = self._find_operand_positions(position)
                 self.full_values += others if operand_positions else [position[0]]
                 if operand_positions:
-                    worklist += [
-                        (position, True),
-                        *((r, False) for r in operand_positions.values()),
-                    ]
+                    worklist.append((position, True))
+                    worklist += [(p, False) for p in operand_positions.values()]
 
     def _find_operand_positions(
         self, position: LastPosition
@@ -154,12 +157,17 @@ class LastPositionBuilder:
         positions are read (except through a mask) or if the op depends on the axis size.
         """
         value, axis = position
-        every = find_dependences(node)
-        found = [link for link in every if (link.result, link.result_axis) == (value.index, axis)]
+        result_axis = value.index, axis
+        reads = [d for d in find_dependences(node) if (d.result, d.result_axis) == result_axis]
         depends_on_length = substitute_op(node.op, {self.symbol: Dim.from_value(0)}) != node.op
-        if depends_on_length or any(link.kind not in ("same", "band") for link in found):
+        if depends_on_length or any(read.kind not in ("same", "band") for read in reads):
             return {}
-        return _map_equal_positions(node, found, value.shape[axis])
+        operands = ((read, node.args[read.operand]) for read in reads if read.kind == "same")
+        return {
+            read.operand: (x, read.operand_axis)
+            for read, x in operands
+            if x and x.shape[read.operand_axis] == value.shape[axis]
+        }
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
         """Return the operand of a Concat or Slice that supplies the last position of the result,
@@ -181,43 +189,30 @@ class LastPositionBuilder:
         """
         built_positions: dict[LastPosition, Value] = {}
 
-        def get_last_row(row: LastPosition) -> Value:
-            if row not in built_positions:
-                value, axis = new_values[row[0]], row[1]
-                rows = value.shape[axis]
-                cut = ops.Slice(axis, rows - 1, rows)
-                built_positions[row] = value if rows == 1 else builder.add_op(cut, value)
-            return built_positions[row]
+        def get_position(position: LastPosition) -> Value:
+            if position not in built_positions:
+                value, axis = new_values[position[0]], position[1]
+                length = value.shape[axis]
+                op = ops.Slice(axis, length - 1, length)
+                built_positions[position] = value if length == 1 else builder.add_op(op, value)
+            return built_positions[position]
 
         for position in self.positions:
             node = position[0].node
             assert node is not None, "a recomputed value has a node"
             operand_positions, _ = self._find_operand_positions(position)
             if self._find_passed_operand(node, position[1]) is not None:
-                (built_positions[position],) = (get_last_row(r) for r in operand_positions.values())
+                (built_positions[position],) = map(get_position, operand_positions.values())
                 continue
             args = [
-                get_last_row(operand_positions[n])
+                get_position(operand_positions[n])
                 if n in operand_positions
                 else a and new_values[a]
                 for n, a in enumerate(node.args)
             ]
-            built_positions[position] = _add_node_with_enough_keys(
-                builder, node, args, self.symbol
-            )[position[0].index]
-        return get_last_row((self.value, self.axis))
-
-
-def _map_equal_positions(
-    node: Node, dependences: Iterable[Dependence], length: Dim
-) -> dict[int, LastPosition]:
-    """Return the operands of size `length` that are read only at the position of the result."""
-    operand_positions = dict[int, LastPosition]()
-    for link in dependences:
-        x, operand_axis = node.args[link.operand], link.operand_axis
-        if x and link.kind == "same" and x.shape[operand_axis] == length:
-            operand_positions[link.operand] = x, operand_axis
-    return operand_positions
+            results = _add_node_with_enough_keys(builder, node, args, self.symbol)
+            built_positions[position] = results[position[0].index]
+        return get_position((self.value, self.axis))
 
 
 @dataclass(frozen=True)
@@ -236,24 +231,25 @@ class InitialValue:
 
 
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
-    """Build the graph that computes `targets`; return None if there are no targets.
+    """Build the encoder graph, whose outputs are `targets` by name. Return None if there are no
+    targets.
 
-    If no other input determines a size such as the batch size, add the input with the time axis;
-    only its shape is read.
+    If no other input determines a size such as the batch size, the graph also has the input with
+    the time axis, of which it reads only the shape.
     """
     if not targets:
         return None
     encoder = EncoderBuilder(plan)
     encoder.copy_nodes(targets.values())
-    outputs = {name: encoder.build_output(first) for name, first in targets.items()}
+    outputs = {name: encoder.build_output(target) for name, target in targets.items()}
     b, (min_lengths, length_equations) = encoder.b, plan.get_known_lengths()
     name = f"{plan.graph.name} encode"
     graph = remove_unused_inputs(
         b.build_graph(name, outputs, min_lengths=min_lengths, length_equations=length_equations)
     )
-    read = collect_value_symbols(r for _, results in graph.nodes for r in results)
-    lengths = read | collect_value_symbols(graph.outputs.values())
-    if lengths <= find_determined_symbols(graph.inputs.values(), length_equations):
+    symbols = collect_value_symbols(r for _, results in graph.nodes for r in results)
+    required_symbols = symbols | collect_value_symbols(graph.outputs.values())
+    if required_symbols <= find_determined_symbols(graph.inputs.values(), length_equations):
         return graph
     return add_graph_input(
         graph, plan.time_axis_input, plan.graph.input_facts[plan.time_axis_input]
@@ -270,39 +266,39 @@ class EncoderBuilder:
         self.last_positions: dict[Value, LastPositionBuilder] = {}
 
     def copy_nodes(self, targets: Iterable[InitialValue]) -> None:
-        """Copy every node that the targets need, except nodes of which only the last position is
-        needed. Loops with additional scan outputs are copied last.
+        """Copy every node on which the targets depend, except nodes of which only the last position
+        is needed. Loops with additional scan outputs are copied last.
         """
-        b, graph, now = self.b, self.plan.graph, self.new_values
+        b, graph, new_values = self.b, self.plan.graph, self.new_values
         values = self._find_full_values(list(targets))
-        live = collect_required_nodes(values, self._list_read_operands)
-        self._declare_inputs({a for node in live for a in node.operands})
+        live_nodes = collect_required_nodes(values, self._list_read_operands)
+        self._declare_inputs({a for node in live_nodes for a in node.operands})
         for node, results in graph.nodes:
-            if node in live:
-                made = self._copy_node(node, results)
-                now.update(zip(results, made, strict=True))
-                if (known := graph.node_origins.get(node)) and made[0].node:
-                    b.node_origins.setdefault(made[0].node, known)
+            if node in live_nodes:
+                copied_results = self._copy_node(node, results)
+                new_values.update(zip(results, copied_results, strict=True))
+                if (origin := graph.node_origins.get(node)) and copied_results[0].node:
+                    b.node_origins.setdefault(copied_results[0].node, origin)
         self._compute_missing_values(values)
 
     def _declare_inputs(self, read_values: Collection[Value]) -> None:
         """Declare inputs and parameters. Generated inputs in `read_values` are replaced by
         constants for the positions before the first token.
         """
-        b, graph, now = self.b, self.plan.graph, self.new_values
+        b, graph, new_values = self.b, self.plan.graph, self.new_values
         for name, value in graph.inputs.items():
             if not self.plan.depends_on_time(value):
-                now[value] = b.add_input(name, graph.input_facts[name])
+                new_values[value] = b.add_input(name, graph.input_facts[name])
         for name, value in graph.parameters.items():
-            now[value] = b.add_parameter(graph.parameter_facts[name])
+            new_values[value] = b.add_parameter(graph.parameter_facts[name])
         for value in graph.inputs.values():
-            if value not in now and value in read_values:
-                nothing = False if value.dtype == "bool" else 0
-                now[value] = self._build_filled_constant(value.type, nothing)
+            if value not in new_values and value in read_values:
+                zero = False if value.dtype == "bool" else 0
+                new_values[value] = self._build_filled_constant(value.type, zero)
 
     def _find_full_values(self, targets: Sequence[InitialValue]) -> list[Value]:
         """Return the values of which more than the last position is needed."""
-        values = [first.value for first in targets if not first.is_last_position]
+        values = [initial.value for initial in targets if not initial.is_last_position]
         computed_nodes = collect_required_nodes(values, self._list_read_operands)
         for target in targets:
             if target.is_last_position and target.axis is not None:
@@ -320,11 +316,11 @@ class EncoderBuilder:
         """Compute the values that are not results of copied nodes, i.e. last positions."""
         for value in values:
             if value not in self.new_values and value.node:
-                made = self._copy_node(value.node, (value,))
-                self.new_values[value] = made[value.index]
+                results = self._copy_node(value.node, (value,))
+                self.new_values[value] = results[value.index]
 
     def build_output(self, target: InitialValue) -> Value:
-        """Build an output that contains only the requested positions."""
+        """Build an encoder output that contains only the positions that `target` requests."""
         if target.is_last_position and target.axis is not None:
             return self.last_positions[target.value].build_position(self.b, self.new_values)
         value, axis = self.new_values[target.value], target.axis
@@ -332,19 +328,18 @@ class EncoderBuilder:
             value = self.b.add_op(ops.Reduce("sum", axis), value)
         elif target.max_positions != inf and axis is not None:
             length = value.shape[axis]
-            kept = self._limit_length(length, int(target.max_positions))
-            if kept != length:
-                value = self.b.add_op(ops.Slice(axis, length - kept, length), value)
+            max_length = self._limit_length(length, int(target.max_positions))
+            if max_length != length:
+                value = self.b.add_op(ops.Slice(axis, length - max_length, length), value)
         return split_folded_batch_axis(self.b, value, self.plan.batch_size)
 
     def _limit_length(self, length: Dim, max_length: int) -> Dim:
         """Return `min(length, max_length)`, simplified if one is always smaller."""
-        clock = self.plan.flow.time_axis
-        if clock.is_non_negative(length - max_length):
+        time_axis = self.plan.flow.time_axis
+        if time_axis.is_non_negative(length - max_length):
             return Dim.from_value(max_length)
-        return (
-            length if clock.is_non_negative(max_length - length) else min_dims(length, max_length)
-        )
+        is_shorter = time_axis.is_non_negative(max_length - length)
+        return length if is_shorter else min_dims(length, max_length)
 
     def _list_read_operands(self, node: Node) -> list[Value | None]:
         """Return the operands that a node reads if the time axis is empty. An `extent` reads no
@@ -354,8 +349,8 @@ class EncoderBuilder:
             return []
         if isinstance(node.op, ops.Concat):
             axis = node.op.axis
-            full = [a for a in node.operands if self._remove_time_axis(a.shape[axis]) != 0]
-            return [*(full or node.args)]
+            nonempty = [a for a in node.operands if self._remove_time_axis(a.shape[axis]) != 0]
+            return [*(nonempty or node.args)]
         return [*node.args]
 
     def _remove_time_axis(self, length: Dim) -> Dim:

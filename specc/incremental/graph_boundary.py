@@ -1,5 +1,5 @@
-"""Inputs and outputs of derived graphs: inputs of which only the shape is used, and axes in which
-heads or windows are merged with the batch axis.
+"""Adapt inputs and outputs of derived graphs: add or remove inputs of which only the shape is used,
+and split axes in which heads or windows are merged with the batch axis.
 
 The sizes of input axes determine symbolic dimensions: an axis of size `past + m` determines `m` if
 `past` is known.
@@ -26,22 +26,24 @@ def collect_value_symbols(values: Iterable[Value]) -> set[str]:
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbolic dimensions that the shapes of values determine."""
+    """Return the symbolic dimensions whose sizes are determined by the shapes of `values` and by
+    `length_equations`.
+    """
     dims = {d for v in values for d in v.shape if d.symbols()}
-    found = set[str]()
+    known_symbols = set[str]()
     # A known symbolic dimension may determine another one: `m` and `past + m` determine `past`.
     while True:
-        more = _find_next_symbols(dims, length_equations or {}, found)
-        if more <= found:
-            return found
-        found |= more
+        next_symbols = _find_next_symbols(dims, length_equations or {}, known_symbols)
+        if next_symbols <= known_symbols:
+            return known_symbols
+        known_symbols |= next_symbols
 
 
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbolic dimensions that axis sizes or equations determine, given
-    `known_symbols`.
+    """Return the symbolic dimensions that one size in `dims` or one equation determines, given the
+    sizes of `known_symbols`.
     """
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
@@ -50,8 +52,8 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbolic dimension that an axis size determines, given `known_symbols`, or
-    None.
+    """Return the symbolic dimension that the axis size `length` determines, given the sizes of
+    `known_symbols`, or None.
     """
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
@@ -59,39 +61,46 @@ def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
     (name,) = unknown
     # An equation can be solved for a term of a sum, but not for a factor of a product or an
     # argument of a minimum.
-    rest = [m for m, _ in length.terms if m != ((name, 1),)]
-    inside = Dim(dict.fromkeys(rest, 1)).symbols()
-    return name if len(rest) < len(length.terms) and name not in inside else None
+    other_monomials = [m for m, _ in length.terms if m != ((name, 1),)]
+    other_symbols = Dim(dict.fromkeys(other_monomials, 1)).symbols()
+    return name if len(other_monomials) < len(length.terms) and name not in other_symbols else None
 
 
 def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
-    """Remove inputs that no node reads and whose shape determines no symbolic dimension in use."""
-    read = {a for node, _ in graph.nodes for a in node.operands}
-    read |= set(graph.outputs.values())
-    kept = {n for n, v in graph.inputs.items() if v in read or n in kept_inputs}
-    kept |= {
+    """Remove inputs that no node reads and whose shape determines no symbolic dimension in use,
+    except `kept_inputs`.
+    """
+    read_values = {a for node, _ in graph.nodes for a in node.operands}
+    read_values |= set(graph.outputs.values())
+    kept_names = {n for n, v in graph.inputs.items() if v in read_values or n in kept_inputs}
+    kept_names |= {
         *_find_length_inputs(
-            select_entries(graph.inputs, graph.inputs.keys() - kept),
-            [graph.inputs[n] for n in kept],
-            collect_value_symbols(read) | collect_computed_symbols(graph),
+            select_entries(graph.inputs, graph.inputs.keys() - kept_names),
+            [graph.inputs[n] for n in kept_names],
+            collect_value_symbols(read_values) | collect_computed_symbols(graph),
             graph.length_equations,
         )
     }
     return replace(
         graph,
-        inputs=select_entries(graph.inputs, kept),
-        input_facts=select_entries(graph.input_facts, kept),
+        inputs=select_entries(graph.inputs, kept_names),
+        input_facts=select_entries(graph.input_facts, kept_names),
     )
 
 
 def add_length_inputs(graph: Graph, full_graph: Graph, input_names: Iterable[str]) -> Graph:
-    """Add the inputs in `input_names` whose shapes determine an axis size that the graph computes
-    with, as in `x / float(length(memory))`, or a term of such a size, as in `past + m`.
+    """Add those inputs of `full_graph` in `input_names` whose shapes determine an axis size that
+    `graph` computes with, as in `x / float(length(memory))`, or a term of such a size, as in
+    `past + m`.
     """
-    needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
-    there = {n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs}
-    given = [*graph.inputs.values()]
-    for name in _find_length_inputs(there, given, needed, graph.length_equations):
+    needed_symbols = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
+    candidates = {
+        n: Value(full_graph.input_facts[n].type) for n in input_names if n not in graph.inputs
+    }
+    present_inputs = [*graph.inputs.values()]
+    for name in _find_length_inputs(
+        candidates, present_inputs, needed_symbols, graph.length_equations
+    ):
         graph = add_graph_input(graph, name, full_graph.input_facts[name])
     return graph
 
@@ -105,28 +114,28 @@ def _find_length_inputs(
     """Return the candidate inputs that determine needed symbolic dimensions which `present_inputs`
     do not determine.
     """
-    found: list[str] = []
-    known = find_determined_symbols(present_inputs, length_equations)
+    length_inputs: list[str] = []
+    known_symbols = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
-        more = find_determined_symbols([*present_inputs, value], length_equations)
+        determined = find_determined_symbols([*present_inputs, value], length_equations)
         # inputs that determine no further symbolic dimension are not added
-        if (more - known) & needed_symbols:
-            present_inputs, known = [*present_inputs, value], more
-            found.append(name)
-    return found
+        if (determined - known_symbols) & needed_symbols:
+            present_inputs, known_symbols = [*present_inputs, value], determined
+            length_inputs.append(name)
+    return length_inputs
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
     """Return the symbolic dimensions in the shapes of node results and in attributes, including
     loop bodies.
     """
-    found = set[str]()
+    symbols = set[str]()
     for node, results in graph.nodes:
-        found |= collect_value_symbols(results)
-        found.update(*(length.symbols() for length in node.op.iterate_lengths()))
+        symbols |= collect_value_symbols(results)
+        symbols.update(*(length.symbols() for length in node.op.iterate_lengths()))
         for value in node.op.get_attributes().values():
-            found |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
-    return found
+            symbols |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
+    return symbols
 
 
 def add_graph_input(graph: Graph, name: str, input_facts: Input) -> Graph:
@@ -184,7 +193,7 @@ def find_folded_batch_axis(type: Type, batch_size: Dim | None) -> FoldedBatchAxi
 
 def split_folded_batch_axis(b: GraphBuilder, value: Value, batch_size: Dim | None) -> Value:
     """Split the folded axis of a value into a batch axis and an element axis."""
-    blocks = find_folded_batch_axis(value.type, batch_size)
-    if blocks is None:
+    folded = find_folded_batch_axis(value.type, batch_size)
+    if folded is None:
         return value
-    return b.add_op(ops.Split(blocks.axis, (blocks.batch, blocks.elements_per_sequence)), value)
+    return b.add_op(ops.Split(folded.axis, (folded.batch, folded.elements_per_sequence)), value)

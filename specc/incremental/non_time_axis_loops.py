@@ -34,57 +34,69 @@ if TYPE_CHECKING:
 def stack_initial_values(
     loop: NonTimeAxisLoop, initial_values: Mapping[str, InitialValue], batch: Dim | None
 ) -> dict[str, InitialValue]:
-    """Stack initial values in a loop body along the scan axis, as values of the outer graph."""
+    """Stack the initial values of states of a loop body along the scan axis. Return them as values
+    of the outer graph, which are scan outputs of a loop with a body that computes only them.
+    """
     body = _ClosedBody.from_loop(loop)
-    made: dict[str, tuple[InitialValue, Value]] = {}
-    for name, first in initial_values.items():
-        value, axis = body.get_closed_value(first.value), first.axis
+    closed_values: dict[str, tuple[InitialValue, Value]] = {}
+    for name, initial in initial_values.items():
+        value, axis = body.get_closed_value(initial.value), initial.axis
         # A folded batch axis is split, because beam search reorders batch elements.
-        if blocks := find_folded_batch_axis(value.type, batch):
+        if folded := find_folded_batch_axis(value.type, batch):
             # Like the state, the initial values have one position per iteration.
-            sizes = (blocks.batch, blocks.elements_per_sequence)
-            value = body.add_node(ops.Split(blocks.axis, sizes), value)
-            axis = None if axis is None else blocks.shift_axis(axis)
-        made[name] = replace(first, axis=axis), value
-    wide = _build_initial_loop(loop, body, {name: value for name, (_, value) in made.items()})
-    types = wide.infer_types()
-    found: dict[str, InitialValue] = {}
-    behind = len(types) - len(made)
-    for n, (name, (first, _)) in enumerate(made.items(), behind):
-        axis = None if first.axis is None else first.axis + (first.axis >= loop.scan_axis)
-        found[name] = replace(first, value=Value(types[n], wide, n), axis=axis)
-    return found
+            sizes = (folded.batch, folded.elements_per_sequence)
+            value = body.add_node(ops.Split(folded.axis, sizes), value)
+            axis = None if axis is None else folded.shift_axis(axis)
+        closed_values[name] = replace(initial, axis=axis), value
+    initial_loop = _build_initial_loop(
+        loop, body, {name: value for name, (_, value) in closed_values.items()}
+    )
+    types = initial_loop.infer_types()
+    stacked: dict[str, InitialValue] = {}
+    first_result = len(types) - len(closed_values)
+    for n, (name, (initial, _)) in enumerate(closed_values.items(), first_result):
+        axis = None if initial.axis is None else initial.axis + (initial.axis >= loop.scan_axis)
+        stacked[name] = replace(initial, value=Value(types[n], initial_loop, n), axis=axis)
+    return stacked
 
 
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop whose body contains only the nodes that `values` need."""
-    op, plain, given = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
-    needs = _BodyDependencies.from_values(op, values.values())
-    starts = _select_outer_values(
-        op.split_body_inputs().initial_carries, given.initial_carries, needs.carries
+    """Build a loop with the scan outputs `values`, whose body contains only the nodes on which they
+    depend.
+    """
+    op, op_body, operands = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
+    dependencies = _BodyDependencies.from_values(op, values.values())
+    carries = _select_outer_values(
+        op.split_body_inputs().initial_carries, operands.initial_carries, dependencies.carries
     )
-    taken = _select_outer_values(op.split_body_inputs().captured, given.captured, needs.read_values)
-    names = {value: name for name, value in plain.inputs.items()}
-    inputs = [names[v] for v in (*op.split_body_inputs().scanned, *starts, *taken)]
-    after = {f"next {names[c]}": needs.next_values[c] for c in starts}
-    cut = replace(
-        plain,
-        inputs={n: plain.inputs[n] for n in inputs},
-        input_facts={n: plain.input_facts[n] for n in inputs},
-        nodes=tuple(n for n in (*plain.nodes, *body.added_nodes) if n[0] in needs.live_nodes),
-        outputs={**after, **values},
+    captures = _select_outer_values(
+        op.split_body_inputs().captured, operands.captured, dependencies.read_values
     )
-    wide = replace(op, body=cut, carry_count=len(starts), end_condition_index=-1)
-    keep = () if given.keep is None else (given.keep,)
-    return Node(wide, (*keep, *given.scanned, *starts.values(), *taken.values()))
+    names = {value: name for name, value in op_body.inputs.items()}
+    inputs = [names[v] for v in (*op.split_body_inputs().scanned, *carries, *captures)]
+    next_carries = {f"next {names[c]}": dependencies.next_values[c] for c in carries}
+    initial_body = replace(
+        op_body,
+        inputs={n: op_body.inputs[n] for n in inputs},
+        input_facts={n: op_body.input_facts[n] for n in inputs},
+        nodes=tuple(
+            n for n in (*op_body.nodes, *body.added_nodes) if n[0] in dependencies.live_nodes
+        ),
+        outputs={**next_carries, **values},
+    )
+    initial_op = replace(op, body=initial_body, carry_count=len(carries), end_condition_index=-1)
+    keep = () if operands.keep is None else (operands.keep,)
+    return Node(initial_op, (*keep, *operands.scanned, *carries.values(), *captures.values()))
 
 
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the outer values that correspond to the `selected` inputs of a body, in order."""
+    """Return the inputs of a body (`inner`) that are in `selected`, each with the corresponding
+    operand of the loop (`outer`), in order.
+    """
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
@@ -101,22 +113,22 @@ class _BodyDependencies:
 
     @classmethod
     def from_values(cls, op: ops.Scan, requested_values: Iterable[Value]) -> "_BodyDependencies":
-        """Collect the dependences of the given values of the body of `op`, including the next
-        loop-carried values.
+        """Collect the nodes and loop-carried values on which `requested_values` in the body of `op`
+        depend, over any number of iterations.
         """
         starts, values = op.split_body_inputs().initial_carries, list(requested_values)
-        after = dict(zip(starts, op.get_next_carries(), strict=True))
-        carried: frozenset[Value] = frozenset()
+        next_values = dict(zip(starts, op.get_next_carries(), strict=True))
+        carries: frozenset[Value] = frozenset()
         # The next loop-carried value may depend on other loop-carried values, so iterate to a
         # fixpoint.
         while True:
-            ends = [*values, *(after[c] for c in carried)]
-            live = collect_required_nodes(ends)
-            read = {a for node in live for a in node.args} | set(ends)
-            more = frozenset(s for s in starts if s in read)
-            if more <= carried:
-                return cls(carried, live, read, after)
-            carried |= more
+            roots = [*values, *(next_values[c] for c in carries)]
+            live_nodes = collect_required_nodes(roots)
+            read_values = {a for node in live_nodes for a in node.args} | set(roots)
+            read_carries = frozenset(s for s in starts if s in read_values)
+            if read_carries <= carries:
+                return cls(carries, live_nodes, read_values, next_values)
+            carries |= read_carries
 
 
 @dataclass
@@ -131,13 +143,15 @@ class _ClosedBody:
     @classmethod
     def from_loop(cls, loop: NonTimeAxisLoop) -> "_ClosedBody":
         """Map the values of the (open) body of `loop` to those of its closed body."""
-        op, opened = loop.op, loop.body
-        known = {v: v for v in loop.body_inputs}
+        op, open_body = loop.op, loop.body
+        closed_values = {v: v for v in loop.body_inputs}
         captures = op.map_captures(loop.node.args).items()
-        known |= {outer: inner for inner, outer in captures if outer is not None}
-        for (_, ours), (_, own) in zip(opened.nodes, op.body.nodes, strict=True):
-            known.update(zip(ours, own, strict=True))
-        return cls(known)
+        closed_values |= {outer: inner for inner, outer in captures if outer is not None}
+        for (_, open_results), (_, closed_results) in zip(
+            open_body.nodes, op.body.nodes, strict=True
+        ):
+            closed_values.update(zip(open_results, closed_results, strict=True))
+        return cls(closed_values)
 
     def get_closed_value(self, value: Value) -> Value:
         """Return the value of the closed body that corresponds to a value of the open body. Add
@@ -158,9 +172,9 @@ class _ClosedBody:
 
     def add_node_results(self, node: Node) -> NodeResults:
         """Add a node and return its results."""
-        made = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
-        self.added_nodes.append((node, made))
-        return made
+        results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
+        self.added_nodes.append((node, results))
+        return results
 
 
 def build_loop_step(
@@ -170,41 +184,45 @@ def build_loop_step(
     demand: Demand,
     results: NodeResults,
 ) -> NodeResults:
-    """Build the results of a loop in the decode step."""
+    """Build the decode step of a loop. Return its results in the outer step.
+
+    `outer` and `inner` are the builders of the steps of the outer graph and of the body. `demand`
+    is the demand on the operands of the loop.
+    """
     node, op = loop.node, loop.op
     operands = outer.draft.slice_operands(node, demand)
     given = op.split_operands([a for a in operands if a is not None])
     _add_body_inputs(inner, loop, given)
-    for each, made in loop.body.nodes:
-        if each in inner.plan.live_nodes:
-            inner.build_node(each, made)
+    for body_node, body_results in loop.body.nodes:
+        if body_node in inner.plan.live_nodes:
+            inner.build_node(body_node, body_results)
     body = _finish_body(
         inner, loop, loop.get_output_positions(results, outer.plan.needs), len(given.scanned)
     )
-    declared = inner.states.states
+    body_states = inner.states.states
     # The states of a body value in all iterations are stacked along a new axis of a tensor in the
     # outer graph.
-    past = [
+    stacked_states = [
         outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, given.scanned[0]))
-        for s in declared
+        for s in body_states
     ]
     new = replace(
         op,
         body=body,
-        scanned_count=op.scanned_count + len(declared),
+        scanned_count=op.scanned_count + len(body_states),
         # A finished iteration still computes values that later positions may read.
-        unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
+        unfrozen_output_count=0 if op.end_condition_index == -1 else len(body_states),
     )
     keep = [] if given.keep is None else [given.keep]
-    inputs = [*keep, *given.scanned, *past, *given.initial_carries, *given.captured]
-    made = outer.draft.add_node(node, new, *inputs)
+    inputs = [*keep, *given.scanned, *stacked_states, *given.initial_carries, *given.captured]
+    body_results = outer.draft.add_node(node, new, *inputs)
     outer.states.initial_values |= stack_initial_values(
         loop, inner.states.initial_values, outer.plan.batch_size
     )
     result_count = len(results)
-    afters = zip(declared, made[result_count:], strict=True)
-    outer.states.next_values |= {state.next_output: value for state, value in afters}
-    return made[:result_count]
+    next_states = zip(body_states, body_results[result_count:], strict=True)
+    outer.states.next_values |= {state.next_output: value for state, value in next_states}
+    return body_results[:result_count]
 
 
 def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> DecodeState:
@@ -232,40 +250,49 @@ def _add_body_inputs(
     """Add the inputs of the body: one slice of each scanned operand, loop-carried values,
     captures.
     """
-    b, now, kept = builder.draft.builder, builder.draft.new_values, builder.plan.cached_values
+    b, new_values, cached_values = (
+        builder.draft.builder,
+        builder.draft.new_values,
+        builder.plan.cached_values,
+    )
     element_types = [remove_axis(x.type, loop.scan_axis) for x in operands.scanned]
     types = [*element_types, *(x.type for x in operands.initial_carries)]
     new_inputs = [b.add_input(f"given {n}", Input(type)) for n, type in enumerate(types)]
-    for value, new in zip(loop.body_inputs, new_inputs, strict=True):
-        now[value] = builder.states.append_to_cache(value, new) if value in kept else new
+    for value, body_input in zip(loop.body_inputs, new_inputs, strict=True):
+        new_values[value] = (
+            builder.states.append_to_cache(value, body_input)
+            if value in cached_values
+            else body_input
+        )
     captured = loop.op.split_operands(loop.node.args).captured
-    for n, (old, outside) in enumerate(zip(captured, operands.captured, strict=True)):
-        assert old is not None, "a scan has no optional operands"
-        now[old] = b.add_input(f"outer {n}", Input(outside.type))
+    for n, (capture, outer_value) in enumerate(zip(captured, operands.captured, strict=True)):
+        assert capture is not None, "a scan has no optional operands"
+        new_values[capture] = b.add_input(f"outer {n}", Input(outer_value.type))
 
 
 def _finish_body(
     builder: "StepGraphBuilder",
     loop: NonTimeAxisLoop,
-    demands: Sequence[Mapping[int, float]],
+    output_positions: Sequence[Mapping[int, float]],
     scanned_count: int,
 ) -> Graph:
-    """Return the finished body, with inputs in the order of `Scan`: scanned slices (including
-    states), loop-carried values, captures.
+    """Build the body graph, with inputs in the order of `Scan`: scanned elements (including
+    states), loop-carried values, captures. `demands` are the requested positions of its outputs, by
+    axis.
     """
     draft, outputs = builder.draft, dict[str, Value]()
-    for (name, value), axes in zip(loop.body.outputs.items(), demands, strict=True):
-        new = draft.new_values[value]
-        for axis, need in axes.items():
-            new = draft.slice_last_positions(
-                new, value, axis, builder.plan.needs[value][axis], need
+    for (name, value), axes in zip(loop.body.outputs.items(), output_positions, strict=True):
+        output = draft.new_values[value]
+        for axis, position_count in axes.items():
+            output = draft.slice_last_positions(
+                output, value, axis, builder.plan.needs[value][axis], position_count
             )
-        outputs[name] = new
+        outputs[name] = output
     body = draft.builder.build_graph(loop.body.name, {**outputs, **builder.states.next_states()})
     states = [s.name for s in builder.states.states]
-    others = [n for n in body.inputs if n not in states]
+    other_inputs = [n for n in body.inputs if n not in states]
     # The scanned inputs of a loop body, which include these states, come first.
-    order = [*others[:scanned_count], *states, *others[scanned_count:]]
+    order = [*other_inputs[:scanned_count], *states, *other_inputs[scanned_count:]]
     return replace(
         body,
         inputs={n: body.inputs[n] for n in order},

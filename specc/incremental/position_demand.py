@@ -63,38 +63,38 @@ from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collec
 def compute_position_demand(
     context: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """Compute the demand of every live value along each of its time axes from the demand of the
-    outputs. A second time axis of an output (the keys of an attention map) is demanded at all
-    positions.
+    """Return the need of every live value along each of its time axes, given the need of each
+    output along its first time axis. A second time axis of an output (the keys of an attention map)
+    is needed at all positions.
     """
     # Nodes are visited in reverse order, so that the demand of all users of a node's results is
     # known.
     needs: dict[Value, dict[int, float]] = {}
-    for value, rows in outputs.items():
+    for value, positions in outputs.items():
         for n, axis in enumerate(context.find_time_axes(value)):
-            _merge_need(needs, value, axis, inf if n else rows)
-    live = collect_step_nodes(outputs, context.flow)
-    _propagate_demand(context, context.graph, live, needs)
+            _merge_need(needs, value, axis, inf if n else positions)
+    live_nodes = collect_step_nodes(outputs, context.flow)
+    _propagate_demand(context, context.graph, live_nodes, needs)
     return needs
 
 
 def _propagate_demand(
     context: DemandContext,
     graph: Graph,
-    live: Collection[Node],
+    live_nodes: Collection[Node],
     needs: dict[Value, dict[int, float]],
 ) -> None:
     """Merge the demands of the nodes of a graph or loop body on their operands into `needs`."""
     for node, results in reversed(graph.nodes):
-        if node not in live or is_fixed_prefix_slice(node, context.flow):
+        if node not in live_nodes or is_fixed_prefix_slice(node, context.flow):
             continue
         if node in context.flow.loop_body_dataflows:
             _propagate_into_body(context, node, results, needs)
-        requested_positions = compute_node_demand(context, node, results, needs)
-        for operand, axes in zip(node.args, requested_positions.operand_axes, strict=True):
+        node_demand = compute_node_demand(context, node, results, needs)
+        for operand, axes in zip(node.args, node_demand.operand_axes, strict=True):
             for axis, name in axes.items():
                 if operand is not None:
-                    _merge_need(needs, operand, axis, requested_positions.positions[name])
+                    _merge_need(needs, operand, axis, node_demand.positions[name])
 
 
 def _propagate_into_body(
@@ -104,19 +104,19 @@ def _propagate_into_body(
     an axis other than the time axis.
     """
     loop = NonTimeAxisLoop.from_node(context, node)
-    live = collect_step_nodes(loop.body_outputs, context.flow)
-    before: list[Mapping[int, float]] = []
+    live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
+    previous: list[Mapping[int, float]] = []
     while True:
-        rows = loop.get_output_positions(results, needs)
-        for value, axes in zip(loop.body_outputs, rows, strict=True):
+        output_positions = loop.get_output_positions(results, needs)
+        for value, axes in zip(loop.body_outputs, output_positions, strict=True):
             for axis, need in axes.items():
                 _merge_need(needs, value, axis, need)
         # Each iteration must compute the positions of a loop-carried value that the next one
         # demands, so iterate to a fixpoint.
-        if rows == before:
+        if output_positions == previous:
             return
-        before = rows
-        _propagate_demand(context, loop.body, live, needs)
+        previous = output_positions
+        _propagate_demand(context, loop.body, live_nodes, needs)
 
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]:
@@ -125,8 +125,8 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]
     """
 
     def get_read_operands(node: Node) -> Iterable[Value]:
-        free = isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
-        return () if free else node.operands
+        reads_nothing = isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
+        return () if reads_nothing else node.operands
 
     return collect_required_nodes(values, get_read_operands)
 
@@ -144,45 +144,49 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the positions that a node computes, by axis name, given the needs of its results."""
+    """Return the demand of a node: the number of earlier positions that it computes and reads, by
+    axis name, given the needs of its results.
+    """
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
         # reading only the size of an axis demands no positions
         names = [{}], names[1]
-    operands = _select_time_axes(context, node.args, names[0])
-    made = _select_time_axes(context, results, names[1])
-    rows = _get_result_demand(context, results, made, needs)
-    for axes in operands:
+    operand_names = _select_time_axes(context, node.args, names[0])
+    result_names = _select_time_axes(context, results, names[1])
+    positions = _get_result_demand(context, results, result_names, needs)
+    for axes in operand_names:
         for name in axes.values():
-            rows.setdefault(name, NEWEST_ONLY)
-    fold = context.resumes_from_state(node, results)
-    tracks = _collect_axis_layouts(context, node.args, operands)
+            positions.setdefault(name, NEWEST_ONLY)
+    is_fold = context.resumes_from_state(node, results)
+    layouts = _collect_axis_layouts(context, node.args, operand_names)
     # the demand on the results only: each dependence adds its range to this demand, not to that of
     # another dependence
-    given = dict(rows)
-    for link in find_dependences(node, results):
-        name = operands[link.operand].get(link.operand_axis)
-        if name is None or link.kind == "extent":
+    result_positions = dict(positions)
+    for dependence in find_dependences(node, results):
+        name = operand_names[dependence.operand].get(dependence.operand_axis)
+        if name is None or dependence.kind == "extent":
             continue
-        requested_positions = _get_operand_demand(
-            node, link, made, given, fold, context.flow.time_axis
+        required = _get_operand_demand(
+            node, dependence, result_names, result_positions, is_fold, context.flow.time_axis
         )
-        if _needs_all_positions(context, link, requested_positions):
-            requested_positions = inf
-        rows[name] = max(rows[name], round_up_to_chunks(requested_positions, tracks[name]))
-        rows |= _count_windows(link, made, rows[name], tracks[name])
-    if fold and "rows" in rows:
+        if _needs_all_positions(context, dependence, required):
+            required = inf
+        positions[name] = max(positions[name], round_up_to_chunks(required, layouts[name]))
+        positions |= _count_windows(dependence, result_names, positions[name], layouts[name])
+    if is_fold and "rows" in positions:
         # the op resumes from a state, so it processes exactly the new positions
-        rows["rows"] = 0.0
-    return Demand(rows, operands, made)
+        positions["rows"] = 0.0
+    return Demand(positions, operand_names, result_names)
 
 
 def _needs_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a step also caches positions outside the attention window."""
+    """Return True if a dependence reads earlier keys, and keys outside the attention window must be
+    cached, too.
+    """
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")
@@ -194,11 +198,11 @@ def _select_time_axes(
     context: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
-    found = []
+    names_by_value = []
     for value, axes in zip(values, names, strict=True):
-        times = context.find_time_axes(value)
-        found.append({axis: name for axis, name in axes.items() if axis in times})
-    return tuple(found)
+        time_axes = context.find_time_axes(value)
+        names_by_value.append({axis: name for axis, name in axes.items() if axis in time_axes})
+    return tuple(names_by_value)
 
 
 def _collect_axis_layouts(
@@ -222,13 +226,13 @@ def _get_result_demand(
     """Return the demand on the results of a node. Of a cached value, only the new positions are
     computed.
     """
-    rows: dict[AxisName, float] = {}
+    positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
             need = needs.get(value, {}).get(axis, NEWEST_ONLY)
             need = 0.0 if value in context.cached_values else need
-            rows[name] = max(rows.get(name, NEWEST_ONLY), need)
-    return rows
+            positions[name] = max(positions.get(name, NEWEST_ONLY), need)
+    return positions
 
 
 def _get_operand_demand(
@@ -239,23 +243,25 @@ def _get_operand_demand(
     is_fold: bool,
     time_axis: TimeAxis,
 ) -> float:
-    """Return the number of operand positions that a dependence needs."""
+    """Return the number of earlier operand positions that a dependence reads, given the demand on
+    the results by axis name. `is_fold` is true if the op resumes from a state.
+    """
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
-    to, reach = resolve_dependence(node, dependence, time_axis)
-    if (to, reach) == PREFIX_READ:
+    result_axis, offsets = resolve_dependence(node, dependence, time_axis)
+    if (result_axis, offsets) == PREFIX_READ:
         return inf  # the prefix is computed only if all positions are
     # if the result has no time axis, as for `last`, the dependence demands the last position
-    name = result_axes[dependence.result].get(to) if to is not None else None
+    name = result_axes[dependence.result].get(result_axis) if result_axis is not None else None
     need = result_demand[name] if name is not None else NEWEST_ONLY
     if dependence.kind == "strided":
         return _count_window_inputs(node, dependence, need, time_axis)
-    if reach.is_empty or reach.high <= 0:
+    if offsets.is_empty or offsets.high <= 0:
         return need
     # Position t depends on positions from t - hi on. The range starts at the first new position
     # even if only the last position is demanded, because the number of new positions is unknown
     # here.
-    return max(need, 0.0) + reach.high
+    return max(need, 0.0) + offsets.high
 
 
 def _count_windows(
@@ -269,9 +275,9 @@ def _count_windows(
     """
     if dependence.kind != "strided" or dependence.result_axis is None:
         return {}
-    head = layout.prefix_length.number or 0
+    prefix_length = layout.prefix_length.number or 0
     return {
-        result_axes[dependence.result][dependence.result_axis]: (positions - head)
+        result_axes[dependence.result][dependence.result_axis]: (positions - prefix_length)
         / dependence.stride
     }
 
@@ -279,14 +285,14 @@ def _count_windows(
 def _count_window_inputs(
     node: Node, dependence: Dependence, demand: float, time_axis: TimeAxis
 ) -> float:
-    """Return the number of operand positions that the needed windows read: `stride` for each needed
-    window, plus the overlap with earlier positions.
+    """Return the number of operand positions that `demand` earlier windows read: `stride` positions
+    per window, plus the overlap with earlier windows.
     """
-    head = count_positions_ahead(node, dependence, time_axis)
-    assert head is not None, "a step computes whole chunks"
+    positions_ahead = count_positions_ahead(node, dependence, time_axis)
+    assert positions_ahead is not None, "a step computes whole chunks"
     return (
         max(demand, 0.0) + ceil(dependence.max_offset / dependence.stride)
-    ) * dependence.stride + head
+    ) * dependence.stride + positions_ahead
 
 
 def _merge_need(

@@ -1,5 +1,5 @@
-"""Types of the demand analysis, the names of a node's axes, and the demand inside loops over an
-axis other than the time axis.
+"""Data types of the position demand analysis, axis names of nodes, and the demand inside loops over
+an axis other than the time axis.
 
     scan row in memory along src carry y {       y: f[batch, seq, d], seq grows
       y = … attend(y, y, y, causal) …            keys are cached, one state per iteration
@@ -39,8 +39,8 @@ PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Demand:
-    """The positions that a node must compute, by axis name, and the time axes of its operands and
-    results.
+    """The numbers of earlier positions that a node must compute or read, by axis name, and the
+    names of the time axes of its operands and results.
     """
 
     positions: Mapping[AxisName, float]
@@ -50,8 +50,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class DemandContext:
-    """The context of a demand analysis: the graph, its time dataflow, the cached values
-    (`cached_values`), and values that are free to recompute.
+    """The context of a demand analysis: the graph, its time dataflow, the values that are cached
+    between steps, and the values that are free to recompute.
 
     Unless `evicts_positions`, sliding-window attention caches all positions, for runtimes that
     expect a full KV cache.
@@ -69,17 +69,17 @@ class DemandContext:
 
     def get_axis_layout(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
-        found = self.flow.time_axis.get_layout(value.shape[axis])
-        assert found is not None, "a time axis has a dynamic length"
-        return found
+        layout = self.flow.time_axis.get_layout(value.shape[axis])
+        assert layout is not None, "a time axis has a dynamic length"
+        return layout
 
     def get_prefix_length(self, value: Value, axis: int) -> Dim:
         """Return the number of prefix positions of a time axis of a value."""
         return self.get_axis_layout(value, axis).prefix_length
 
     def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the node resumes from a state; other nodes are recomputed from the first
-        position.
+        """Return True if a decode step computes a node from a state of the previous step, such as a
+        cumulative sum or a loop along the time axis. Other nodes read all positions that they need.
         """
         if any(r in self.recomputable_values for r in results):
             return False
@@ -99,11 +99,8 @@ class DemandContext:
 
 
 def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to complete chunks of a streaming model with strides. A demand within one
-    chunk is not rounded.
-
-    The number of positions is then a multiple of the chunk size, so that strided windows are
-    aligned as in the full forward pass.
+    """Round a demand up to complete chunks, so that strided windows are aligned as in the full
+    forward pass. A demand within one chunk is not rounded.
     """
     if layout.rate == 1 or demand <= 0 or demand == inf:
         return demand
@@ -116,7 +113,9 @@ def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """Return the operand that a stateful op processes sequentially, and the axis."""
+    """Return the operand that a stateful op processes sequentially, and the axis along which it
+    does so.
+    """
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
@@ -128,16 +127,16 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 def get_stateful_axis(node: Node, operand: int) -> int | None:
     """Return the axis along which a stateful op processes an operand sequentially, or None."""
     match node.op:
-        case ops.Scan(axis=axis, scanned_count=scanned, first_body_operand=first):
-            if operand < first:
+        case ops.Scan(axis=axis, scanned_count=scanned_count, first_body_operand=first_operand):
+            if operand < first_operand:
                 return SEQUENCE_AXIS  # `keep` is [batch, positions] for any scan axis
-            return axis if operand < first + scanned else None
+            return axis if operand < first_operand + scanned_count else None
         case ops.CumSum(axis):
             return axis if operand == 0 else None
         case ops.Slice(axis) | ops.Index(axis):
             return axis
-        case ops.RecurrentLayer(sequence=rows, keep=keep):
-            return SEQUENCE_AXIS if operand in (rows.index, keep.index) else None
+        case ops.RecurrentLayer(sequence=sequence, keep=keep):
+            return SEQUENCE_AXIS if operand in (sequence.index, keep.index) else None
     return None
 
 
@@ -183,13 +182,15 @@ def _assign_scan_names(
     """
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
-        own = get_stateful_axis(node, n)
+        scan_axis = get_stateful_axis(node, n)
         shape = node.get_operand(n).shape
-        operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
+        operands.append({a: "rows" if a == scan_axis else d for a, d in enumerate(shape)})
     result_demands: list[AxisNames] = []
     for r, value in enumerate(results):
-        own = op.axis if r >= op.carry_count else None
-        result_demands.append({a: "rows" if a == own else d for a, d in enumerate(value.shape)})
+        scan_axis = op.axis if r >= op.carry_count else None
+        result_demands.append(
+            {a: "rows" if a == scan_axis else d for a, d in enumerate(value.shape)}
+        )
     return operands, result_demands
 
 
@@ -211,7 +212,7 @@ class NonTimeAxisLoop:
 
     @classmethod
     def from_node(cls, context: DemandContext, node: Node) -> "NonTimeAxisLoop":
-        """Create the description of the loop that `node` computes."""
+        """Create the description of the loop `node`."""
         body, op = context.flow.loop_body_dataflows[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
@@ -235,44 +236,48 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return the number of positions of each result that the loop computes, by axis of the body
-        output.
+        """Return the number of earlier positions of each result that the loop computes, by axis of
+        the corresponding body output.
         """
-        found: list[Mapping[int, float]] = []
+        output_positions: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
-            collected = r >= len(self.body_carries)
-            result_demands: dict[int, float] = {}
+            is_scan_output = r >= len(self.body_carries)
+            positions: dict[int, float] = {}
             for axis in self.context.find_time_axes(result):
-                inner = axis - (collected and axis > self.scan_axis)
+                body_axis = axis - (is_scan_output and axis > self.scan_axis)
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
-                result_demands[inner] = 0.0 if result in self.context.cached_values else need
-            if not collected:
-                _add_carry_demand(result_demands, needs.get(self.body_carries[r], {}))
-            found.append(result_demands)
-        return found
+                positions[body_axis] = 0.0 if result in self.context.cached_values else need
+            if not is_scan_output:
+                _add_carry_demand(positions, needs.get(self.body_carries[r], {}))
+            output_positions.append(positions)
+        return output_positions
 
     def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
-        """Return the demand of each operand and result, with one name per axis."""
+        """Return the demand on the operands of the loop, given the needs of its results and of the
+        values of its body.
+        """
         result_demands = self.get_output_positions(results, needs)
-        rows: dict[AxisName, float] = {}
+        positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
             operand = self.node.get_operand(n)
-            place = n - self.op.first_body_operand
+            body_input = n - self.op.first_body_operand
             names: AxisNames = {}
             for axis in self.context.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)
-                rows[names[axis]] = self._get_operand_demand(
-                    operand, place, axis, result_demands, needs
+                positions[names[axis]] = self._get_operand_demand(
+                    operand, body_input, axis, result_demands, needs
                 )
             operands.append(names)
-        outside: list[AxisNames] = []
+        result_axes: list[AxisNames] = []
         for r, axes in enumerate(result_demands):
-            behind = r >= len(self.body_carries)
-            places = {a + (behind and a >= self.scan_axis): ("result", r, a) for a in axes}
-            rows.update({("result", r, a): need for a, need in axes.items()})
-            outside.append(dict(places))
-        return Demand(rows, tuple(operands), tuple(outside))
+            is_scan_output = r >= len(self.body_carries)
+            result_names = {
+                a + (is_scan_output and a >= self.scan_axis): ("result", r, a) for a in axes
+            }
+            positions.update({("result", r, a): need for a, need in axes.items()})
+            result_axes.append(dict(result_names))
+        return Demand(positions, tuple(operands), tuple(result_axes))
 
     def _get_operand_demand(
         self,
@@ -282,24 +287,24 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand of an operand; `operand_index` is the index among the operands that the
-        body takes.
+        """Return the demand on an operand along `axis`. `operand_index` is its index among the
+        operands that are inputs of the body.
         """
-        first = len(self.body_inputs) - len(self.body_carries)
-        if 0 <= operand_index < first:
-            row, inner = self.body_inputs[operand_index], axis - (axis > self.scan_axis)
-            kept = row in self.context.cached_values
-            return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
-        if first <= operand_index < len(self.body_inputs):
-            return result_demands[operand_index - first][axis]
+        first_carry = len(self.body_inputs) - len(self.body_carries)
+        if 0 <= operand_index < first_carry:
+            body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.scan_axis)
+            is_cached = body_input in self.context.cached_values
+            return 0.0 if is_cached else needs.get(body_input, {}).get(body_axis, NEWEST_ONLY)
+        if first_carry <= operand_index < len(self.body_inputs):
+            return result_demands[operand_index - first_carry][axis]
         # A captured value is passed with all positions, and is sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
 
 
 def _add_carry_demand(demand: dict[int, float], input_demand: Mapping[int, float]) -> None:
-    """Add the positions of a loop-carried value that the body reads to the demand on it; it has as
-    many positions before as after an iteration. If possible, the body caches the earlier positions
-    that it reads.
+    """Merge the demand of the body on a loop-carried value (`input_demand`) into the demand on its
+    next value, because both have the same number of positions. A value with a single time axis
+    needs no earlier positions, because the body caches them.
     """
     for axis, need in input_demand.items():
         need = min(need, 0.0) if len(input_demand) == 1 or need <= 0 else inf

@@ -73,19 +73,21 @@ class CacheCandidate(Generic[T]):
 
 
 def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache so that every sink is available, in the order of `choices`."""
-    net = _FlowNetwork[tuple[str, T | None]]()
+    """Return the values to cache so that every value in `sinks` is available at minimum cost, in
+    the order of `choices`.
+    """
+    network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
-        there, again = ("there", value), ("again", value)
-        net.add_edge(again, there, choice.cache_cost)
-        net.add_edge(source, again, choice.recompute_cost)
+        available, recomputed = ("there", value), ("again", value)
+        network.add_edge(recomputed, available, choice.cache_cost)
+        network.add_edge(source, recomputed, choice.recompute_cost)
         for operand in choice.operands:
-            net.add_edge(("there", operand), again, inf)
+            network.add_edge(("there", operand), recomputed, inf)
     for value in sinks:
-        net.add_edge(("there", value), sink, inf)
-    wanted = net.find_sink_side(source, sink)
-    return [v for v in choices if ("there", v) in wanted and ("again", v) not in wanted]
+        network.add_edge(("there", value), sink, inf)
+    sink_side = network.find_sink_side(source, sink)
+    return [v for v in choices if ("there", v) in sink_side and ("again", v) not in sink_side]
 
 
 N = TypeVar("N", bound=Hashable)
@@ -106,17 +108,17 @@ class _FlowNetwork(Generic[N]):
         """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
         while (path := self._find_augmenting_path(source, sink)) is not None:
             self._saturate_path(path)
-        reached, worklist = {sink}, [sink]
+        sink_side, worklist = {sink}, [sink]
         while worklist:
-            at = worklist.pop()
-            before = [
+            node = worklist.pop()
+            predecessors = [
                 n
-                for n in self.residual_capacities.get(at, {})
-                if n not in reached and self.residual_capacities[n][at] > 0
+                for n in self.residual_capacities.get(node, {})
+                if n not in sink_side and self.residual_capacities[n][node] > 0
             ]
-            reached.update(before)
-            worklist += before
-        return reached
+            sink_side.update(predecessors)
+            worklist += predecessors
+        return sink_side
 
     def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
         """Augment the flow along `path` by its smallest residual capacity."""
@@ -127,21 +129,21 @@ class _FlowNetwork(Generic[N]):
             self.residual_capacities[b][a] += capacity
 
     def _find_augmenting_path(self, source: N, sink: N) -> list[tuple[N, N]] | None:
-        came: dict[N, N] = {}
+        predecessors: dict[N, N] = {}
         worklist = deque([source])
         while worklist:
-            at = worklist.popleft()
-            for to, capacity in self.residual_capacities.get(at, {}).items():
-                if capacity <= 0 or to in came or to == source:
+            node = worklist.popleft()
+            for neighbor, capacity in self.residual_capacities.get(node, {}).items():
+                if capacity <= 0 or neighbor in predecessors or neighbor == source:
                     continue
-                came[to] = at
-                if to == sink:
+                predecessors[neighbor] = node
+                if neighbor == sink:
                     path = []
-                    while to != source:
-                        path.append((came[to], to))
-                        to = came[to]
+                    while neighbor != source:
+                        path.append((predecessors[neighbor], neighbor))
+                        neighbor = predecessors[neighbor]
                     return path[::-1]
-                worklist.append(to)
+                worklist.append(neighbor)
         return None
 
 
@@ -156,8 +158,8 @@ def estimate_value_bytes(value: Value) -> float:
 
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:
-    """Estimate the cost of recomputing a node: its bytes, 0 for views, or infinity for heavy
-    ops.
+    """Estimate the cost of recomputing `value`, a result of `node`: its size in bytes, 0 for views,
+    or infinity for contractions and stateful ops.
     """
     if node.op.is_heavy or isinstance(node.op, STATEFUL_OPS):
         return inf
@@ -165,31 +167,33 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_recomputable_values(graph: Graph, flow: TimeDataflow, time_axis_input: str) -> set[Value]:
-    """Return the time-dependent values that are free to recompute: position ids, inputs, and
-    results of cheap ops.
+    """Return the time-dependent values that are free to recompute in each step: inputs other than
+    `time_axis_input`, position ids, and results of elementwise ops on such values.
     """
-    free = {
+    recomputable = {
         v
         for n, v in graph.inputs.items()
         if n != time_axis_input and flow.get_state(v).is_time_dependent
     }
     for node, results in iterate_nodes_and_loop_bodies(graph, flow):
         if node in flow.loop_body_dataflows:
-            free.update(v for v, x in _list_scanned_operands(node) if x in free)
-        if _is_free_node(node, results, flow, free):
-            free.update(results)
-    return free
+            recomputable.update(v for v, x in _list_scanned_operands(node) if x in recomputable)
+        if _is_free_node(node, results, flow, recomputable):
+            recomputable.update(results)
+    return recomputable
 
 
 def _is_free_node(
     node: Node, results: Sequence[Value], flow: TimeDataflow, recomputable_values: set[Value]
 ) -> bool:
-    """Return True if a node is a cheap op that depends on the time axis and reads only free
-    values.
+    """Return True if a node depends on the time axis, is no contraction, and reads only
+    `recomputable_values` and time-independent values.
     """
-    moves = flow.get_state(results[0]).is_time_dependent
+    is_time_dependent = flow.get_state(results[0]).is_time_dependent
     return (
-        moves and not node.op.is_heavy and _find_moving_operands(node, flow) <= recomputable_values
+        is_time_dependent
+        and not node.op.is_heavy
+        and _find_moving_operands(node, flow) <= recomputable_values
     )
 
 
@@ -201,14 +205,14 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions are cached between steps; each has one time
-    axis.
+    """Return the values whose earlier positions are cached between steps, so that `outputs` can be
+    computed at minimum cost. Each has one time axis.
     """
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []
-    sure = replace(context, cached_values=frozenset(candidates))
-    sinks = _find_history_values(sure, compute_position_demand(sure, outputs))
+    cached_context = replace(context, cached_values=frozenset(candidates))
+    sinks = _find_history_values(cached_context, compute_position_demand(cached_context, outputs))
     choices: dict[Value, CacheCandidate[Value]] = {}
     sources = _RecomputeSources(context, frozenset(candidates))
     for value in candidates:
@@ -244,14 +248,14 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
 
 def _find_history_values(context: DemandContext, needs: PositionNeeds) -> list[Value]:
     """Return the values along the time axis whose earlier positions are needed, in graph order."""
-    every = list(context.graph.inputs.values())
+    values = list(context.graph.inputs.values())
     for node, results in iterate_nodes_and_loop_bodies(context.graph, context.flow):
-        every += results
+        values += results
         if node in context.flow.loop_body_dataflows:
-            every += context.flow.loop_body_dataflows[node].inputs.values()
+            values += context.flow.loop_body_dataflows[node].inputs.values()
     return [
         v
-        for v in every
+        for v in values
         if v not in context.recomputable_values
         and len(context.find_time_axes(v)) == 1
         and max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
@@ -267,18 +271,18 @@ class _RecomputeSources:
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
     def find_sources(self, value: Value) -> list[Value]:
-        """Return the sources of a value, without the value itself."""
-        found: dict[Value, None] = {}
+        """Return the nearest cacheable values upstream of `value`, without `value` itself."""
+        sources: dict[Value, None] = {}
         worklist = self._list_read_values(value)
         while worklist:
             value = worklist.pop()
             if value in self.known:
-                found[value] = None
+                sources[value] = None
             elif value not in self.setting.recomputable_values and self.setting.find_time_axes(
                 value
             ):
                 worklist += self._list_read_values(value)
-        return list(found)
+        return list(sources)
 
     def _list_read_values(self, value: Value) -> list[Value]:
         if value in self.rows:
@@ -289,20 +293,23 @@ class _RecomputeSources:
 def select_encoder_values(
     graph: Graph, flow: TimeDataflow, used_values: Iterable[Value]
 ) -> list[Value]:
-    """Return the time-independent values that `encode` passes to the step, so that the step can
-    compute all `used_values`. Weights, constants and values computed only from them are not passed.
+    """Return the time-independent values that the encoder graph passes to the step, so that the
+    step can compute all `used_values` at minimum cost. Values that depend only on weights and
+    constants are not passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
-    reached = set(inputs)
+    reachable_values = set(inputs)
     # of several values with equal cost, the input itself is passed
     choices = {v: CacheCandidate[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}
     sinks = list(dict.fromkeys(used_values))
-    live = collect_step_nodes(sinks, flow)
+    live_nodes = collect_step_nodes(sinks, flow)
     for node, results in graph.nodes:
-        if node in live and (is_fixed_prefix_slice(node, flow) or reached & {*node.args}):
-            reached.update(results)
-            choices |= _make_choices(node, results, flow, reached)
-    return find_minimum_cut(choices, [v for v in sinks if v in reached])
+        if node in live_nodes and (
+            is_fixed_prefix_slice(node, flow) or reachable_values & {*node.args}
+        ):
+            reachable_values.update(results)
+            choices |= _make_choices(node, results, flow, reachable_values)
+    return find_minimum_cut(choices, [v for v in sinks if v in reachable_values])
 
 
 def _make_choices(

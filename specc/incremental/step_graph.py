@@ -85,38 +85,41 @@ SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 
 
 def add_position_ids(states: StepStates, node: Node, result: Value, demand: Demand) -> NodeResults:
-    """Build the demanded position ids. They start at 0 only if all positions are present."""
+    """Build the demanded position ids, from 0 on if the step has all earlier positions."""
     draft, plan = states.draft, states.draft.plan
     (name,) = demand.result_axes[0].values()
-    need, track = demand.positions[name], plan.get_axis_layout(result, 0)
-    ids = draft.add_node(node, ops.Range(plan.count_positions(need, track)))
+    need, layout = demand.positions[name], plan.get_axis_layout(result, 0)
+    ids = draft.add_node(node, ops.Range(plan.count_positions(need, layout)))
     if plan.max_cached_chunks == inf and need == inf:
         return ids
-    return draft.add_node(node, ops.Arith("add"), *ids, states.build_first_position_id(need, track))
+    first_id = states.build_first_position_id(need, layout)
+    return draft.add_node(node, ops.Arith("add"), *ids, first_id)
 
 
 def build_spliced_positions(draft: StepDraft, node: Node, result: Value, demand: Demand) -> Value:
-    """Build an op that adds or removes positions at the start of the time axis. New positions pass
-    unchanged; if earlier positions are demanded, the prefix is added again.
+    """Build the result of an op that adds or removes positions at the start of the time axis. New
+    positions pass unchanged; if earlier positions are demanded, the prefix is added again.
     """
     plan = draft.plan
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
     axis = node.op.axis
     need = demand.positions[demand.result_axes[0][axis]]
-    track = plan.get_axis_layout(result, axis)
-    grows = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
-    put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
-    operands = draft.slice_operands(node, demand, excluded=put_before)
-    made = operands[grows]
-    assert made is not None, "its positions are demanded"
-    before = plan.get_axis_layout(node.get_operand(grows), axis)
-    total = plan.count_positions(demand.positions[demand.operand_axes[grows][axis]], before)
+    result_layout = plan.get_axis_layout(result, axis)
+    time_operand = next(n for n, axes in enumerate(demand.operand_axes) if axis in axes)
+    prefix_operands = [n for n in range(len(node.args)) if n != time_operand and need <= 0]
+    operands = draft.slice_operands(node, demand, excluded=prefix_operands)
+    positions = operands[time_operand]
+    assert positions is not None, "its positions are demanded"
+    operand_layout = plan.get_axis_layout(node.get_operand(time_operand), axis)
+    operand_need = demand.positions[demand.operand_axes[time_operand][axis]]
+    total = plan.count_positions(operand_need, operand_layout)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If only some positions of `x` are demanded, positions after the prefix may be missing. In
         # this case, the last positions include no prefix positions.
-        (made,) = draft.add_node(node, node.op, *operands)
-        total += track.prefix_length - before.prefix_length
-    return draft.select_last_positions(made, axis, total, plan.count_positions(need, track))
+        (positions,) = draft.add_node(node, node.op, *operands)
+        total += result_layout.prefix_length - operand_layout.prefix_length
+    count = plan.count_positions(need, result_layout)
+    return draft.select_last_positions(positions, axis, total, count)
 
 
 class StepGraphBuilder:
@@ -132,83 +135,80 @@ class StepGraphBuilder:
         self.loop_invariant_inputs: dict[str, Value] = {}
 
     def build_graph(self) -> Graph:
-        """Build the inputs, the live nodes in graph order, the outputs, and the next states."""
+        """Build the inputs, nodes, outputs and next states of the step. Return its graph."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:
             if node in plan.live_nodes:
                 self.build_node(node, results)
-        outputs = {}
-        for name, rows in plan.outputs.items():
-            need = NEWEST_ONLY if rows == "newest" else 0.0
-            outputs[name] = self.draft.slice_output(graph.outputs[name], need)
+        needs = {n: NEWEST_ONLY if p == "newest" else 0.0 for n, p in plan.outputs.items()}
+        outputs = {n: self.draft.slice_output(graph.outputs[n], d) for n, d in needs.items()}
         self.states.update_chunk_count()
-        least, facts = plan.get_known_lengths()
-        least[str(plan.new_chunks)] = 1
+        minima, equations = plan.get_known_lengths()
+        minima[str(plan.new_chunks)] = 1
         outputs |= self.states.next_states()
-        name = f"{graph.name} step"
-        builder = self.draft.builder
-        return builder.build_graph(name, outputs, min_lengths=least, length_equations=facts)
+        name, build = f"{graph.name} step", self.draft.builder.build_graph
+        return build(name, outputs, min_lengths=minima, length_equations=equations)
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
         plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
         for name, value in plan.graph.inputs.items():
-            wanted = name == plan.time_axis_input or value in plan.needs
-            if plan.depends_on_time(value) and wanted:
+            is_used = name == plan.time_axis_input or value in plan.needs
+            if plan.depends_on_time(value) and is_used:
                 self._add_time_axis_input(name, value, facts[name])
         for name, value in plan.graph.parameters.items():
             draft.new_values[value] = draft.builder.add_parameter(plan.graph.parameter_facts[name])
-        own = {v: facts[n] for n, v in plan.graph.inputs.items()}
-        used = _iterate_constant_operands(plan)
-        for value in select_encoder_values(plan.graph, plan.flow, used):
+        input_facts = {v: facts[n] for n, v in plan.graph.inputs.items()}
+        used_values = _iterate_constant_operands(plan)
+        for value in select_encoder_values(plan.graph, plan.flow, used_values):
             name = self.names.name_value(value)
             self.loop_invariant_inputs[name] = value
             # An input of the spec keeps its batch axis; it is not split.
-            blocks = None if value in own else find_folded_batch_axis(value.type, plan.batch_size)
-            type = blocks.split_batch_of_type(value.type) if blocks else value.type
-            given = draft.builder.add_input(name, own.get(value, Input(type)))
-            given = blocks.merge_batch_axes(draft.builder, given) if blocks else given
-            draft.new_values[value] = given
+            is_input = value in input_facts
+            folded = None if is_input else find_folded_batch_axis(value.type, plan.batch_size)
+            type = folded.split_batch_of_type(value.type) if folded else value.type
+            new_value = draft.builder.add_input(name, input_facts.get(value, Input(type)))
+            new_value = folded.merge_batch_axes(draft.builder, new_value) if folded else new_value
+            draft.new_values[value] = new_value
 
     def _add_time_axis_input(self, name: str, value: Value, facts: Input) -> None:
-        """Add an input with a time axis. If its earlier positions are read, it contains all
-        positions; otherwise it contains the new positions, which are appended to the cached ones.
+        """Add an input with a time axis. It contains all positions if the step reads earlier ones,
+        otherwise the new positions, which are appended to cached ones if there are any.
         """
         plan, draft = self.plan, self.draft
-        times = plan.find_time_axes(value)
+        time_axes = plan.find_time_axes(value)
         need = inf if name in plan.full_inputs else 0.0
-        lengths = {a: plan.count_positions(need, plan.get_axis_layout(value, a)) for a in times}
+        lengths = {a: plan.count_positions(need, plan.get_axis_layout(value, a)) for a in time_axes}
         type = resize_type(value.type, lengths)
-        rows = draft.builder.add_input(
-            name, Input(type, facts.padding_side, facts.upper_bound, facts.span)
-        )
+        new_facts = Input(type, facts.padding_side, facts.upper_bound, facts.span)
+        new_input = draft.builder.add_input(name, new_facts)
         if name == plan.time_axis_input and value in plan.cached_values:
-            draft.new_values[value] = self.states.append_to_cache(value, rows)
+            draft.new_values[value] = self.states.append_to_cache(value, new_input)
             return
-        draft.new_values[value] = rows
-        plan.needs[value] = dict.fromkeys(times, need)
+        draft.new_values[value] = new_input
+        plan.needs[value] = dict.fromkeys(time_axes, need)
 
     def _build_constant(self, node: Node, results: NodeResults) -> None:
-        """Compute a node without the time axis in the step, unless `encode` passes its results or
-        only `encode` needs them.
+        """Build a node that does not depend on the time axis, unless the encoder graph passes its
+        results to the step or only the encoder graph needs them.
         """
-        now = self.draft.new_values
-        if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
+        new_values = self.draft.new_values
+        if all(r in new_values for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
-        if any(a and a not in now for a in node.args):
+        if any(a and a not in new_values for a in node.args):
             if isinstance(node.op, ops.Extent):  # only the axis size is read
                 (length,) = results[0].shape
-                now[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
+                new_values[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
-        again = self.draft.add_node(node, node.op, *(a and now[a] for a in node.args))
-        for old, new in zip(results, again, strict=True):
-            now.setdefault(old, new)
+        new_results = self.draft.add_node(node, node.op, *(a and new_values[a] for a in node.args))
+        for value, new in zip(results, new_results, strict=True):
+            new_values.setdefault(value, new)
 
     def build_node(self, node: Node, results: NodeResults) -> None:
         """Build the results of a node in the step."""
-        moves = self.plan.depends_on_time(results[0])
-        (self._build_time_axis_node if moves else self._build_constant)(node, results)
+        on_time_axis = self.plan.depends_on_time(results[0])
+        (self._build_time_axis_node if on_time_axis else self._build_constant)(node, results)
 
     def _build_time_axis_node(self, node: Node, results: NodeResults) -> None:
         """Build a node with a time axis for the demanded positions. Slice each result to the needed
@@ -216,33 +216,33 @@ class StepGraphBuilder:
         """
         plan = self.plan
         demand = compute_node_demand(plan, node, results, plan.needs)
-        folds = plan.resumes_from_state(node, results)
-        work = self._resume_op if folds else self._copy_op
-        built = work(node, results, demand)
-        for axes, old, new in zip(demand.result_axes, results, built, strict=True):
+        build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
+        new_results = build(node, results, demand)
+        for axes, value, new in zip(demand.result_axes, results, new_results, strict=True):
             # Of a cached value, only the new positions are computed; earlier positions are a state.
-            kept = old in plan.cached_values
-            needs = plan.needs.get(old, {})
+            is_cached = value in plan.cached_values
+            needs = plan.needs.get(value, {})
             for axis, name in axes.items():
-                need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
-                new = self.draft.slice_last_positions(new, old, axis, demand.positions[name], need)
-            self.draft.new_values[old] = self.states.append_to_cache(old, new) if kept else new
+                need = 0.0 if is_cached else needs.get(axis, NEWEST_ONLY)
+                available = demand.positions[name]
+                new = self.draft.slice_last_positions(new, value, axis, available, need)
+            new = self.states.append_to_cache(value, new) if is_cached else new
+            self.draft.new_values[value] = new
 
     def _copy_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
-        """Apply the op of the full graph to the demanded positions."""
-        counted = _build_counted_op(self.states, node, results, demand)
-        if counted is not None:
+        """Build a node that has no state: apply its op to the demanded positions."""
+        if (counted := _build_counted_op(self.states, node, results, demand)) is not None:
             return counted
         if node in self.plan.flow.loop_body_dataflows:
             loop = NonTimeAxisLoop.from_node(self.plan, node)
-            inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
-            return build_loop_step(self, inner, loop, demand, results)
+            body_builder = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
+            return build_loop_step(self, body_builder, loop, demand, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
         op = resize_op(self.plan, node, results, demand)
         return self.draft.add_node(node, op, *self.draft.slice_operands(node, demand))
 
     def _resume_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
-        """Resume a stateful op from its state; only the new positions are processed."""
+        """Build a stateful node: apply its op to the new positions, starting from its state."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.slice_operands(node, demand) if x)
@@ -251,23 +251,23 @@ class StepGraphBuilder:
             (sums,) = draft.add_node(node, node.op, *draft.slice_operands(node, demand))
             axis = get_stateful_operand(node)[1]
             return self.states.build_running_sum(node, axis, results[0], sums)
-        starts = _map_state_operands(self.plan, node, results)
-        operands = draft.slice_operands(node, demand, excluded=starts)
+        state_operands = _map_state_operands(self.plan, node, results)
+        operands = draft.slice_operands(node, demand, excluded=state_operands)
         # Initial states that the node has no operands for become additional operands.
-        operands += [None] * (max(starts, default=-1) + 1 - len(operands))
-        held = {}
-        for operand, r in starts.items():
-            first = node.args[operand] if operand < len(node.args) else None
-            held[r], operands[operand] = self.states.make_loop_state(node, results[r], first)
-        built = draft.add_node(node, node.op, *operands)
-        self.states.next_values |= {state.next_output: built[r] for r, state in held.items()}
-        return built
+        operands += [None] * (max(state_operands, default=-1) + 1 - len(operands))
+        states = {}
+        for operand, r in state_operands.items():
+            initial = node.args[operand] if operand < len(node.args) else None
+            states[r], operands[operand] = self.states.make_loop_state(node, results[r], initial)
+        new_results = draft.add_node(node, node.op, *operands)
+        self.states.next_values |= {s.next_output: new_results[r] for r, s in states.items()}
+        return new_results
 
 
 def _build_counted_op(
     states: StepStates, node: Node, results: NodeResults, demand: Demand
 ) -> NodeResults | None:
-    """Build an op that counts or selects positions, or return None for other ops."""
+    """Build an op that counts, adds or removes positions or selects keys; else return None."""
     match node.op:
         case ops.Extent() | ops.Range():
             return add_position_ids(states, node, results[0], demand)
@@ -280,21 +280,19 @@ def _build_counted_op(
 
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
-    """Yield the values without the time axis that a step uses, except initial values of stateful
-    ops (which resume from a state) and values of which only the size is read.
+    """Yield the time-independent operands that time-dependent nodes read in a step, except initial
+    values of stateful ops (which resume from a state) and values of which only the size is read.
     """
     for node, results in plan.graph.nodes:
-        used = node in plan.live_nodes and plan.depends_on_time(results[0])
-        if used and not isinstance(node.op, ops.Extent):
-            skipped = {*_map_state_operands(plan, node, results)}
-            if _is_passed_through(plan, node, results):
-                skipped = {*range(len(node.args))}
-            for n, a in enumerate(node.args):
-                if a and n not in skipped and not plan.depends_on_time(a):
-                    yield a
+        is_built = node in plan.live_nodes and plan.depends_on_time(results[0])
+        has_reads = not (isinstance(node.op, ops.Extent) or _is_prefix_dropped(plan, node, results))
+        if is_built and has_reads:
+            skipped = _map_state_operands(plan, node, results)
+            operands = (a for n, a in enumerate(node.args) if n not in skipped)
+            yield from (a for a in operands if a and not plan.depends_on_time(a))
 
 
-def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool:
+def _is_prefix_dropped(plan: StepPlan, node: Node, results: NodeResults) -> bool:
     """Return True if a concatenation in a step returns the new positions without the prefix."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
@@ -311,18 +309,17 @@ def _map_state_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
         return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
         # The first result has all positions, followed by the final states.
-        states = enumerate(node.op.initial_states, start=1)
-        return {state.index: result for result, state in states}
+        return {state.index: n for n, state in enumerate(node.op.initial_states, start=1)}
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeGraph:
-    """A decode step without the encoder graph, which computes invariant inputs and initial states.
+    """A decode step, and the values that its encoder graph must compute.
 
     `loop_invariant_inputs` maps inputs of the step to values of the full graph that are the same in
-    every step; `initial_values` maps states to initial values. `first_token_logits` is the output
-    from which the first token can be sampled if the prompt is empty, or "".
+    every step; `initial_values` maps outputs of the encoder graph to initial values of states. With
+    an empty prompt, the first token is sampled from `first_token_logits`; "" means that it cannot.
     """
 
     plan: StepPlan
@@ -342,56 +339,58 @@ def derive_step_graph(
     first_token_logits: str = "",
     chunk_length: int = 1,
 ) -> DecodeGraph:
-    """Derive the decode step of `graph` for these outputs. `time_axis_input` is generated.
+    """Derive the decode step of `graph`, which must have been proved causal for `outputs`
+    (`specc.analysis.causality.check_causality`).
 
-    A step returns all new positions of each output, or only its last position. Unless
-    `evicts_positions`, sliding-window attention keeps positions outside the window. For the output
-    named by `first_token_logits`, `encode` returns the last position before the first token, if
-    there is one. A step takes a multiple of `chunk_length` positions. `graph` must have been proved
-    causal for the outputs (`specc.analysis.causality.check_causality`).
+    `time_axis_input` is the generated input; a step takes a multiple of `chunk_length` positions of
+    it. `outputs` states for each output whether a step returns all new positions or only the last
+    one. Unless `evicts_positions`, sliding-window attention keeps positions outside the window. For
+    the output `first_token_logits`, the encoder graph returns the last position before the first
+    token, if there is one.
     """
     symbol = find_time_symbol(graph, time_axis_input, chunk_length)
     assert symbol is not None, f"{time_axis_input} has no axis to grow along"
     options = (evicts_positions, chunk_length)
     plan = StepPlan.from_graph(graph, symbol, time_axis_input, outputs, *options)
-    built = StepGraphBuilder(plan)
+    builder = StepGraphBuilder(plan)
     if first_token_logits and not has_first_result(graph, plan.flow, first_token_logits):
         first_token_logits = ""
     # A state remains an input even if no node reads it, because the runtime always passes it.
-    step = remove_unused_inputs(built.build_graph(), frozenset(s.name for s in built.states.states))
-    fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
-    step = add_length_inputs(step, graph, fixed)
+    step, states = builder.build_graph(), tuple(builder.states.states)
+    step = remove_unused_inputs(step, frozenset(state.name for state in states))
+    invariants = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
+    step = add_length_inputs(step, graph, invariants)
+    invariants |= builder.loop_invariant_inputs
     return DecodeGraph(
         plan=plan,
         graph=step,
-        states=tuple(built.states.states),
-        loop_invariant_inputs={
-            n: v for n, v in {**fixed, **built.loop_invariant_inputs}.items() if n in step.inputs
-        },
-        initial_values=built.states.initial_values,
+        states=states,
+        loop_invariant_inputs={n: v for n, v in invariants.items() if n in step.inputs},
+        initial_values=builder.states.initial_values,
         first_token_logits=first_token_logits,
     )
 
 
 def add_encoder_graph(step: DecodeGraph) -> DerivedGraphs:
-    """Add the encoder graph to a decode step."""
+    """Build the encoder graph of a decode step. Return both graphs and the states."""
     inputs = set(step.plan.graph.inputs.values())
     # A static input of the spec is also an input of the step; `encode` returns the others.
-    once = {n: InitialValue(v) for n, v in step.loop_invariant_inputs.items() if v not in inputs}
-    first = _make_first_result(step, {*once, *step.initial_values})
+    computed = ((n, v) for n, v in step.loop_invariant_inputs.items() if v not in inputs)
+    targets = {n: InitialValue(v) for n, v in computed} | {**step.initial_values}
+    first_result = _make_first_result(step, targets)
     return DerivedGraphs(
-        encode=build_encoder_graph(step.plan, {**once, **step.initial_values, **first}),
+        encode=build_encoder_graph(step.plan, {**targets, **first_result}),
         step=step.graph,
         states=step.states,
         loop_invariant_inputs=tuple(step.loop_invariant_inputs),
         full_length_inputs=tuple(n for n in step.plan.full_inputs if n in step.graph.inputs),
         sequence_input=step.plan.time_axis_input,
-        initial_logits_output=next(iter(first), ""),
+        initial_logits_output=next(iter(first_result), ""),
     )
 
 
 def _make_first_result(step: DecodeGraph, taken_names: Collection[str]) -> dict[str, InitialValue]:
-    """Return the value, by output name, from whose last position the first token is sampled."""
+    """Return the encoder output, by name, from whose last position the first token is sampled."""
     if not step.first_token_logits:
         return {}
     name = make_unused_name(f"first.{step.first_token_logits}", taken_names)

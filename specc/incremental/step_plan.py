@@ -1,5 +1,5 @@
-"""Plan a decode step (cached values, positions per value, symbolic dimensions). `StepDraft` is the
-step graph under construction.
+"""Plan a decode step: choose the cached values, the number of positions per value, and the symbolic
+dimensions. `StepDraft` is the step graph under construction.
 
 The input is a graph that has been proved causal for the requested outputs. In the resulting plan,
 every live value has a need (a number of earlier positions) along each of its time axes, and every
@@ -82,13 +82,11 @@ class StepPlan(DemandContext):
         chunk_length: int = 1,
     ) -> "StepPlan":
         """Plan a step: choose the cached values, then compute the demand of every value."""
-        found = trace_time_dataflow(graph, time_symbol, chunk_length)
-        requested = {
-            graph.outputs[n]: NEWEST_ONLY if rows == "newest" else 0.0
-            for n, rows in outputs.items()
-        }
-        free = frozenset(find_recomputable_values(graph, found, time_axis_input))
-        uncached = DemandContext(graph, found, (), free, evicts_positions)
+        flow = trace_time_dataflow(graph, time_symbol, chunk_length)
+        needs_by_kind = {"newest": NEWEST_ONLY, "new": 0.0}
+        requested = {graph.outputs[n]: needs_by_kind[kind] for n, kind in outputs.items()}
+        recomputable = frozenset(find_recomputable_values(graph, flow, time_axis_input))
+        uncached = DemandContext(graph, flow, (), recomputable, evicts_positions)
         cached = frozenset(select_cached_values(uncached, requested))
         context, needs, full_inputs = _count_needs(uncached, cached, requested, time_axis_input)
         max_chunks = inf if full_inputs else _find_max_chunks(context, needs, context.cached_values)
@@ -106,7 +104,7 @@ class StepPlan(DemandContext):
             )
             needs[token], max_chunks = dict.fromkeys(context.find_time_axes(token), inf), inf
         max_chunks = max(max_chunks, first_positions)
-        base, new = _make_length_symbols(graph, max_chunks)
+        past_chunks, new_chunks = _make_length_symbols(graph, max_chunks)
         shape = graph.inputs[time_axis_input].shape
         return cls(
             **vars(context),
@@ -116,32 +114,38 @@ class StepPlan(DemandContext):
             needs=needs,
             full_inputs=full_inputs,
             max_cached_chunks=max_chunks,
-            past_chunks=base,
-            new_chunks=new,
+            past_chunks=past_chunks,
+            new_chunks=new_chunks,
             batch_size=shape[0] if len(shape) > 1 else None,
-            live_nodes=collect_step_nodes(requested, found),
+            live_nodes=collect_step_nodes(requested, flow),
         )
 
     def make_body_plan(self, body: Graph) -> "StepPlan":
         """Return the plan for the body of a loop."""
-        live = collect_step_nodes(body.outputs.values(), self.flow)
-        return replace(self, graph=body, outputs={}, live_nodes=live)
+        live_nodes = collect_step_nodes(body.outputs.values(), self.flow)
+        return replace(self, graph=body, outputs={}, live_nodes=live_nodes)
 
     def count_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of positions on an axis of a value with this need."""
+        """Return the size of an axis whose value has `demand` earlier positions and the new
+        ones.
+        """
         if demand < 0:
             return Dim.from_value(1)
         return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return how many of these positions are earlier positions or prefix positions."""
+        """Return the number of earlier positions, including prefix positions, on an axis of a value
+        with `demand` earlier positions.
+        """
         chunks = _count_chunks(self, demand, layout)
-        known = layout.prefix_length.number is not None
-        all_ = demand == inf or (chunks >= self.max_cached_chunks > 0 and known)
-        return self._count_needed_positions(self.past_chunks, demand, layout, all_)
+        is_prefix_fixed = layout.prefix_length.number is not None
+        takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
+        return self._count_needed_positions(self.past_chunks, demand, layout, takes_all)
 
     def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions after this step."""
+        """Return the number of earlier positions on an axis in the next step, including the new
+        positions of this step.
+        """
         return self._count_needed_positions(
             self.past_chunks + self.new_chunks, demand, layout, demand == inf
         )
@@ -149,8 +153,9 @@ class StepPlan(DemandContext):
     def _count_needed_positions(
         self, available_chunks: Dim, demand: float, layout: TimeAxisLayout, takes_all_cached: bool
     ) -> Dim:
-        """Return the number of needed positions, limited to the positions of `available_chunks`
-        chunks; with `takes_all_cached`, return the number of all cached positions.
+        """Return the number of earlier positions to keep for `demand`, of those in
+        `available_chunks` chunks. With `takes_all_cached`, all available positions are kept,
+        because no more than `demand` are ever cached.
         """
         prefix_length, rate = layout.prefix_length, layout.rate
         if demand == inf:
@@ -179,13 +184,13 @@ class StepPlan(DemandContext):
 
     def get_known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Return the bounds and the equations of symbolic dimensions other than the time axis."""
-        least = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
-        facts = {
+        min_lengths = {n: m for n, m in self.graph.min_lengths.items() if n != self.time_symbol}
+        length_equations = {
             n: d
             for n, d in self.graph.length_equations.items()
             if self.time_symbol not in d.symbols() and n != self.time_symbol
         }
-        return least, facts
+        return min_lengths, length_equations
 
 
 def _count_needs(
@@ -194,8 +199,9 @@ def _count_needs(
     requested_positions: Mapping[Value, float],
     time_axis_input: str,
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Compute the demand of every value if `cached_values` are cached. An input whose earlier
-    positions are needed is passed with all positions.
+    """Compute the demand on every value if `cached_values` are cached. Return the context with
+    these cached values, the needs, and the names of inputs that are passed with all positions
+    because earlier ones are needed.
     """
     context = replace(uncached_context, cached_values=cached_values)
     needs = compute_position_demand(context, requested_positions)
@@ -234,35 +240,31 @@ def _count_chunks(context: DemandContext, demand: float, layout: TimeAxisLayout)
 def _find_max_chunks(
     context: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
-    """Return the maximum number of earlier chunks that any of the values needs."""
-    found = (
+    """Return the maximum number of earlier chunks that is needed of any value in `values`."""
+    chunk_counts = (
         _count_chunks(context, need, context.get_axis_layout(v, axis))
         for v in values
         for axis, need in needs.get(v, {}).items()
     )
-    return max(found, default=0.0)
+    return max(chunk_counts, default=0.0)
 
 
 def _count_cached_first_positions(context: DemandContext) -> float:
     """Return 1 if the first position of any value is cached, otherwise 0."""
     nodes = iterate_nodes_and_loop_bodies(context.graph, context.flow)
-    clock = context.flow.time_axis
-    return float(
-        any(
-            is_first_position_slice(n, clock) and context.resumes_from_state(n, r) for n, r in nodes
-        )
-    )
+    slices = ((n, r) for n, r in nodes if is_first_position_slice(n, context.flow.time_axis))
+    return float(any(context.resumes_from_state(node, results) for node, results in slices))
 
 
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if the size of a cached value determines the number of earlier positions, unlike
-    a size such as `min(past + m, 3)`.
+    """Return True if the size of some cached value determines the number of earlier chunks. A size
+    such as `min(past + m, 3)` does not.
     """
     if max_cached_chunks in (0.0, inf):
         return True
-    tracks = (
+    layouts = (
         (context.get_axis_layout(v, axis), need)
         for v in context.cached_values
         for axis, need in needs.get(v, {}).items()
@@ -270,7 +272,7 @@ def _is_length_known(
     return any(
         layout.prefix_length.number is not None
         and _count_chunks(context, need, layout) == max_cached_chunks
-        for layout, need in tracks
+        for layout, need in layouts
     )
 
 
@@ -278,11 +280,11 @@ def _make_length_symbols(graph: Graph, max_cached_chunks: float) -> tuple[Dim, D
     """Return unused symbolic dimensions for the numbers of earlier and new chunks."""
     inputs = graph.inputs.values()
     used_symbols = {s for v in inputs for d in v.shape for s in d.symbols()}
-    before = "past" if max_cached_chunks == inf else "kept"
-    base, new = (
-        make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (before, "new")
+    name = "past" if max_cached_chunks == inf else "kept"
+    past_chunks, new_chunks = (
+        make_unused_name(n, {*used_symbols, *graph.length_equations}) for n in (name, "new")
     )
-    return Dim.symbol(base), Dim.symbol(new)
+    return Dim.symbol(past_chunks), Dim.symbol(new_chunks)
 
 
 def make_unused_name(name: str, taken_names: Collection[str]) -> str:
@@ -306,17 +308,17 @@ class StepDraft:
     def add_node(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
         """Add a node with the origin of `node` of the full-forward graph."""
         results = self.builder.add_node(op, *args)
-        known, maker = self.plan.graph.node_origins.get(node), results[0].node
-        if known and maker:
-            old = self.builder.node_origins.get(maker, NodeOrigin())
-            self.builder.node_origins[maker] = old.merge(known)
+        origin, new_node = self.plan.graph.node_origins.get(node), results[0].node
+        if origin and new_node:
+            merged_origin = self.builder.node_origins.get(new_node, NodeOrigin())
+            self.builder.node_origins[new_node] = merged_origin.merge(origin)
         return results
 
     def slice_last_positions(
         self, new_value: Value, value: Value, axis: int, available: float, demand: float
     ) -> Value:
-        """Return the last positions of `new_value`, which replaces `value`, as many as are
-        needed.
+        """Return the last positions of `new_value`, which replaces `value` and has `available`
+        earlier positions along `axis`, so that `demand` earlier positions remain.
         """
         if available == demand:
             return new_value
@@ -345,35 +347,38 @@ class StepDraft:
         """Return the operands of a node, except those in `excluded`, sliced to the demanded
         positions.
         """
-        cut: list[Value | None] = []
+        operands: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:
-                cut.append(None)
+                operands.append(None)
                 continue
-            new = self.new_values[value]
+            operand = self.new_values[value]
             for axis, name in axes.items():
-                has = self.plan.needs[value][axis]
-                new = self.slice_last_positions(new, value, axis, has, demand.positions[name])
-            cut.append(new)
-        return cut
+                available, need = self.plan.needs[value][axis], demand.positions[name]
+                operand = self.slice_last_positions(operand, value, axis, available, need)
+            operands.append(operand)
+        return operands
 
     def slice_output(self, value: Value, demand: float) -> Value:
-        """Return an output with the demanded positions of its first time axis. A second time axis
-        (the keys of an attention map) is not sliced.
+        """Return an output of the step, with `demand` earlier positions along its first time axis.
+        A second time axis (the keys of an attention map) is not sliced.
         """
-        new = self.new_values[value]
+        output = self.new_values[value]
         for axis in self.plan.find_time_axes(value)[:1]:
-            new = self.slice_last_positions(new, value, axis, self.plan.needs[value][axis], demand)
-        return new
+            available = self.plan.needs[value][axis]
+            output = self.slice_last_positions(output, value, axis, available, demand)
+        return output
 
 
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
-    """Return the type with new sizes for the given axes."""
+    """Return `type` with the axis sizes `lengths`, by axis."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
-    """Return an op whose size attributes are adapted to the demanded positions."""
+    """Return the op of a node with its size attributes replaced by those for the demanded
+    positions.
+    """
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The op broadcasts to the size of a time axis.

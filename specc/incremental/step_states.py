@@ -43,19 +43,19 @@ class StateNames:
 
     @classmethod
     def from_graph(cls, graph: Graph, loop_body_dataflows: Mapping[Node, Graph]) -> "StateNames":
-        """Create the state names of a graph and of its loop bodies. Attention layers and loops are
-        numbered in graph order.
+        """Create the name generator for the states of a graph and of its loop bodies. Attention
+        layers and loops are numbered in graph order.
         """
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0
-        made = {
+        node_origins = {
             n: m for g in (graph, *loop_body_dataflows.values()) for n, m in g.node_origins.items()
         }
         nodes = [n for g in (graph, *loop_body_dataflows.values()) for n, _ in g.nodes]
         for node in nodes:
             if isinstance(node.op, ops.Attend):
-                scope = _get_last_scope(made, node) or f"attention.{attentions}"
+                scope = _get_last_scope(node_origins, node) or f"attention.{attentions}"
                 roles: dict[StateRole, Value] = {
                     "key": node.op.key(node),
                     "value": node.op.values(node),
@@ -67,7 +67,7 @@ class StateNames:
                 loops[node] = len(loops)
         return cls(
             graph=graph,
-            node_origins=made,
+            node_origins=node_origins,
             body_input_names=_name_body_inputs(loop_body_dataflows, loops),
             value_users=users,
             loop_numbers=loops,
@@ -86,9 +86,9 @@ class StateNames:
         """Return the name of a value: its own name if it is an input, otherwise the name of its
         user or producer.
         """
-        own = next((n for n, v in self.graph.inputs.items() if v is value), "")
-        if own:
-            return own
+        input_name = next((n for n, v in self.graph.inputs.items() if v is value), "")
+        if input_name:
+            return input_name
         if value in self.value_users:
             return self._make_unique(self.value_users[value][0])
         if value in self.body_input_names:
@@ -114,12 +114,12 @@ class StateNames:
         return self.loop_numbers.get(node, 0)
 
     def _make_unique(self, name: str) -> str:
-        made, n = name, 1
-        while made in self.taken_names:
-            n += 1
-            made = f"{name}_{n}"
-        self.taken_names.add(made)
-        return made
+        unique_name, number = name, 1
+        while unique_name in self.taken_names:
+            number += 1
+            unique_name = f"{name}_{number}"
+        self.taken_names.add(unique_name)
+        return unique_name
 
 
 def _name_body_inputs(
@@ -134,8 +134,8 @@ def _name_body_inputs(
 
 
 def _get_last_scope(node_origins: Mapping[Node, NodeOrigin], node: Node) -> str:
-    known = node_origins.get(node)
-    return known.scopes[0] if known and known.scopes else ""
+    origin = node_origins.get(node)
+    return origin.scopes[0] if origin and origin.scopes else ""
 
 
 @dataclass(kw_only=True)
@@ -163,9 +163,9 @@ class StepStates:
         # The last position follows the other new positions; any other value begins with its earlier
         # positions.
         rate = layout.rate
-        last = plan.new_chunks * rate - 1
-        own = last if demand < 0 else -plan.count_past_positions(demand, layout)
-        offset = layout.prefix_length + own
+        last_offset = plan.new_chunks * rate - 1
+        first_offset = last_offset if demand < 0 else -plan.count_past_positions(demand, layout)
+        offset = layout.prefix_length + first_offset
         if plan.max_cached_chunks == inf:
             return b.add_op(ops.Size(plan.past_chunks * rate + offset))
         return add_length(b, multiply_count(b, self._get_past_chunk_count(), rate), offset)
@@ -179,7 +179,7 @@ class StepStates:
         return self.past_chunk_count
 
     def update_chunk_count(self) -> None:
-        """Compute the next number of chunks if the number is a decode state."""
+        """Build the next state of the number of earlier chunks, if this number is a state."""
         if self.past_chunk_count is not None:
             new = self.draft.plan.new_chunks
             self.next_values["next.rows"] = add_length(
@@ -187,40 +187,36 @@ class StepStates:
             )
 
     def append_to_cache(self, value: Value, new_positions: Value) -> Value:
-        """Append new positions to the cached positions. The next state contains the positions that
-        later steps read.
+        """Concatenate the cached positions of `value` and its new positions; return the result. The
+        next state contains the positions that later steps read.
         """
         plan = self.draft.plan
         (axis,) = plan.find_time_axes(value)
-        need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
-        plan.needs.setdefault(value, {})[axis] = need
-        if need == 0:
+        max_positions = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
+        plan.needs.setdefault(value, {})[axis] = max_positions
+        if max_positions == 0:
             return new_positions
         role, layer, name = self.names.name_cache(value)
         layout = plan.get_axis_layout(value, axis)
         initial = "" if layout.prefix_length == 0 else f"first.{name}"
         if initial:
-            self.initial_values[initial] = InitialValue(value, axis, need)
-        type = resize_type(value.type, {axis: plan.count_past_positions(need, layout)})
-        like = replace(
+            self.initial_values[initial] = InitialValue(value, axis, max_positions)
+        type = resize_type(value.type, {axis: plan.count_past_positions(max_positions, layout)})
+        state = replace(
             self.make_fixed_size_state(name, type, initial, layer),
             time_axis=axis,
-            max_positions=need,
+            max_positions=max_positions,
             role=role,
         )
-        both = self.draft.builder.add_op(
-            ops.Concat(axis), self.add_state_input(like), new_positions
-        )
+        past = self.add_state_input(state)
+        positions = self.draft.builder.add_op(ops.Concat(axis), past, new_positions)
         # The state contains all positions, or as many of the last positions as the maximum
         # look-back.
-        total, after = (
-            plan.count_positions(need, layout),
-            plan.count_next_past_positions(need, layout),
-        )
-        self.next_values[like.next_output] = self.draft.select_last_positions(
-            both, axis, total, after
-        )
-        return both
+        total = plan.count_positions(max_positions, layout)
+        kept = plan.count_next_past_positions(max_positions, layout)
+        last_positions = self.draft.select_last_positions(positions, axis, total, kept)
+        self.next_values[state.next_output] = last_positions
+        return positions
 
     def make_loop_state(
         self, node: Node, result: Value, initial_value: Value | None
@@ -229,28 +225,30 @@ class StepStates:
         zeros, or the state after the positions before the first token.
         """
         name = self.names.name_carry(node, result)
-        head = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
-        start = initial_value if head == 0 else result
-        initial = ""
-        if start is not None and not is_zero_everywhere(start):
-            initial = f"first.{name}"
-            self.initial_values[initial] = InitialValue(start)
-        like = self.make_fixed_size_state(
-            name, result.type, initial, self.names.get_loop_number(node)
+        prefix_length = self.draft.plan.get_prefix_length(*get_stateful_operand(node))
+        initial = initial_value if prefix_length == 0 else result
+        initial_output = ""
+        if initial is not None and not is_zero_everywhere(initial):
+            initial_output = f"first.{name}"
+            self.initial_values[initial_output] = InitialValue(initial)
+        state = self.make_fixed_size_state(
+            name, result.type, initial_output, self.names.get_loop_number(node)
         )
-        return like, self.add_state_input(like)
+        return state, self.add_state_input(state)
 
     def build_running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
-        """Return the cumulative sums at the new positions; the last one is the next state."""
+        """Add the state, i.e. the sum of all earlier positions, to the cumulative sums `sums` of
+        the new positions, and return the result. Its last position is the next state.
+        """
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.get_prefix_length(result, axis) != 0:
             initial = f"first.{name}"
             self.initial_values[initial] = InitialValue(node.get_operand(), axis, is_sum=True)
-        like = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
-        before = self.draft.add_node(node, ops.Insert(axis), self.add_state_input(like))
-        whole = self.draft.add_node(node, ops.Arith("add"), sums, *before)
-        self.next_values[like.next_output] = self.draft.add_node(node, ops.Last(axis), *whole)[0]
-        return whole
+        state = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
+        past_sum = self.draft.add_node(node, ops.Insert(axis), self.add_state_input(state))
+        total = self.draft.add_node(node, ops.Arith("add"), sums, *past_sum)
+        self.next_values[state.next_output] = self.draft.add_node(node, ops.Last(axis), *total)[0]
+        return total
 
     def make_fixed_size_state(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
         """Return a state without a time axis."""
@@ -268,14 +266,14 @@ class StepStates:
 
     def add_state_input(self, state: DecodeState) -> Value:
         """Add the input for a new state; return its value in the layout that the step uses."""
-        blocks = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
-        if blocks is not None:
-            rows = None if state.time_axis is None else blocks.shift_axis(state.time_axis)
-            type = blocks.split_batch_of_type(state.type)
-            state = replace(state, type=type, batch_axis=blocks.axis, time_axis=rows)
+        folded = find_folded_batch_axis(state.type, self.draft.plan.batch_size)
+        if folded is not None:
+            time_axis = None if state.time_axis is None else folded.shift_axis(state.time_axis)
+            type = folded.split_batch_of_type(state.type)
+            state = replace(state, type=type, batch_axis=folded.axis, time_axis=time_axis)
         self.states.append(state)
-        given = self.draft.builder.add_input(state.name, Input(state.type))
-        return blocks.merge_batch_axes(self.draft.builder, given) if blocks else given
+        state_input = self.draft.builder.add_input(state.name, Input(state.type))
+        return folded.merge_batch_axes(self.draft.builder, state_input) if folded else state_input
 
     def next_states(self) -> Mapping[str, Value]:
         """Return the updated value of each state, by output name."""
@@ -306,23 +304,23 @@ def add_length(b: GraphBuilder, count: Value, length: Dim) -> Value:
 def select_first_position(
     states: StepStates, node: Node, result: Value, new_positions: Value
 ) -> NodeResults:
-    """Return the first position of a value: from the state, or from `new_positions` in the first
-    step.
+    """Build a slice or index of the first position: from the state, or from `new_positions` in the
+    first step. The first position is the next state.
     """
-    draft, none = states.draft, Dim.from_value(0)
+    draft, zero = states.draft, Dim.from_value(0)
     x, axis = get_stateful_operand(node)
     layout = draft.plan.get_axis_layout(x, axis)
     name = states.names.name_value(result)
     type = resize_type(
         new_positions.type,
-        {axis: draft.plan.count_past_positions(1, replace(layout, prefix_length=none))},
+        {axis: draft.plan.count_past_positions(1, replace(layout, prefix_length=zero))},
     )
-    carried = states.make_fixed_size_state(name, type, "", 0)
-    like = replace(carried, time_axis=axis, max_positions=1, role="rows")
-    both = draft.builder.add_op(ops.Concat(axis), states.add_state_input(like), new_positions)
-    (first,) = draft.add_node(node, ops.Slice(axis, none, Dim.from_value(1)), both)
+    fixed_state = states.make_fixed_size_state(name, type, "", 0)
+    state = replace(fixed_state, time_axis=axis, max_positions=1, role="rows")
+    positions = draft.builder.add_op(ops.Concat(axis), states.add_state_input(state), new_positions)
+    (first,) = draft.add_node(node, ops.Slice(axis, zero, Dim.from_value(1)), positions)
     # The next state is the first position itself.
-    states.next_values[like.next_output] = first
+    states.next_values[state.next_output] = first
     if isinstance(node.op, ops.Index):
         return draft.add_node(node, ops.Squeeze(axis), first)
     return (first,)
