@@ -26,21 +26,23 @@ def conv(
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
     x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
-    counts = count_windows(op, x.shape[2:])
-    count = prod(counts)
+    window_counts = count_windows(op, x.shape[2:])
+    window_count = prod(window_counts)
     batch = x.shape[0]
-    out, channels = weight.shape[:2]
-    group_outputs = out // groups
+    output_channels, channels = weight.shape[:2]
+    group_outputs = output_channels // groups
     padded = _pad_window_axes(op, x, 0.0)
     padded = padded.reshape(batch, groups, channels, *padded.shape[2:])
-    y: Array = np.zeros((batch, groups, group_outputs, count))
+    y: Array = np.zeros((batch, groups, group_outputs, window_count))
     # Sum over kernel offsets: one matrix multiplication per offset computes all windows.
     for offset in np.ndindex(*op.kernel):
-        window_inputs = _select_window_offset(op, padded, offset, counts)
-        window_inputs = window_inputs.reshape(batch, groups, channels, count)
+        window_inputs = _select_window_offset(op, padded, offset, window_counts)
+        window_inputs = window_inputs.reshape(batch, groups, channels, window_count)
         kernel_slice = weight[(..., *offset)].reshape(groups, group_outputs, channels)
         y += kernel_slice @ window_inputs
-    return swap_channels(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
+    return swap_channels(
+        op.kernel, _add_bias(y.reshape(batch, output_channels, *window_counts), bias)
+    )
 
 
 @evaluate
@@ -53,22 +55,22 @@ def conv_transpose(
     """
     x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
-    out = weight.shape[1] * groups
-    counts = count_transposed_positions(op, sizes)
+    output_channels = weight.shape[1] * groups
+    output_sizes = count_transposed_positions(op, sizes)
     grouped_input = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     scattered_sizes = [
-        _count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)
+        _count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(output_sizes)
     ]
-    y: Array = np.zeros((batch, out, *scattered_sizes))
+    y: Array = np.zeros((batch, output_channels, *scattered_sizes))
     # Scatter all input positions at once for each kernel offset.
     for offset in np.ndindex(*op.kernel):
         products = kernels[(..., *offset)].swapaxes(1, 2) @ grouped_input
         steps = zip(offset, op.dilation, op.stride, sizes, strict=True)
         slices = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
-        y[:, :, *slices] += products.reshape(batch, out, *sizes)
-    cropped = [slice(a, a + n) for a, n in zip(op.padding_before, counts, strict=True)]
-    return swap_channels(op.kernel, _add_bias(y[:, :, *cropped], bias))
+        y[:, :, *slices] += products.reshape(batch, output_channels, *sizes)
+    crop_slices = [slice(a, a + n) for a, n in zip(op.padding_before, output_sizes, strict=True)]
+    return swap_channels(op.kernel, _add_bias(y[:, :, *crop_slices], bias))
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
@@ -105,15 +107,15 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
 def _combine_windows(
     op: ops.MaxPool | ops.AveragePool,
     x: Array,
-    initial: float,
+    initial_value: float,
     combine: Callable[[Array, Array], Array],
 ) -> Array:
     """Reduce each window to one element with `combine`. `initial` is also the padding value."""
-    counts = count_windows(op, x.shape[2:])
-    padded = _pad_window_axes(op, x, initial)
-    y: Array = np.full((*x.shape[:2], *counts), initial)
+    window_counts = count_windows(op, x.shape[2:])
+    padded = _pad_window_axes(op, x, initial_value)
+    y: Array = np.full((*x.shape[:2], *window_counts), initial_value)
     for offset in np.ndindex(*op.kernel):
-        y = combine(y, _select_window_offset(op, padded, offset, counts))
+        y = combine(y, _select_window_offset(op, padded, offset, window_counts))
     return y
 
 
@@ -123,10 +125,10 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
 
     b[b t] -> b[b u]
     """
-    size = keep.shape[1]
-    count = count_mask_positions(op, size)
-    result: Array = np.zeros((keep.shape[0], count), bool)
-    for t in range(count):
+    length = keep.shape[1]
+    output_length = count_mask_positions(op, length)
+    result: Array = np.zeros((keep.shape[0], output_length), bool)
+    for t in range(output_length):
         # The window ends `lag` positions later or, if the lag is negative, begins `-lag` positions
         # earlier.
         position = t * op.stride
@@ -142,15 +144,15 @@ def swap_channels(kernel: Sequence[int], x: Array) -> Array:
 
 
 def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
-    sides = list(zip(op.padding_before, op.end_padding, strict=True))
-    return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
+    pads = list(zip(op.padding_before, op.end_padding, strict=True))
+    return np.pad(x, [(0, 0), (0, 0), *pads], constant_values=value)
 
 
 def _select_window_offset(
-    op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], counts: Sequence[int]
+    op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], window_counts: Sequence[int]
 ) -> Array:
     """Return, for every window, the element at one kernel offset."""
-    steps = zip(offset, op.dilations, op.stride, counts, strict=True)
+    steps = zip(offset, op.dilations, op.stride, window_counts, strict=True)
     slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
     leading = [slice(None)] * (padded.ndim - len(slices))
     return padded[*leading, *slices]

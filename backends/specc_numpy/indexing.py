@@ -19,7 +19,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 @evaluate
 def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
-    """Sort along an axis; return values and indices.
+    """Sort along an axis, stably; return the sorted values and their indices.
 
     n[*a t *b] -> n[*a t *b], i[*a t *b]
     """
@@ -61,13 +61,13 @@ evaluate.add_rules(
 
 @evaluate
 def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
-    """Pad an axis.
+    """Pad both ends of an axis with a constant, by reflection, or with the edge values.
 
     a[*a t *b] -> a[*a u *b]
     """
-    before, after = evaluate_padding(op, x.shape[op.axis], env)
+    start_padding, end_padding = evaluate_padding(op, x.shape[op.axis], env)
     widths = [(0, 0)] * x.ndim
-    widths[op.axis] = before, after
+    widths[op.axis] = start_padding, end_padding
     if op.mode == "constant":
         return np.pad(x, widths, constant_values=op.value)
     return np.pad(x, widths, mode="edge" if op.mode == "edge" else "reflect")
@@ -75,7 +75,7 @@ def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
-    """Resize axes by interpolation.
+    """Resize axes by nearest-neighbor, linear or cubic interpolation, like PyTorch.
 
     a[*a t *b] -> a[*a u *b]
     """
@@ -135,21 +135,21 @@ def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Arra
 def _compute_linear_weights(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the two source indices around each coordinate, with their interpolation weights."""
     coordinates = np.maximum(coordinates, 0.0)
-    low = np.floor(coordinates).astype(np.int64)
-    return [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
+    lower = np.floor(coordinates).astype(np.int64)
+    return [(lower, 1 - (coordinates - lower)), (lower + 1, coordinates - lower)]
 
 
 def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the four source indices around each coordinate, with their interpolation weights (Keys
     1981, a = -0.75).
     """
-    a, low = -0.75, np.floor(coordinates).astype(np.int64)
+    a, lower = -0.75, np.floor(coordinates).astype(np.int64)
     neighbors = []
     for offset in (-1, 0, 1, 2):
-        distance = np.abs(coordinates - low - offset)
+        distance = np.abs(coordinates - lower - offset)
         inner = ((a + 2) * distance - (a + 3)) * distance * distance + 1
         outer = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-        neighbors.append((low + offset, inner if offset in (0, 1) else outer))
+        neighbors.append((lower + offset, inner if offset in (0, 1) else outer))
     return neighbors
 
 
@@ -162,10 +162,10 @@ def _compute_antialiased_weights(
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     radius = filter_scale * (1 if mode == "bilinear" else 2)
-    first = np.floor(centers - radius + 0.5).astype(np.int64)
+    first_indices = np.floor(centers - radius + 0.5).astype(np.int64)
     neighbors = []
     for n in range(math.ceil(2 * radius) + 1):
-        distance = np.abs(first + n + 0.5 - centers) / filter_scale
+        distance = np.abs(first_indices + n + 0.5 - centers) / filter_scale
         if mode == "bilinear":
             weight = np.maximum(1 - distance, 0)
         else:
@@ -173,10 +173,10 @@ def _compute_antialiased_weights(
             inner = (1.5 * distance - 2.5) * distance * distance + 1
             outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
             weight = np.where(distance < 1, inner, np.where(distance < 2, outer, 0))
-        is_scope_inside = (first + n >= 0) & (first + n < length)
-        neighbors.append((first + n, np.where(is_scope_inside, weight, 0.0)))
-    total = sum(weight for _, weight in neighbors)
-    return [(index, weight / total) for index, weight in neighbors]
+        is_in_range = (first_indices + n >= 0) & (first_indices + n < length)
+        neighbors.append((first_indices + n, np.where(is_in_range, weight, 0.0)))
+    weight_sum = sum(weight for _, weight in neighbors)
+    return [(index, weight / weight_sum) for index, weight in neighbors]
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
@@ -187,7 +187,7 @@ border are clamped.
 
 @evaluate
 def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) -> Array:
-    """Sample a feature map at points.
+    """Sample a feature map at points of the range [-1, 1], like PyTorch's `grid_sample`.
 
     f[b c h w], f[b *u xy] -> f[b c *u]
     """
@@ -221,10 +221,10 @@ def _compute_pixel_weights(
         coordinates = span - np.abs((coordinates + edge) % (2 * span) - span) - edge
     if op.padding_mode != "zeros":
         coordinates = np.clip(coordinates, 0, size - 1)
-    low = np.floor(coordinates) if op.mode == "bilinear" else np.round(coordinates)
-    neighbors = [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
+    lower = np.floor(coordinates) if op.mode == "bilinear" else np.round(coordinates)
+    neighbors = [(lower, 1 - (coordinates - lower)), (lower + 1, coordinates - lower)]
     if op.mode == "nearest":
-        neighbors = [(low, np.ones(coordinates.shape))]
+        neighbors = [(lower, np.ones(coordinates.shape))]
     return [
         # a NaN point samples an arbitrary pixel with the weight NaN
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))

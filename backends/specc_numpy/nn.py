@@ -39,7 +39,7 @@ evaluate.add_rules(
 
 @evaluate
 def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) -> Array:
-    """Look up embeddings.
+    """Look up the embeddings of token ids.
 
     i[*s], f[v d] -> f[*s d]
     """
@@ -100,13 +100,13 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None 
     return y if weight is None else y * weight
 
 
-def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
+def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None = None) -> Array:
     """Return the softmax of unmasked `scores` along `axis`, or zeros if all scores are masked;
     `sinks` (attention sinks) has size 1 along `axis`.
     """
     # Masked scores are set to -inf before the maximum is computed: a masked score may exceed all
     # unmasked scores, and then all exponentials would underflow to 0.
-    visible_scores = np.where(visible, scores, -np.inf)
+    visible_scores = np.where(mask, scores, -np.inf)
     maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
         # The maximum includes the sink; otherwise its exponential could overflow.
@@ -137,26 +137,27 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
-    """Compute one-hot vectors of the largest unmasked scores.
+    """Compute one-hot attention weights (hard attention): 1 for the first maximum of the unmasked
+    scores, 0 for all other keys.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
     # `argmax` is applied to unmasked keys only, so that ties and NaN at masked keys have no effect.
     # The first index is selected if several scores are equal.
-    visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
-    chosen: Array = np.zeros_like(scores)
+    is_visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
+    one_hot: Array = np.zeros_like(scores)
     for index in np.ndindex(*scores.shape[:-1]):
-        (visible_keys,) = np.nonzero(visible[index])
+        (visible_keys,) = np.nonzero(is_visible[index])
         if visible_keys.size:
-            chosen[(*index, visible_keys[np.argmax(scores[index][visible_keys])])] = 1.0
-    return chosen
+            one_hot[(*index, visible_keys[np.argmax(scores[index][visible_keys])])] = 1.0
+    return one_hot
 
 
 @evaluate
 def masked_normalization(
     op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
 ) -> Array:
-    """Divide unmasked scores by their sum.
+    """Divide the positive unmasked scores by their sum; all other attention weights are 0.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
@@ -207,7 +208,7 @@ def attend(
 def patch_embedding(
     op: ops.PatchEmbedding, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
-    """Compute patch embeddings of images.
+    """Compute the patch embeddings of images (non-overlapping patches in row-major order).
 
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
@@ -215,9 +216,9 @@ def patch_embedding(
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in
     # convolution weights.
-    split = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
-    flat = split.reshape(batch, rows * columns, channels * p * r)
-    return apply_linear(flat, w.reshape(w.shape[0], -1), b)
+    patches = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
+    flat_patches = patches.reshape(batch, rows * columns, channels * p * r)
+    return apply_linear(flat_patches, w.reshape(w.shape[0], -1), b)
 
 
 @evaluate
@@ -241,68 +242,69 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
 
 @evaluate
 def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tuple[Array, Array]:
-    """Compute the cosines and sines of RoPE angles.
+    """Compute the cosines and sines of the RoPE angles of position ids.
 
     i[*s]... -> f[*s r], f[*s r]
     """
-    dim = evaluate_length(op.dim, env)
+    width = evaluate_length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
-        frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
+        frequencies = op.theta ** (-2.0 * np.arange(width // 2) / max(width, 1))
     angles = np.stack(positions, axis=-1)[..., list(op.axes or [0])] * frequencies
     return np.cos(angles) * op.factor, np.sin(angles) * op.factor
 
 
 @evaluate
 def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
-    """Apply RoPE to queries or keys.
+    """Rotate the features of queries or keys in pairs (RoPE).
 
     f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]
     """
     # Features after the first 2r are not rotated: partial rotary embeddings (GPT-NeoX).
     r = cos.shape[-1]
-    first, second = (
+    first_features, second_features = (
         (slice(0, r), slice(r, 2 * r))
         if op.pairs == "half"
         else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
     )
     cos, sin = cos[:, None], sin[:, None]
     rotated: Array = x.copy()
-    rotated[..., first] = x[..., first] * cos - x[..., second] * sin
-    rotated[..., second] = x[..., second] * cos + x[..., first] * sin
+    rotated[..., first_features] = x[..., first_features] * cos - x[..., second_features] * sin
+    rotated[..., second_features] = x[..., second_features] * cos + x[..., first_features] * sin
     return rotated
 
 
 @evaluate
 def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: Array) -> Array:
-    """Compute a mixture of experts (MoE).
+    """Compute a mixture of experts (MoE): the sum of the outputs of the experts to which each token
+    is routed, weighted by its gates.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """
     inputs = op.split_operands(operands)
-    *lead, width = inputs.x.shape
-    token_count = int(np.prod(lead))
+    *leading_shape, width = inputs.x.shape
+    token_count = int(np.prod(leading_shape))
     # tokens are flattened to one axis
-    tokens = inputs.x.reshape(*[1] * (len(lead) - 1), token_count, width)
+    tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
     body_lengths = {**env, op.token_count_symbol: token_count}
     body_output = op.get_body_output()
-    result = np.zeros((*lead, evaluate_length(body_output.type.shape[-1], env)))
-    is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
+    result = np.zeros((*leading_shape, evaluate_length(body_output.type.shape[-1], env)))
+    is_valid = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
     if inputs.keep is not None:
-        is_routed &= inputs.keep[..., None]
+        is_valid &= inputs.keep[..., None]
     # an expert without tokens contributes nothing
-    for expert in np.unique(inputs.ids[is_routed]):
-        is_chosen = is_routed & (inputs.ids == expert)
+    for expert in np.unique(inputs.ids[is_valid]):
+        is_chosen = is_valid & (inputs.ids == expert)
         expert_weights = (w[expert] for w in inputs.stacked)
         body_values = dict(
             zip(op.get_body_inputs(), (tokens, *expert_weights, *inputs.captured), strict=True)
         )
         output = evaluate_nodes(op.body, body_values, body_lengths, [body_output])[body_output]
-        weighted = np.where(is_chosen, inputs.gates, 0).sum(-1, keepdims=True) * output.reshape(
-            result.shape
-        )
+        weighted_output = np.where(is_chosen, inputs.gates, 0).sum(
+            -1, keepdims=True
+        ) * output.reshape(result.shape)
         # outputs of tokens that are not routed to this expert may be NaN, so they are excluded from
         # the sum
-        result += np.where(is_chosen.any(-1, keepdims=True), weighted, 0)
+        result += np.where(is_chosen.any(-1, keepdims=True), weighted_output, 0)
     return result

@@ -18,6 +18,7 @@ LengthValues: TypeAlias = Mapping[str, int]
 NumpyRule: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
 
 evaluate: OpRuleTable[NumpyRule] = OpRuleTable("numpy")
+"""The evaluation rule of each op."""
 
 NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
     "i64": np.int64,
@@ -35,8 +36,9 @@ def get_numpy_dtype(dtype: str) -> type[np.generic]:
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
+"""Returns the array that replaces a node result, given its IR value and its array."""
 
-_CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
+_CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("result_hook", default=None)
 """The result hook of the current evaluation, which also applies in loop bodies."""
 
 
@@ -44,11 +46,12 @@ def evaluate_nodes(
     graph: Graph,
     known_values: Mapping[Value, Array],
     env: LengthValues,
-    requested: Iterable[Value],
+    requested_values: Iterable[Value],
     result_hook: ResultHook | None = None,
 ) -> dict[Value, Array]:
-    """Return the `requested` values. Parameters are converted when they are first read.
-    `result_hook` may replace each node result, including results inside loops.
+    """Return the arrays of `requested_values`, computed from `known_values` (inputs and parameters,
+    which are converted when they are first read). `result_hook` may replace each node result,
+    including results inside loops.
     """
     active_hook = result_hook or _CURRENT_HOOK.get()
 
@@ -57,17 +60,19 @@ def evaluate_nodes(
 
     def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
         pairs = zip(node.args, operands, strict=True)
-        converted = (convert(a, x) if a and x is not None else None for a, x in pairs)
+        arrays = (convert(a, x) if a and x is not None else None for a, x in pairs)
         # infinities and NaN propagate, as in any runtime
         with np.errstate(all="ignore"):
-            return evaluate[node.op](node.op, env, *converted)
+            return evaluate[node.op](node.op, env, *arrays)
 
     def replace_result(value: Value, array: Array) -> Array:
         return np.asarray(array) if active_hook is None else active_hook(value, np.asarray(array))
 
     token = _CURRENT_HOOK.set(active_hook)
     try:
-        results = evaluate_live_nodes(graph, known_values, requested, evaluate_node, replace_result)
+        results = evaluate_live_nodes(
+            graph, known_values, requested_values, evaluate_node, replace_result
+        )
         return {value: convert(value, array) for value, array in results.items()}
     finally:
         _CURRENT_HOOK.reset(token)
@@ -85,15 +90,18 @@ def evaluate_graph(
     value_names: tuple[str, ...] | None = None,
     result_hook: ResultHook | None = None,
 ) -> dict[str, Array]:
-    """Return the values `value_names` (default: all outputs), with floats in float64. `result_hook`
-    may replace each node result. Raise E0907 or one of E0910 to E0913 for invalid inputs.
+    """Run a graph on `inputs` and `parameters`, by name. Return the outputs and named values
+    `value_names` (default: all outputs), with floats in float64. `result_hook` may replace each
+    node result. Raise E0907 or one of E0910 to E0913 for invalid inputs.
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype
         check_input_kind(graph, name, NUMERIC_KINDS.get(dtype.kind, dtype.kind), dtype)
     arrays = {name: np.asarray(array) for name, array in inputs.items()}
-    named = {**graph.names, **graph.outputs}
-    requested = {n: named[n] for n in (graph.outputs if value_names is None else value_names)}
-    known, env = bind_inputs(graph, arrays, parameters, requested.values())
-    results = evaluate_nodes(graph, known, env, requested.values(), result_hook)
-    return {name: results[value] for name, value in requested.items()}
+    values_by_name = {**graph.names, **graph.outputs}
+    requested_values = {
+        n: values_by_name[n] for n in (graph.outputs if value_names is None else value_names)
+    }
+    known_values, env = bind_inputs(graph, arrays, parameters, requested_values.values())
+    results = evaluate_nodes(graph, known_values, env, requested_values.values(), result_hook)
+    return {name: results[value] for name, value in requested_values.items()}

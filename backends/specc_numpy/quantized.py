@@ -26,7 +26,7 @@ def quantized_linear(
     bias: Array | None = None,
     zero_points: Array | None = None,
 ) -> Array:
-    """Apply a linear layer with quantized weights.
+    """Apply a linear layer with quantized weights, and activations quantized as `op.rounding` says.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
@@ -34,10 +34,10 @@ def quantized_linear(
         weights, scales, x.shape[-1], op.bits, op.group_size, op.layout, zero_points=zero_points
     )
     if op.rounding == "tensor":
-        x = round_per_tensor(x)
+        x = _fake_quantize_per_tensor(x)
     elif op.rounding != "none":
         size = x.shape[-1] if op.rounding == "row" else op.group_size
-        x = round_per_group(x, size, op.rounding)
+        x = _fake_quantize_groups(x, size, op.rounding)
     y: Array = x @ matrix.T
     return y if bias is None else y + bias
 
@@ -46,15 +46,15 @@ def quantized_linear(
 def quantized_lstm(
     op: ops.QuantizedLstm, env: LengthValues, *args: Array | None
 ) -> tuple[Array, ...]:
-    """Run an LSTM layer with quantized weights.
+    """Run an LSTM layer with int8 weights and dynamically quantized inputs and states.
 
-    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
-    -> f[b t r], f[b r], f[b r]
+    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]? -> f[b t
+    r], f[b r], f[b r]
     """
     operands = ops.RecurrentOperands.from_operands(args, quantized=True)
     scales = operands.scales
     assert scales is not None
-    batch, size = len(operands.sequence), len(operands.recurrent_weights)
+    batch, hidden_size = len(operands.sequence), len(operands.recurrent_weights)
     is_valid = (
         np.ones(operands.sequence.shape[:2], bool) if operands.keep is None else operands.keep
     )
@@ -67,23 +67,23 @@ def quantized_lstm(
     order = np.argsort(sort_keys, 1, kind="stable")
     masked_input = np.where(is_valid[..., None], operands.sequence, 0.0)
     x = np.take_along_axis(masked_input, order[..., None], 1)
-    counts = is_valid.sum(1, keepdims=True)
-    sums = round_per_tensor(x) @ (operands.input_weights * scales[0])
+    lengths = is_valid.sum(1, keepdims=True)
+    gate_inputs = _fake_quantize_per_tensor(x) @ (operands.input_weights * scales[0])
     for b in (operands.input_bias, operands.recurrent_bias):
-        sums = sums if b is None else sums + b
+        gate_inputs = gate_inputs if b is None else gate_inputs + b
     previous_output = h = (
-        np.zeros((batch, size)) if operands.initial_state is None else operands.initial_state
+        np.zeros((batch, hidden_size)) if operands.initial_state is None else operands.initial_state
     )
-    c = np.zeros((batch, size)) if operands.initial_cell is None else operands.initial_cell
-    hidden_states = np.zeros((*operands.sequence.shape[:2], size))
-    for step in range(counts.max(initial=0)):
-        gates = sums[:, step] + round_per_tensor(previous_output) @ (
+    c = np.zeros((batch, hidden_size)) if operands.initial_cell is None else operands.initial_cell
+    hidden_states = np.zeros((*operands.sequence.shape[:2], hidden_size))
+    for step in range(lengths.max(initial=0)):
+        gates = gate_inputs[:, step] + _fake_quantize_per_tensor(previous_output) @ (
             operands.recurrent_weights * scales[1]
         )
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         # after the end of a sequence, its state is unchanged and its outputs are zeros
-        previous_output = np.where(step < counts, output, 0.0)
-        h, c = np.where(step < counts, output, h), np.where(step < counts, new_cell, c)
+        previous_output = np.where(step < lengths, output, 0.0)
+        h, c = np.where(step < lengths, output, h), np.where(step < lengths, new_cell, c)
         np.put_along_axis(hidden_states, order[:, step, None, None], previous_output[:, None], 1)
     return hidden_states, h, c
 
@@ -92,7 +92,7 @@ def quantized_lstm(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, env: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
-    """Look up embeddings in a quantized table.
+    """Look up the embeddings of token ids in a quantized table.
 
     i[*s], q[v d], f[v] -> f[*s d]
     """
@@ -127,11 +127,13 @@ def dequantize_matrix(
         w, scales = w.T, scales.T
     elif group_size:
         # block-quantized values are unsigned; the last block is padded
-        flat = _unpack_rows(w, bits)[:, :width].astype(np.float64)
-        zeros: Array | int = 2 ** (bits - 1)
+        codes = _unpack_rows(w, bits)[:, :width].astype(np.float64)
+        zero_point_matrix: Array | int = 2 ** (bits - 1)
         if zero_points is not None:
-            zeros = np.repeat(_unpack_rows(zero_points, bits), group_size, -1)[:, :width]
-        w = flat - zeros
+            zero_point_matrix = np.repeat(_unpack_rows(zero_points, bits), group_size, -1)[
+                :, :width
+            ]
+        w = codes - zero_point_matrix
     expanded_scales = (
         np.repeat(scales, group_size, -1)[:, :width] if group_size else scales[:, None]
     )
@@ -147,9 +149,9 @@ def _unpack_rows(packed: Array, bits: int) -> Array:
     return codes.reshape(len(packed), -1)
 
 
-def round_per_tensor(x: Array) -> Array:
-    """Quantize a tensor to 256 levels with one scale and one zero point, and dequantize it, in
-    float32.
+def _fake_quantize_per_tensor(x: Array) -> Array:
+    """Quantize a tensor to 256 levels with one scale and one zero point, in float32, and dequantize
+    it (like ONNX's `DynamicQuantizeLinear`).
     """
     x32 = x.astype(np.float32)
     low, high = x32.min(initial=0.0), x32.max(initial=0.0)
@@ -160,7 +162,7 @@ def round_per_tensor(x: Array) -> Array:
     return result
 
 
-def round_per_group(x: Array, group_size: int, rounding: str) -> Array:
+def _fake_quantize_groups(x: Array, group_size: int, rounding: str) -> Array:
     """Quantize and dequantize groups of `group_size` elements with one scale per group, computed in
     float32. With the rounding "row", divide by the scale; otherwise, multiply by `127 / absmax`,
     like the `MatMulNBits` kernel of ONNX Runtime.

@@ -13,7 +13,9 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""A function that returns the states after one time step, the first of which is the output."""
+"""A function that returns the states after one time step, given the inputs and the states before
+it; the first state is the output of the step.
+"""
 
 
 @evaluate
@@ -70,8 +72,10 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
 
     def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        out, new = apply_lstm_gates(_project_inputs_and_state(x, inputs, h), c, x.peepholes)
-        return out if x.projection is None else apply_linear(out, x.projection, None), new
+        output, new_cell = apply_lstm_gates(_project_inputs_and_state(x, inputs, h), c, x.peepholes)
+        return output if x.projection is None else apply_linear(
+            output, x.projection, None
+        ), new_cell
 
     return _run_cell(step, x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4], op.reverse)
 
@@ -93,8 +97,8 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Peepholes: the input gate and the forget gate use the previous cell state; the output gate
     # uses the new cell state (Gers and Schmidhuber, 2000).
-    new = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
-    return sigmoid(o + p_o * new) * np.tanh(new), new
+    new_cell = sigmoid(f + p_f * cell) * cell + sigmoid(i + p_i * cell) * np.tanh(g)
+    return sigmoid(o + p_o * new_cell) * np.tanh(new_cell), new_cell
 
 
 def _run_cell(
@@ -105,10 +109,10 @@ def _run_cell(
     """
     batch, steps, _ = x.sequence.shape
     states = tuple(
-        np.zeros((batch, size)) if initial is None else initial
-        for size, initial in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
+        np.zeros((batch, size)) if initial_state is None else initial_state
+        for size, initial_state in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
-    out: Array = np.zeros((batch, steps, sizes[0]))
+    outputs: Array = np.zeros((batch, steps, sizes[0]))
     for t in reversed(range(steps)) if reverse else range(steps):
         is_valid = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
         new_states = step(x.sequence[:, t], states)
@@ -116,13 +120,14 @@ def _run_cell(
         states = tuple(
             np.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
         )
-        out[:, t] = np.where(is_valid, new_states[0], 0.0)
-    return (out, *states)
+        outputs[:, t] = np.where(is_valid, new_states[0], 0.0)
+    return (outputs, *states)
 
 
 @evaluate
 def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]:
-    """Run a `Scan` loop.
+    """Run the body of a `Scan` for each position of an axis; return the final loop-carried values
+    and the stacked scan outputs.
 
     a[*s]... -> a[*t]
     """
@@ -137,19 +142,21 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
 
     def stack(values: list[Array], type: Type) -> Array:
         shape = [evaluate_length(d, env) for d in type.shape]
-        out: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
+        stacked: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
         for n, x in enumerate(values):
-            out[steps - 1 - n if op.reverse else n] = x
-        return np.moveaxis(out, 0, op.axis)
+            stacked[steps - 1 - n if op.reverse else n] = x
+        return np.moveaxis(stacked, 0, op.axis)
 
-    carries, collected = run_scan(
+    carries, scan_outputs = run_scan(
         op,
         operands,
         steps,
         slice_position=lambda x, t: np.take(x, t, axis=op.axis),
-        evaluate_body=lambda given, wanted: evaluate_nodes(op.body, given, env, wanted),
+        evaluate_body=lambda values, requested_values: evaluate_nodes(
+            op.body, values, env, requested_values
+        ),
         select_value=select_unpadded,
         is_all_true=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.get_scan_outputs()]
-    return (*carries, *(stack(*each) for each in zip(collected, types, strict=True)))
+    return (*carries, *map(stack, scan_outputs, types))

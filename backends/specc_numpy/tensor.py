@@ -95,7 +95,7 @@ evaluate.add_rules(
         ops.And: lambda op, env, left, right: np.logical_and(left, right),
         ops.Or: lambda op, env, left, right: np.logical_or(left, right),
         ops.Not: lambda op, env, a: np.logical_not(a),
-        ops.Where: lambda op, env, condition, yes, no: np.where(condition, yes, no),
+        ops.Where: lambda op, env, condition, x, y: np.where(condition, x, y),
         ops.Transpose: lambda op, env, x: x.transpose(op.order),
         ops.Split: lambda op, env, x: x.reshape(evaluate_split_shape(op, x.shape, env)),
         ops.Merge: lambda op, env, x: x.reshape(compute_merged_shape(op, x.shape)),
@@ -125,7 +125,7 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
-    """Cast to another element type.
+    """Cast to another element type. Floats are truncated to integers and saturate; NaN becomes 0.
 
     a[*s] -> n[*s]
     """
@@ -140,20 +140,20 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
-    """Gather positions along an axis.
+    """Gather the positions `ids` along an axis, separately for each index of the leading axes.
 
     a[*b t *d], i[*b u] -> a[*b u *d]
     """
     check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
     result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
-    for lead in np.ndindex(*ids.shape[:-1]):
-        result[lead] = table[lead][ids[lead]]
+    for batch_index in np.ndindex(*ids.shape[:-1]):
+        result[batch_index] = table[batch_index][ids[batch_index]]
     return result
 
 
 @evaluate
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
-    """Shift positions to the right along an axis.
+    """Shift positions to the right along an axis; fill the first `op.steps` with `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """
@@ -183,7 +183,7 @@ REDUCTIONS: dict[str, Callable[[Array, int], Array]] = {
 
 @evaluate
 def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
-    """Compute the index of the maximum along an axis.
+    """Compute the index of the first maximum along an axis, or 0 for an empty axis.
 
     n[*a t *b] -> i[*a *b]
     """
@@ -194,11 +194,11 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
+def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
     """Evaluate an einsum.
 
     f[*s] -> f[*t]
     """
     terms, result = number_einsum_axes(op)
-    operands = [part for pair in zip(xs, terms, strict=True) for part in pair]
-    return np.asarray(np.einsum(*operands, result))
+    arguments = [argument for pair in zip(operands, terms, strict=True) for argument in pair]
+    return np.asarray(np.einsum(*arguments, result))

@@ -29,15 +29,16 @@ def _run_on_windows(
     channels: int,
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
-    """Apply `apply_windows` to `x` in channels-first layout and to the number of windows per axis.
-    The result is empty if an axis is smaller than a window, because PyTorch rejects such an axis.
+    """Return the result of `apply_windows`, with `channels` channels. It is called with `x` in
+    channels-first layout and the number of windows per axis, unless the result is empty: PyTorch
+    rejects axes that are smaller than a window.
     """
     x = _swap_channels(op.kernel, x)
-    counts = count_windows(op, x.shape[2:])
-    if 0 in (*counts, *x.shape[:2]):
-        result = x.new_zeros(x.shape[0], channels, *counts)
+    window_counts = count_windows(op, x.shape[2:])
+    if 0 in (*window_counts, *x.shape[:2]):
+        result = x.new_zeros(x.shape[0], channels, *window_counts)
     else:
-        result = apply_windows(x, counts)
+        result = apply_windows(x, window_counts)
     return _swap_channels(op.kernel, result)
 
 
@@ -76,16 +77,16 @@ def conv_transpose(
     f[b t i], f[i p k], f[o]? -> f[b u o]
     """
     x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
-    counts = count_transposed_positions(op, x.shape[2:])
+    output_sizes = count_transposed_positions(op, x.shape[2:])
     if 0 in x.shape:
-        result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
+        result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *output_sizes)
     else:
-        uncropped = _get_function("conv_transpose", op)(
+        full_result = _get_function("conv_transpose", op)(
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
-        sides = zip(reversed(op.padding_before), reversed(op.padding_after), strict=True)
+        pads = zip(reversed(op.padding_before), reversed(op.padding_after), strict=True)
         # cropping is negative padding
-        result = functional.pad(uncropped, [-n for side in sides for n in side])
+        result = functional.pad(full_result, [-n for pad_pair in pads for n in pad_pair])
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * len(op.kernel))
     return _swap_channels(op.kernel, result)
@@ -134,13 +135,13 @@ def downsample_padding_mask(
 
     b[b t] -> b[b u]
     """
-    size = keep.shape[1]
-    count = count_mask_positions(op, size)
-    first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)
-    positions = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
-    if not size:
-        return keep.new_zeros(keep.shape[0], count)
-    window = keep[:, positions.clamp(0, size - 1)] & (positions >= 0) & (positions < size)
+    length = keep.shape[1]
+    output_length = count_mask_positions(op, length)
+    starts = torch.arange(output_length, device=keep.device) * op.stride + min(op.lag, 0)
+    positions = starts[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
+    if not length:
+        return keep.new_zeros(keep.shape[0], output_length)
+    window = keep[:, positions.clamp(0, length - 1)] & (positions >= 0) & (positions < length)
     return window.all(2) if op.lag >= 0 else window.any(2)
 
 
@@ -155,5 +156,5 @@ def _swap_channels(kernel: Sequence[int], x: Tensor) -> Tensor:
 
 def _pad_window_axes(op: ops.SlidingWindowOp, x: Tensor, value: float) -> Tensor:
     # PyTorch's padding lists the last axis first.
-    sides = zip(reversed(op.padding_before), reversed(op.end_padding), strict=True)
-    return functional.pad(x, [n for side in sides for n in side], value=value)
+    pads = zip(reversed(op.padding_before), reversed(op.end_padding), strict=True)
+    return functional.pad(x, [n for pad_pair in pads for n in pad_pair], value=value)

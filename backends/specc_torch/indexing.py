@@ -19,7 +19,7 @@ from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 @evaluate
 def sort(op: ops.Sort, context: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort along an axis; return values and indices.
+    """Sort along an axis, stably; return the sorted values and their indices.
 
     n[*a t *b] -> n[*a t *b], i[*a t *b]
     """
@@ -53,17 +53,17 @@ evaluate.add_rules(
 
 @evaluate
 def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
-    """Pad an axis.
+    """Pad both ends of an axis with a constant, by reflection, or with the edge values.
 
     a[*a t *b] -> a[*a u *b]
     """
     length = x.shape[op.axis]
-    before, after = evaluate_padding(op, length, context.lengths)
+    start_padding, end_padding = evaluate_padding(op, length, context.lengths)
     if op.mode == "constant":
-        first, last = (make_full(x, op.axis, (n,), op.value) for n in (before, after))
-        return torch.cat([first, x, last], dim=op.axis)
+        start, end = (make_full(x, op.axis, (n,), op.value) for n in (start_padding, end_padding))
+        return torch.cat([start, x, end], dim=op.axis)
     # PyTorch's reflection padding supports only images and sequences, so positions are gathered.
-    indices = torch.arange(-before, length + after, device=x.device)
+    indices = torch.arange(-start_padding, length + end_padding, device=x.device)
     if op.mode == "reflect":
         indices = (length - 1) - ((length - 1) - indices.abs()).abs()
     return x.index_select(op.axis, indices.clamp(0, max(length - 1, 0)))
@@ -71,7 +71,7 @@ def pad(op: ops.Pad, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
-    """Resize axes by interpolation.
+    """Resize axes by nearest-neighbor, linear or cubic interpolation, like PyTorch.
 
     a[*a t *b] -> a[*a u *b]
     """
@@ -86,14 +86,14 @@ def resize(op: ops.Resize, context: ForwardContext, x: Tensor) -> Tensor:
     last_axes = tuple(range(-len(sizes), 0))
     channels_first = x.movedim(tuple(range(op.axis, end)), last_axes)
     unit_axes = [1] if len(sizes) == 1 else []
-    flat = channels_first.reshape(
+    images = channels_first.reshape(
         channels_first.shape[: -len(sizes)].numel(), 1, *unit_axes, *lengths
     )
     mode = "trilinear" if len(sizes) == 3 else op.mode
     target_size = None if op.factors else [*unit_axes, *sizes]
     factors = [*(1.0 for _ in unit_axes), *op.factors] if op.factors else None
     resized = functional.interpolate(
-        flat,
+        images,
         size=target_size,
         scale_factor=factors,
         mode=mode,
@@ -125,7 +125,7 @@ def _find_nearest_indices(mode: str, length: int, size: int, step: float | None)
 
 @evaluate
 def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Tensor) -> Tensor:
-    """Sample a feature map at points.
+    """Sample a feature map at points of the range [-1, 1], like PyTorch's `grid_sample`.
 
     f[b c h w], f[b *u xy] -> f[b c *u]
     """

@@ -29,7 +29,7 @@ def linear(
 
 @evaluate
 def embedding(op: ops.Embedding, context: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
-    """Look up embeddings.
+    """Look up the embeddings of token ids.
 
     i[*s], f[v d] -> f[*s d]
     """
@@ -116,26 +116,27 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
 def masked_hardmax(
     op: ops.MaskedHardmax, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """Compute one-hot vectors of the largest unmasked scores.
+    """Compute one-hot attention weights (hard attention): 1 for the first maximum of the unmasked
+    scores, 0 for all other keys.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
     if not scores.shape[-1]:
         return scores
-    visible = mask & ~torch.isneginf(scores)
+    is_visible = mask & ~torch.isneginf(scores)
     # The first index is selected if several scores are equal, so `argmax` is applied to the mask of
     # maxima, not to the scores.
-    maximum = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
-    is_maximum = visible & (scores == maximum)
-    chosen = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])
-    return (chosen.bool() & is_maximum).to(scores.dtype)
+    maximum = scores.masked_fill(~is_visible, -torch.inf).amax(-1, keepdim=True)
+    is_maximum = is_visible & (scores == maximum)
+    one_hot = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])
+    return (one_hot.bool() & is_maximum).to(scores.dtype)
 
 
 @evaluate
 def masked_normalization(
     op: ops.MaskedNormalization, context: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
-    """Divide unmasked scores by their sum.
+    """Divide the positive unmasked scores by their sum; all other attention weights are 0.
 
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
@@ -183,7 +184,7 @@ def patch_embedding(
     w: Tensor,
     b: Tensor | None = None,
 ) -> Tensor:
-    """Compute patch embeddings of images.
+    """Compute the patch embeddings of images (non-overlapping patches in row-major order).
 
     f[b c y x], f[d c p r], f[d]? -> f[b n d]
     """
@@ -191,9 +192,9 @@ def patch_embedding(
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order. Within a patch, the channel is the first axis, as in the
     # weights.
-    split = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
-    flat = split.reshape(image.shape[0], rows * columns, w[0].numel())
-    return functional.linear(flat, w.reshape(w.shape[0], -1), b)
+    patches = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
+    flat_patches = patches.reshape(image.shape[0], rows * columns, w[0].numel())
+    return functional.linear(flat_patches, w.reshape(w.shape[0], -1), b)
 
 
 @evaluate
@@ -218,50 +219,56 @@ def sinusoid(op: ops.Sinusoid, context: ForwardContext, positions: Tensor) -> Te
 def rope_angles(
     op: ops.RopeAngles, context: ForwardContext, *positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the cosines and sines of RoPE angles.
+    """Compute the cosines and sines of the RoPE angles of position ids.
 
     i[*s]... -> f[*s r], f[*s r]
     """
-    dim = context.evaluate_length(op.dim)
+    width = context.evaluate_length(op.dim)
     if op.frequencies:
         frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=context.device)
     else:
-        frequencies = op.theta ** (-2.0 * context.arange(dim // 2).double() / max(dim, 1))
+        frequencies = op.theta ** (-2.0 * context.arange(width // 2).double() / max(width, 1))
     angles = torch.stack(positions, dim=-1)[..., list(op.axes or [0])].double() * frequencies
-    cos, sin = (f(angles) * op.factor for f in (torch.cos, torch.sin))
+    cos, sin = (function(angles) * op.factor for function in (torch.cos, torch.sin))
     return cos.to(context.float_dtype), sin.to(context.float_dtype)
 
 
 @evaluate
 def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply RoPE to queries or keys.
+    """Rotate the features of queries or keys in pairs (RoPE).
 
     f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]
     """
     # Features after the first 2r features of a head are not rotated.
     r = cos.shape[-1]
-    rotated, rest = x[..., : 2 * r], x[..., 2 * r :]
+    rotary_features, other_features = x[..., : 2 * r], x[..., 2 * r :]
     if op.pairs == "half":
-        first, second = rotated[..., :r], rotated[..., r:]
+        first_features, second_features = rotary_features[..., :r], rotary_features[..., r:]
     else:
-        first, second = rotated[..., 0::2], rotated[..., 1::2]
+        first_features, second_features = rotary_features[..., 0::2], rotary_features[..., 1::2]
     cos, sin = cos[:, None], sin[:, None]
-    rotated_pair = [first * cos - second * sin, second * cos + first * sin]
+    rotated_pair = [
+        first_features * cos - second_features * sin,
+        second_features * cos + first_features * sin,
+    ]
     if op.pairs == "half":
-        return torch.cat([*rotated_pair, rest], dim=-1)
-    return torch.cat([torch.stack(rotated_pair, dim=-1).reshape(rotated.shape), rest], dim=-1)
+        return torch.cat([*rotated_pair, other_features], dim=-1)
+    return torch.cat(
+        [torch.stack(rotated_pair, dim=-1).reshape(rotary_features.shape), other_features], dim=-1
+    )
 
 
 @evaluate
 def mixture_of_experts(
     op: ops.MixtureOfExperts, context: ForwardContext, *operands: Tensor
 ) -> Tensor:
-    """Compute a mixture of experts (MoE).
+    """Compute a mixture of experts (MoE): the sum of the outputs of the experts to which each token
+    is routed, weighted by its gates.
 
     f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]
     """
     inputs = op.split_operands(operands)
-    *lead, width = inputs.x.shape
+    *leading_shape, width = inputs.x.shape
     tokens = inputs.x.reshape(-1, width)
     experts_per_token = inputs.ids.shape[-1]
     ids, gates = (
@@ -278,20 +285,24 @@ def mixture_of_experts(
         token_ids = is_chosen.any(-1).nonzero()[:, 0]
         expert_weights = [w[expert] for w in inputs.stacked]
         output = _run_expert(
-            op, context, tokens[token_ids], [*expert_weights, *inputs.captured], len(lead) - 1
+            op,
+            context,
+            tokens[token_ids],
+            [*expert_weights, *inputs.captured],
+            len(leading_shape) - 1,
         )
         gate = torch.where(is_chosen[token_ids], gates[token_ids], 0).sum(-1, keepdim=True)
         result = result.index_add(0, token_ids, gate * output)
-    return result.reshape(*lead, width)
+    return result.reshape(*leading_shape, width)
 
 
-def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
+def _list_used_experts(ids: Tensor, expert_count: int) -> list[int]:
     """Return the indices of the experts in use in ascending order, or an empty list for meta
     tensors.
     """
     if ids.is_meta:
         return []
-    return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]
+    return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < expert_count]
 
 
 def _run_expert(
@@ -306,8 +317,8 @@ def _run_expert(
     """
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)
-    shaped = tokens.reshape(*[1] * leading_axes, *tokens.shape)
-    body_inputs = dict(zip(op.get_body_inputs(), (shaped, *other_inputs), strict=True))
+    body_tokens = tokens.reshape(*[1] * leading_axes, *tokens.shape)
+    body_inputs = dict(zip(op.get_body_inputs(), (body_tokens, *other_inputs), strict=True))
     output = run_graph_nodes(op.body, body_inputs, body_context, [op.get_body_output()])[
         op.get_body_output()
     ]

@@ -24,7 +24,7 @@ def quantized_linear(
     bias: Tensor | None = None,
     zero_points: Tensor | None = None,
 ) -> Tensor:
-    """Apply a linear layer with quantized weights.
+    """Apply a linear layer with quantized weights, and activations quantized as `op.rounding` says.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
@@ -33,10 +33,12 @@ def quantized_linear(
         weights, scales, width, op.bits, op.group_size, op.layout, zero_points=zero_points
     )
     if op.rounding == "tensor":
-        x = _round_per_tensor(x)
+        x = _fake_quantize_per_tensor(x)
     elif op.rounding != "none":
         size = width if op.rounding == "row" else op.group_size
-        x = torch.cat([_round_group(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1)
+        x = torch.cat(
+            [_fake_quantize_groups(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1
+        )
     return functional.linear(x, matrix, bias)
 
 
@@ -44,10 +46,10 @@ def quantized_linear(
 def quantized_lstm(
     op: ops.QuantizedLstm, context: ForwardContext, *args: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Run an LSTM layer with quantized weights.
+    """Run an LSTM layer with int8 weights and dynamically quantized inputs and states.
 
-    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
-    -> f[b t r], f[b r], f[b r]
+    f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]? -> f[b t
+    r], f[b r], f[b r]
     """
     operands = ops.RecurrentOperands.from_operands(args, quantized=True)
     scales = operands.scales
@@ -66,19 +68,19 @@ def quantized_lstm(
         is_valid[..., None], operands.sequence, torch.zeros_like(operands.sequence)
     )
     x = masked_input.take_along_dim(order[..., None], 1)
-    sums = _round_per_tensor(x) @ (operands.input_weights.to(x.dtype) * scales[0])
+    gate_inputs = _fake_quantize_per_tensor(x) @ (operands.input_weights.to(x.dtype) * scales[0])
     for b in (operands.input_bias, operands.recurrent_bias):
-        sums = sums if b is None else sums + b
+        gate_inputs = gate_inputs if b is None else gate_inputs + b
     state_matrix = operands.recurrent_weights.to(x.dtype) * scales[1]
     zeros = operands.sequence.new_zeros(batch, len(operands.recurrent_weights))
     previous_output = h = zeros if operands.initial_state is None else operands.initial_state
     c = zeros if operands.initial_cell is None else operands.initial_cell
-    counts = is_valid.sum(1, keepdim=True)
+    lengths = is_valid.sum(1, keepdim=True)
     hidden_states = operands.sequence.new_zeros(batch, steps, zeros.shape[1])
-    for step in range(int(counts.max()) if is_valid.numel() else 0):
-        gates = sums[:, step] + _round_per_tensor(previous_output) @ state_matrix
+    for step in range(int(lengths.max()) if is_valid.numel() else 0):
+        gates = gate_inputs[:, step] + _fake_quantize_per_tensor(previous_output) @ state_matrix
         output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
-        is_running = step < counts
+        is_running = step < lengths
         # after the end of a sequence, its state is unchanged and its outputs are zeros
         previous_output = torch.where(is_running, output, zeros)
         h, c = torch.where(is_running, output, h), torch.where(is_running, new_cell, c)
@@ -91,7 +93,7 @@ def quantized_lstm(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, context: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
 ) -> Tensor:
-    """Look up embeddings in a quantized table.
+    """Look up the embeddings of token ids in a quantized table.
 
     i[*s], q[v d], f[v] -> f[*s d]
     """
@@ -125,10 +127,12 @@ def _dequantize_matrix(
     if layout == "columns":
         w, scales = w.T, scales.T if group_size else scales
     elif group_size:
-        zeros: Tensor | int = 2 ** (bits - 1)
+        zero_point_matrix: Tensor | int = 2 ** (bits - 1)
         if zero_points is not None:
-            zeros = _unpack_rows(zero_points, bits).repeat_interleave(group_size, -1)[:, :width]
-        w = _unpack_rows(w, bits)[:, :width] - zeros
+            zero_point_matrix = _unpack_rows(zero_points, bits).repeat_interleave(group_size, -1)[
+                :, :width
+            ]
+        w = _unpack_rows(w, bits)[:, :width] - zero_point_matrix
     expanded_scales = scales.repeat_interleave(group_size, -1) if group_size else scales[:, None]
     return w.to(scales.dtype) * expanded_scales[:, :width]
 
@@ -141,9 +145,9 @@ def _unpack_rows(packed: Tensor, bits: int) -> Tensor:
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 
 
-def _round_per_tensor(x: Tensor) -> Tensor:
-    """Quantize a tensor to 256 levels with one scale and one zero point, and dequantize it, in
-    float32.
+def _fake_quantize_per_tensor(x: Tensor) -> Tensor:
+    """Quantize a tensor to 256 levels with one scale and one zero point, in float32, and dequantize
+    it (like ONNX's `DynamicQuantizeLinear`).
     """
     if not x.numel():
         return x
@@ -155,8 +159,10 @@ def _round_per_tensor(x: Tensor) -> Tensor:
     return codes.to(x.dtype) * scale.to(x.dtype)
 
 
-def _round_group(group: Tensor, rounding: str) -> Tensor:
-    """Quantize groups with one scale per group, and dequantize them, in float32."""
+def _fake_quantize_groups(group: Tensor, rounding: str) -> Tensor:
+    """Quantize each group (last axis) with its own scale, in float32, and dequantize it. With the
+    rounding "row", divide by the scale; otherwise, multiply by `127 / absmax`.
+    """
     if not group.shape[-1]:
         return group
     group32 = group.float()

@@ -30,8 +30,8 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        from_state = linear(states[0], x.recurrent_weights, x.recurrent_bias)
-        return (ACTIVATION_FUNCTIONS[op.activation](inputs + from_state),)
+        state_projection = linear(states[0], x.recurrent_weights, x.recurrent_bias)
+        return (ACTIVATION_FUNCTIONS[op.activation](inputs + state_projection),)
 
     states = _list_initial_states(x, x.recurrent_weights.shape[1:])
     # PyTorch has no fused layer for the sigmoid.
@@ -82,8 +82,8 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
     def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = states
         gates = inputs + linear(h, x.recurrent_weights, x.recurrent_bias)
-        out, c = apply_lstm_gates(gates, c, x.peepholes)
-        return out if x.projection is None else linear(out, x.projection), c
+        output, c = apply_lstm_gates(gates, c, x.peepholes)
+        return output if x.projection is None else linear(output, x.projection), c
 
     states = _list_initial_states(x, [x.recurrent_weights.shape[1], len(x.input_weights) // 4])
     # PyTorch's layer has no peepholes; layers with a projection also run step by step.
@@ -102,10 +102,10 @@ def apply_lstm_gates(
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)
         i, f = i + p_i * cell, f + p_f * cell
-    new = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    new_cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     # the output gate uses the new cell state
-    o = o if peepholes is None else o + p_o * new
-    return torch.sigmoid(o) * torch.tanh(new), new
+    o = o if peepholes is None else o + p_o * new_cell
+    return torch.sigmoid(o) * torch.tanh(new_cell), new_cell
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
@@ -136,10 +136,10 @@ def _run_torch_layer(
     state = initial_states[0] if len(initial_states) == 1 else initial_states
     # cuDNN computes gradients only for layers called in training mode
     is_training = torch.is_grad_enabled()
-    out, *final_states = layer(
+    output, *final_states = layer(
         sequence, state, parameters, len(parameters) == 4, 1, 0.0, is_training, False, True
     )
-    return (out.flip(1) if reverse else out, *(s[0] for s in final_states))
+    return (output.flip(1) if reverse else output, *(s[0] for s in final_states))
 
 
 def _run_cell(
@@ -148,11 +148,11 @@ def _run_cell(
     """Run a recurrent cell over all time steps. Return all outputs and the final states. Masked
     positions do not change the states.
     """
-    projected = linear(x.sequence, x.input_weights, x.input_bias)
-    batch, steps, _ = projected.shape
+    input_projections = linear(x.sequence, x.input_weights, x.input_bias)
+    batch, steps, _ = input_projections.shape
     outputs: list[Tensor] = []
     for t in reversed(range(steps)) if reverse else range(steps):
-        new_states = step(projected[:, t], states)
+        new_states = step(input_projections[:, t], states)
         output = new_states[0]
         if x.keep is not None:
             is_valid = x.keep[:, t, None]
@@ -164,7 +164,7 @@ def _run_cell(
         outputs.append(output)
     # An empty axis has no outputs to stack; the final states are the initial states.
     if not outputs:
-        return (projected.new_zeros(batch, 0, states[0].shape[1]), *states)
+        return (input_projections.new_zeros(batch, 0, states[0].shape[1]), *states)
     return (torch.stack(outputs[::-1] if reverse else outputs, dim=1), *states)
 
 
@@ -172,14 +172,15 @@ def _list_initial_states(
     x: ops.RecurrentOperands[Tensor], sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
     return tuple(
-        x.sequence.new_zeros(len(x.sequence), size) if initial is None else initial
-        for size, initial in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
+        x.sequence.new_zeros(len(x.sequence), size) if initial_state is None else initial_state
+        for size, initial_state in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
 
 
 @evaluate
 def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
-    """Run a `Scan` loop.
+    """Run the body of a `Scan` for each position of an axis; return the final loop-carried values
+    and the stacked scan outputs.
 
     a[*s]... -> a[*t]
     """
@@ -192,27 +193,24 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
         is_valid = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
         return torch.where(is_valid, new, torch.zeros_like(new) if old is None else old)
 
-    carries, collected = run_scan(
+    carries, scan_outputs = run_scan(
         op,
         operands,
         steps,
         slice_position=lambda x, t: x.select(op.axis, t),
-        evaluate_body=lambda given, wanted: run_graph_nodes(op.body, given, context, wanted),
+        evaluate_body=lambda values, requested_values: run_graph_nodes(
+            op.body, values, context, requested_values
+        ),
         select_value=select_unpadded,
         is_all_true=lambda carry: bool(carry.all()),
     )
     types = [value.type for value in op.get_scan_outputs()]
-    return (
-        *carries,
-        *(
-            _stack_scan_outputs(*each, op, context, steps)
-            for each in zip(collected, types, strict=True)
-        ),
-    )
+    outputs = zip(scan_outputs, types, strict=True)
+    return (*carries, *(_stack_scan_outputs(x, type, op, context, steps) for x, type in outputs))
 
 
 def _stack_scan_outputs(
-    values: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
+    outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
     """Stack scan outputs in the order of positions. Iterations that were not run have zero
     outputs.
@@ -221,5 +219,5 @@ def _stack_scan_outputs(
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:
         return zeros.unsqueeze(op.axis).narrow(op.axis, 0, 0)
-    values = [*values, *[zeros] * (steps - len(values))]
-    return torch.stack(values[::-1] if op.reverse else values, dim=op.axis)
+    outputs = [*outputs, *[zeros] * (steps - len(outputs))]
+    return torch.stack(outputs[::-1] if op.reverse else outputs, dim=op.axis)

@@ -73,18 +73,20 @@ class SpecModule(nn.Module):
     # Dynamo would trace the interpreter itself, which takes minutes even for a model with one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
-        """Return the outputs by name. Raise E0907 and E0910 to E0913 for invalid inputs."""
+        """Run the graph on `inputs` (arrays or tensors by name) and return its outputs by name.
+        Raise E0907 or one of E0910 to E0913 for invalid inputs.
+        """
         context = self._make_context()
         inputs_by_name = {n: self._convert_input(n, x, context) for n, x in inputs.items()}
         if self.defaults is not None:
-            absent = [n for n in self.defaults.outputs if n not in inputs_by_name]
+            missing_names = [n for n in self.defaults.outputs if n not in inputs_by_name]
             inputs_by_name.update(
                 _evaluate_outputs(
-                    resolve_missing_inputs(self.defaults, absent),
+                    resolve_missing_inputs(self.defaults, missing_names),
                     inputs_by_name,
                     {},
                     context,
-                    absent,
+                    missing_names,
                 )
             )
         return _evaluate_outputs(
@@ -100,8 +102,8 @@ class SpecModule(nn.Module):
         names.
         """
         for name in self.graph.parameters:
-            scope, leaf = self._get_scope(name)
-            parameter = scope._parameters[leaf]
+            scope, parameter_name = self._get_scope(name)
+            parameter = scope._parameters[parameter_name]
             assert parameter is not None, f"{name} was removed"
             yield name, parameter
 
@@ -119,21 +121,21 @@ class SpecModule(nn.Module):
         write_safetensors(path, tensors, full_metadata, force=force)
 
     def _get_scope(self, name: str) -> tuple[nn.Module, str]:
-        *path, leaf = name.split(".")
+        *path, parameter_name = name.split(".")
         scope: nn.Module = self
-        for part in path:
-            inner = scope._modules[part]
-            assert inner is not None
-            scope = inner
-        return scope, leaf
+        for scope_name in path:
+            submodule = scope._modules[scope_name]
+            assert submodule is not None
+            scope = submodule
+        return scope, parameter_name
 
     def _place_parameter(self, name: str, parameter: nn.Parameter) -> None:
         """Register a parameter under its dotted name. `add_module` rejects names such as `type`."""
-        *path, leaf = name.split(".")
+        *path, parameter_name = name.split(".")
         scope: nn.Module = self
-        for part in path:
-            scope = scope._modules.setdefault(part, Scope())  # type: ignore[assignment]
-        scope._parameters[leaf] = parameter
+        for scope_name in path:
+            scope = scope._modules.setdefault(scope_name, Scope())  # type: ignore[assignment]
+        scope._parameters[parameter_name] = parameter
 
     def _make_context(self) -> ForwardContext:
         for parameter in self.parameters():
@@ -154,9 +156,11 @@ def _evaluate_outputs(
     context: ForwardContext,
     output_names: list[str],
 ) -> dict[str, Tensor]:
-    requested = [graph.outputs[name] for name in output_names]
-    known, lengths = bind_inputs(graph, inputs, parameters, requested)
-    results = run_graph_nodes(graph, known, replace(context, lengths=lengths), requested)
+    requested_values = [graph.outputs[name] for name in output_names]
+    known_values, lengths = bind_inputs(graph, inputs, parameters, requested_values)
+    results = run_graph_nodes(
+        graph, known_values, replace(context, lengths=lengths), requested_values
+    )
     return {name: results[graph.outputs[name]] for name in output_names}
 
 
@@ -189,19 +193,26 @@ def _merge_tied_values(
     """Return `values`. If `root` is missing, add it with the value of a tied parameter."""
     if root in values:
         return values
-    copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]
-    return {**values, root: values[copies[0]]} if copies else values
+    tied_names = [n for n in ties if n in values and _find_tie_root(n, ties) == root]
+    return {**values, root: values[tied_names[0]]} if tied_names else values
 
 
 def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
-    """Return the initial values of a parameter as float32."""
-    facts = graph.parameter_facts[name]
-    shape = tuple(d.evaluate({}) for d in facts.type.shape)
+    """Return the initial value of the parameter `name` as float32: its value in `values`, or else a
+    sample from its initializer. Raise E0503 if the value has the wrong shape.
+    """
+    parameter_facts = graph.parameter_facts[name]
+    shape = tuple(d.evaluate({}) for d in parameter_facts.type.shape)
     if name not in values:
         return torch.from_numpy(
-            make_initial_values(parse_initializer(facts.initializer, facts.span), seed, name, shape)
+            make_initial_values(
+                parse_initializer(parameter_facts.initializer, parameter_facts.span),
+                seed,
+                name,
+                shape,
+            )
         )
     value = values[name]
     tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, np.float32))
@@ -209,7 +220,7 @@ def _make_initial_parameter(
         raise_error(
             "E0503",
             f"`{name}` has the wrong shape",
-            facts.span,
+            parameter_facts.span,
             notes=[f"expected {list(shape)}, got {list(tensor.shape)}"],
         )
     return tensor.detach().clone().float()

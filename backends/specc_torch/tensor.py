@@ -47,7 +47,7 @@ def _make_integer_division(
     -1 is computed as a product, because dividing the minimum integer by -1 crashes the process.
     """
 
-    def divide_safely(a: Tensor, b: Tensor) -> Tensor:
+    def divide_integers(a: Tensor, b: Tensor) -> Tensor:
         if b.is_floating_point():
             return divide(a, b)
         is_special = (b == 0) | (b == -1)
@@ -57,7 +57,7 @@ def _make_integer_division(
             is_special, torch.zeros_like(quotient) if is_remainder else a * b, quotient
         )
 
-    return divide_safely
+    return divide_integers
 
 
 ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -101,7 +101,7 @@ evaluate.add_rules(
         ops.Merge: lambda op, context, x: x.reshape(compute_merged_shape(op, x.shape)),
         ops.Insert: lambda op, context, x: x.unsqueeze(op.axis),
         ops.Squeeze: lambda op, context, x: x.squeeze(op.axis),
-        ops.Where: lambda op, context, condition, yes, no: torch.where(condition, yes, no),
+        ops.Where: lambda op, context, condition, x, y: torch.where(condition, x, y),
         ops.Expand: lambda op, context, x: x.expand(
             *x.shape[: op.axis], context.evaluate_length(op.length), *x.shape[op.axis + 1 :]
         ),
@@ -122,7 +122,7 @@ evaluate.add_rules(
 
 @evaluate
 def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
-    """Cast to another element type.
+    """Cast to another element type. Floats are truncated to integers and saturate; NaN becomes 0.
 
     a[*s] -> n[*s]
     """
@@ -144,7 +144,7 @@ def slice_(op: ops.Slice, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
-    """Gather positions along an axis.
+    """Gather the positions `ids` along an axis, separately for each index of the leading axes.
 
     a[*b t *d], i[*b u] -> a[*b u *d]
     """
@@ -158,7 +158,7 @@ def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) 
 
 @evaluate
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
-    """Shift positions to the right along an axis.
+    """Shift positions to the right along an axis; fill the first `op.steps` with `op.fill_value`.
 
     a[*a t *b] -> a[*a t *b]
     """
@@ -196,7 +196,7 @@ def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
-    """Compute the index of the maximum along an axis.
+    """Compute the index of the first maximum along an axis, or 0 for an empty axis.
 
     n[*a t *b] -> i[*a *b]
     """
@@ -206,10 +206,12 @@ def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
 
 
 @evaluate
-def einsum(op: ops.Einsum, context: ForwardContext, *xs: Tensor) -> Tensor:
+def einsum(op: ops.Einsum, context: ForwardContext, *operands: Tensor) -> Tensor:
     """Evaluate an einsum.
 
     f[*s] -> f[*t]
     """
     terms, result = number_einsum_axes(op)
-    return torch.einsum(*(p for pair in zip(xs, terms, strict=True) for p in pair), result)
+    return torch.einsum(
+        *(argument for pair in zip(operands, terms, strict=True) for argument in pair), result
+    )

@@ -19,6 +19,7 @@ from specc.ir.op import OpRuleTable
 TorchRule: TypeAlias = Callable[..., "Tensor | tuple[Tensor, ...]"]
 
 evaluate: OpRuleTable[TorchRule] = OpRuleTable("torch")
+"""The evaluation rule of each op."""
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "i64": torch.int64,
@@ -64,14 +65,14 @@ def run_graph_nodes(
     graph: Graph,
     known_values: Mapping[Value, Tensor],
     context: ForwardContext,
-    requested: Iterable[Value],
+    requested_values: Iterable[Value],
 ) -> dict[Value, Tensor]:
-    """Return the `requested` values of `graph`, computed from `known_values` (inputs and
+    """Return the tensors of `requested_values` of `graph`, computed from `known_values` (inputs and
     parameters).
     """
     return evaluate_live_nodes(
         graph,
         known_values,
-        requested,
+        requested_values,
         lambda node, operands: evaluate[node.op](node.op, context, *operands),
     )

@@ -2,8 +2,8 @@
 
 model = specc_torch.module("my.yaml")
 data = specc_torch.Dataset(model, rows)
-for inputs, wanted in data.loader(64):
-    loss = cross_entropy(model(**inputs)["logits"], wanted["logits"])
+for inputs, targets in data.loader(64):
+    loss = cross_entropy(model(**inputs)["logits"], targets["logits"])
 specc_torch.save(model, "my.safetensors")
 """
 
@@ -124,12 +124,12 @@ class Dataset(TorchDataset[TrainingExample]):
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
     ) -> DataLoader[TrainingExample]:
         """Return a `DataLoader` with batches of `size` examples, shuffled with `seed`."""
-        order = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         return DataLoader(
             self,
             batch_size=size,
             shuffle=shuffle,
-            generator=order,
+            generator=generator,
             num_workers=workers,
             collate_fn=self.collate,
         )
@@ -159,19 +159,19 @@ def check_output(path: str | Path, *, force: bool = False) -> None:
 
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
     """Return the `SpecModule` inside wrappers. Raise E0820 if there is none."""
-    inner = model
+    inner_module = model
     # prefixes that torch.compile and parallel wrappers add
-    while not isinstance(inner, SpecModule):
-        names = [n for n in ("_orig_mod", "module") if n in inner._modules]
-        wrapped = inner._modules[names[0]] if names else None
+    while not isinstance(inner_module, SpecModule):
+        names = [n for n in ("_orig_mod", "module") if n in inner_module._modules]
+        wrapped = inner_module._modules[names[0]] if names else None
         if wrapped is None:
             raise_error(
                 "E0820",
                 f"`model` must be a module of specc_torch, got a {type(model).__name__}",
                 helps=['build one with specc_torch.module("my.yaml")'],
             )
-        inner = wrapped
-    return inner
+        inner_module = wrapped
+    return inner_module
 
 
 def _make_training_batches(model: SpecModule) -> TrainingCollator:
