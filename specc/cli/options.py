@@ -80,12 +80,6 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
     "repetition_penalty": Option(
         FLOAT_OPTION, "R", "penalty for tokens that already occur in the sequence (default: 1, off)"
     ),
-    "guidance_scale": Option(
-        FLOAT_OPTION,
-        "S",
-        "scale of classifier-free guidance, e.g. 3 for MusicGen (default: 1, off)",
-        extra_arguments=NO_DEFAULT,
-    ),
     "num_beams": Option(
         INTEGER_OPTION, "N", "beam search with N beams (default: 4 with --strategy beam)"
     ),
@@ -100,6 +94,12 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
 """Options for token selection. If an option is absent, the value of the spec applies."""
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
+    "guidance_scale": Option(
+        FLOAT_OPTION,
+        "S",
+        "scale of classifier-free guidance, e.g. 3 for MusicGen (default: 1, off)",
+        extra_arguments=NO_DEFAULT,
+    ),
     "stop_strings": Option(
         STRING_LIST_OPTION,
         "TEXT",
