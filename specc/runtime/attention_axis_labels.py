@@ -37,7 +37,9 @@ class AttentionAxisLabeler:
     generated_tokens: Array | None = None
 
     def label_axis(self, length: Dim | None, count: int) -> AttentionMapAxis:
-        """Return the labels of an axis with `count` positions and the symbolic size `length`."""
+        """Label the `count` positions of an axis of the symbolic size `length` (None if unknown):
+        with tokens, start times of audio frames or image patches, otherwise with their indices.
+        """
         return (
             self._label_text(length, count)
             or self._label_frames(count)
@@ -51,30 +53,35 @@ class AttentionAxisLabeler:
         """Return the labeled axes of an attention map of `shape` [… query, key] with the given
         symbolic sizes.
         """
-        queries, keys = lengths
-        down, across = self.label_axis(queries, shape[-2]), self.label_axis(keys, shape[-1])
+        query_dim, key_dim = lengths
+        query_axis, key_axis = (
+            self.label_axis(query_dim, shape[-2]),
+            self.label_axis(key_dim, shape[-1]),
+        )
         is_generated = (
             self.generated_tokens is not None and self.generated_tokens.shape[1] == shape[-2]
         )
-        if is_generated and queries != keys:
-            down = self._label_generated_tokens() or down
-        return down, across
+        if is_generated and query_dim != key_dim:
+            query_axis = self._label_generated_tokens() or query_axis
+        return query_axis, key_axis
 
     def get_image(self) -> Bytes | None:
-        """Return the first input image, denormalized, or None."""
-        found = self._find_image()
-        if found is None:
+        """Return the denormalized pixels [height, width, 3] of the first input image, or None if
+        the model has no image input.
+        """
+        image_input = self._find_image()
+        if image_input is None:
             return None
-        name, record = found
-        first = np.asarray(self.arrays[name])[0]
+        name, record = image_input
+        images = np.asarray(self.arrays[name])[0]
         # the first image of the first batch element
-        pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
+        pixels = denormalize_image(images[0] if images.ndim == 4 else images, record)
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def describe_inputs(self) -> str:
         """Return the text of the inputs, or a description of their kinds if there is no text."""
-        words = [self._describe_axis(n, a) for n, a in self.arrays.items()]
-        return "   ".join(filter(None, words))
+        parts = [self._describe_axis(n, a) for n, a in self.arrays.items()]
+        return "   ".join(filter(None, parts))
 
     def _describe_axis(self, name: str, array: Array) -> str:
         record = self.model.manifest.preprocessing.get_input_config(name)
@@ -125,9 +132,9 @@ class AttentionAxisLabeler:
 
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
-        shows = self.model.manifest.preprocessing.outputs
-        texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
-        return texts[0] if texts else None
+        outputs = self.model.manifest.preprocessing.outputs
+        vocabularies = [r.vocabulary for _, r in outputs if isinstance(r, TextOutput)]
+        return vocabularies[0] if vocabularies else None
 
     def _label_frames(self, count: int) -> AttentionMapAxis | None:
         """Label each audio frame with its start time in seconds."""
@@ -154,10 +161,10 @@ class AttentionAxisLabeler:
         for name, record in self.model.manifest.preprocessing.inputs:
             if not isinstance(record, ImageConfig) or name not in self.arrays:
                 continue
-            # the config may override sizes on which the preprocessing relies
+                # the preprocessing may convert the image to patches, which cannot be shown
             shape = self.arrays[name].shape
-            fits = len(shape) in (4, 5) and shape[-3] == record.channels
-            if fits and all(shape):
+            is_image = len(shape) in (4, 5) and shape[-3] == record.channels
+            if is_image and all(shape):
                 return name, record
         return None
 

@@ -22,8 +22,8 @@ from specc.runtime.generation_stream import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.parameter_names import NamePattern
 
-MAX_NUMBER = 9999
-"""Upper bound of layer and head indices."""
+MAX_INDEX = 9999
+"""Maximum layer or head index that `parse_number_list` accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +40,35 @@ class AttentionSelection:
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """Parse `0,2-5` into sorted unique indices. Raise E0954 if the text is invalid."""
-    found: set[int] = set()
+    """Parse a list of indices and ranges, e.g. `0,2-5`, into sorted unique indices. Raise E0954 if
+    the text is invalid; the message names `option`.
+    """
+    indices: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         ends = [first, last if dash else first]
-        if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
+        if not all(map(_is_index, ends)) or int(ends[0]) > int(ends[1]):
             raise_error(
                 "E0954",
                 f"`{option} {escape_text(text)[:60]}` is not a list of numbers",
                 helps=[f"write `{option} 0`, `{option} 0,3` or `{option} 2-5`"],
             )
-        found.update(range(int(ends[0]), int(ends[1]) + 1))
-    return tuple(sorted(found))
+        indices.update(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(sorted(indices))
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_NUMBER
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text[:9]) <= MAX_INDEX
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """Return the scopes that match a pattern. Raise E0931 if no scope matches."""
-    fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
-    if not fits:
+    """Return the scopes that match a name pattern, or all if it is "". Raise E0931 if none does."""
+    matches = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
+    if not matches:
         helps = [f"scopes with attention: {escape_text(', '.join(scopes[:12]))}"]
         title = f"no attention matches `{escape_text(pattern)}`"
         raise_error("E0931", title, helps=helps)
-    return fits
+    return matches
 
 
 def select_maps(
@@ -78,12 +80,12 @@ def select_maps(
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
-        _check_indices_known(
+        _check_indices_exist(
             "layer", selection.layers, selected, {m.layer for m in selected} - {None}
         )
         selected = [m for m in selected if m.layer in selection.layers]
     if selection.heads:
-        _check_indices_known(
+        _check_indices_exist(
             "head", selection.heads, selected, {n for m in selected for n in m.heads}
         )
         selected = [_select_heads(m, selection.heads) for m in selected]
@@ -92,13 +94,15 @@ def select_maps(
 
 def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
     """Return the attention map with only these heads."""
-    rows = [n for n, head in enumerate(attention.heads) if head in heads]
+    positions = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
-        attention.weights[rows], attention.is_masked[rows], tuple(attention.heads[n] for n in rows)
+        attention.weights[positions],
+        attention.is_masked[positions],
+        tuple(attention.heads[n] for n in positions),
     )
 
 
-def _check_indices_known(
+def _check_indices_exist(
     noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
 ) -> None:
     """Raise E0954 if a selected index does not exist in any attention map."""
@@ -108,14 +112,14 @@ def _check_indices_known(
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
-    has = f"no attention layer has a {noun} index: remove the option"
+    hint = f"no attention layer has a {noun} index: remove the option"
     if indices:
-        has = f"the {noun}s are {_format_number_list(indices)}"
+        hint = f"the {noun}s are {_format_number_list(indices)}"
     raise_error(
         "E0954",
         f"{noun} {unknown[0]} of `--{noun}s` does not exist",
         notes=[f"searched in {names}{more}"],
-        helps=[has],
+        helps=[hint],
     )
 
 
@@ -178,19 +182,19 @@ class AttentionCapture:
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """Return the first attention maps that fit in one plot, at least one."""
+    """Return the first attention maps, with at most MAX_PANELS heads in total."""
     remaining, selected = MAX_PANELS, []
     for attention_map in maps:
         if remaining <= 0:
             break
-        heads = len(attention_map.heads)
+        head_count = len(attention_map.heads)
         clipped = attention_map.with_heads(
             attention_map.weights[:remaining],
             attention_map.is_masked[:remaining],
             attention_map.heads[:remaining],
         )
         selected.append(clipped)
-        remaining -= heads
+        remaining -= head_count
     return tuple(selected)
 
 
@@ -207,38 +211,42 @@ def capture_attention(
     `generated_tokens` (int64 [batch, target]) are the tokens of a generative model. Raise E0931 if
     there are no attention weights.
     """
-    attended = AttentionAxisLabeler(
+    labeler = AttentionAxisLabeler(
         model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
     )
     if ALIGNMENT_OUTPUT in model.manifest.graph.outputs and not scope:
         results = model.run(**inputs)
-        maps = [_read_alignment(attended, results[ALIGNMENT_OUTPUT])]
-        rows = len(results[ALIGNMENT_OUTPUT])
+        maps = [_read_alignment(labeler, results[ALIGNMENT_OUTPUT])]
+        batch_size = len(results[ALIGNMENT_OUTPUT])
     else:
         results, weights = model.attention(**inputs)
         if not weights:
             raise_error("E0931", "this model does not expose attention weights")
-        maps, rows = (
-            _make_attention_maps(attended, weights, scope),
+        maps, batch_size = (
+            _make_attention_maps(labeler, weights, scope),
             len(next(iter(weights.values()))),
         )
-    answer = attended.decode_generated_text()
-    text = f"{attended.describe_inputs()} → {answer}" if answer else attended.describe_inputs()
+    generated_text = labeler.decode_generated_text()
+    input_text = (
+        f"{labeler.describe_inputs()} → {generated_text}"
+        if generated_text
+        else labeler.describe_inputs()
+    )
     attention_maps = AttentionMaps(
         model_name=model.manifest.name,
-        input_text=text,
+        input_text=input_text,
         maps=tuple(maps),
-        image=attended.get_image(),
+        image=labeler.get_image(),
     )
-    return AttentionCapture(attention_maps, results, rows)
+    return AttentionCapture(attention_maps, results, batch_size)
 
 
 def capture_generation_attention(
     model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionCapture:
-    """Return the attention maps of a generated sequence: those of a full forward pass over the
-    prompt and the generated tokens of the first sequence. The model is never run on the last token,
-    so this token has no query position.
+    """Run a full forward pass over the prompt and the generated tokens of the first sequence, and
+    return its attention maps. Generation never runs the model on the last generated token, so this
+    token has no query position.
     """
     signature = stream.model.input_signature
     sequence_input, inputs = signature.sequence_input, signature.graph.inputs
@@ -265,12 +273,12 @@ def capture_generation_attention(
 
 
 def _make_attention_maps(
-    key_labeler: AttentionAxisLabeler, weights: Arrays, scope: str
+    labeler: AttentionAxisLabeler, weights: Arrays, scope: str
 ) -> list[AttentionMap]:
     """Make the attention maps of the first batch element. Raise E0931 if no layer matches `scope`,
     or if the weights are not [batch, heads, query, key].
     """
-    graph, model = key_labeler.model.manifest.graph, key_labeler.model
+    graph, model = labeler.model.manifest.graph, labeler.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
     # only attention weights with four non-empty axes can be plotted
@@ -278,15 +286,15 @@ def _make_attention_maps(
     if not shapes.keys() & {*selected}:
         title = f"attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
-    masked_positions = find_masked_positions(graph, key_labeler.arrays, shapes, model.weights)
+    masked_positions = find_masked_positions(graph, labeler.arrays, shapes, model.weights)
     locations = locate_attention_nodes(graph)
     maps = []
     for name, shape in shapes.items():
         location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
         lengths = (location.query_dim, location.key_dim) if location else (None, None)
-        queries, keys = key_labeler.label_axes(lengths, shape)
+        query_axis, key_axis = labeler.label_axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
-        masked = (
+        is_masked = (
             masked_positions[name][0]
             if name in masked_positions
             else np.zeros(values.shape, np.bool_)
@@ -295,16 +303,16 @@ def _make_attention_maps(
             AttentionMap(
                 scope=name,
                 weights=values,
-                is_masked=masked,
+                is_masked=is_masked,
                 heads=tuple(range(len(values))),
-                query_axis=queries,
-                key_axis=keys,
+                query_axis=query_axis,
+                key_axis=key_axis,
             )
         )
     return maps
 
 
-def _read_alignment(key_labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
+def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
     """Return the model's output `alignment` [batch, target, source] as a map; it may have a heads
     axis before the target axis.
     """
@@ -314,29 +322,29 @@ def _read_alignment(key_labeler: AttentionAxisLabeler, weights: Array) -> Attent
             f"expected [batch, query, key] or [batch, heads, query, key], got {list(weights.shape)}"
         ]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
-    shape = key_labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
-    queries, keys = key_labeler.label_axes((shape[-2], shape[-1]), maps.shape)
-    first = maps[0].reshape((-1, *maps.shape[-2:]))
+    shape = labeler.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
+    query_axis, key_axis = labeler.label_axes((shape[-2], shape[-1]), maps.shape)
+    weights_of_first = maps[0].reshape((-1, *maps.shape[-2:]))
     return AttentionMap(
         scope=ALIGNMENT_OUTPUT,
-        weights=first,
-        is_masked=np.zeros(first.shape, np.bool_),
-        heads=tuple(range(len(first))),
-        query_axis=queries,
-        key_axis=keys,
+        weights=weights_of_first,
+        is_masked=np.zeros(weights_of_first.shape, np.bool_),
+        heads=tuple(range(len(weights_of_first))),
+        query_axis=query_axis,
+        key_axis=key_axis,
     )
 
 
 @dataclass(frozen=True)
 class RenderedAttention:
-    """The bytes of a rendered file, and remarks to print."""
+    """The content of a rendered file, and remarks to print, e.g. on omitted maps."""
 
     content: bytes
     remarks: tuple[str, ...] = ()
 
 
 def render_attention(
-    run: AttentionCapture,
+    capture: AttentionCapture,
     suffix: str,
     selection: AttentionSelection | None = None,
     *,
@@ -347,7 +355,7 @@ def render_attention(
 
     Raise E0931 or E0954 if nothing is selected, and E0902 or E0953 if the PNG cannot be rendered.
     """
-    attention_maps, omitted = run.select_maps(
+    attention_maps, omitted = capture.select_maps(
         selection or AttentionSelection(), select_all=suffix == ".html"
     )
     remarks = (omitted,) if omitted else ()

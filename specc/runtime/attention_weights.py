@@ -30,15 +30,17 @@ class AttentionNode:
 
 
 def locate_attention_nodes(graph: Graph) -> dict[str, AttentionNode]:
-    """Return all attention nodes by scope, in graph order; repeated scopes are numbered."""
-    found: dict[str, AttentionNode] = {}
+    """Return the attention nodes of a graph by scope, in graph order. If several nodes have the
+    same scope, a number is appended: `self.attn`, `self.attn 2`.
+    """
+    locations: dict[str, AttentionNode] = {}
     for scope, location in _iterate_locations(graph, ()):
-        name, n = scope, 1
-        while name in found:
-            n += 1
-            name = f"{scope} {n}"
-        found[name] = location
-    return found
+        name, number = scope, 1
+        while name in locations:
+            number += 1
+            name = f"{scope} {number}"
+        locations[name] = location
+    return locations
 
 
 def _get_weights_and_mask(
@@ -65,22 +67,22 @@ def _iterate_locations(
         value, mask = _get_weights_and_mask(node, results)
         if value is None:
             continue
-        queries, keys = value.type.shape[-2:]
+        query_dim, key_dim = value.type.shape[-2:]
         # Each iteration has one query, so the number of queries is the number of iterations.
-        if loops and queries.number == 1:
-            queries = _get_iteration_count(loops[-1])
-        made = graph.node_origins.get(node)
-        for scope in (made.scopes if made else ()) or ("attention",):
-            yield scope, AttentionNode(value, queries, keys, loops, mask)
+        if loops and query_dim.number == 1:
+            query_dim = _get_iteration_count(loops[-1])
+        origin = graph.node_origins.get(node)
+        for scope in (origin.scopes if origin else ()) or ("attention",):
+            yield scope, AttentionNode(value, query_dim, key_dim, loops, mask)
 
 
 def _get_iteration_count(loop: Node) -> Dim:
     """Return the trip count of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
-    row = op.get_first_scanned(loop)
-    assert row is not None, "a scan has no optional operands"
-    return row.type.shape[op.axis]
+    scanned = op.get_first_scanned(loop)
+    assert scanned is not None, "a scan has no optional operands"
+    return scanned.type.shape[op.axis]
 
 
 def compute_attention_weights(
@@ -92,14 +94,17 @@ def compute_attention_weights(
     depend on them.
     """
     locations = locate_attention_nodes(graph)
-    found = {
+    weights_by_scope = {
         n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
     }
-    rest = {n: (p.loops, p.value) for n, p in locations.items() if n not in found}
-    computed = _evaluate_values(graph, rest, inputs, parameters)
-    found |= {n: np.asarray(weights, np.float32) for n, weights in computed.items()}
-    shaped = {name: _reshape_weights(found[name], location) for name, location in locations.items()}
-    return {n: w for name, each in shaped.items() for n, w in _split_iterations(name, each)}
+    remaining = {n: (p.loops, p.value) for n, p in locations.items() if n not in weights_by_scope}
+    computed = _evaluate_values(graph, remaining, inputs, parameters)
+    weights_by_scope |= {n: np.asarray(weights, np.float32) for n, weights in computed.items()}
+    shaped = {
+        name: _reshape_weights(weights_by_scope[name], location)
+        for name, location in locations.items()
+    }
+    return {n: w for name, weights in shaped.items() for n, w in _split_iterations(name, weights)}
 
 
 def find_masked_positions(
@@ -113,13 +118,15 @@ def find_masked_positions(
     """
     locations = locate_attention_nodes(graph)
     masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
-    found: dict[str, Array] = {}
+    masked_positions: dict[str, Array] = {}
     for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():
-        hidden = _reshape_weights(~np.asarray(mask, np.bool_), locations[name])
-        for iteration, each in _split_iterations(name, hidden):
+        is_masked = _reshape_weights(~np.asarray(mask, np.bool_), locations[name])
+        for iteration, is_masked_in_iteration in _split_iterations(name, is_masked):
             if iteration in shapes:
-                found[iteration] = np.broadcast_to(each, shapes[iteration])
-    return found
+                masked_positions[iteration] = np.broadcast_to(
+                    is_masked_in_iteration, shapes[iteration]
+                )
+    return masked_positions
 
 
 ITERATION_SEPARATOR = " turn "
@@ -138,13 +145,13 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _reshape_weights(weights: Array, location: AttentionNode) -> Array:
-    """Merge loop axes into the query axis, and insert a head axis after the batch axis if there is
-    none.
+    """Move the iteration axes of the enclosing loops before the query axis, which they replace if
+    it has size 1, and insert a head axis after the batch axis if there is none.
     """
     iterations = len(location.loops)
-    for at, loop in enumerate(location.loops):  # the outermost loop was stacked last
+    for loop_index, loop in enumerate(location.loops):  # the outermost loop was stacked last
         assert isinstance(loop.op, ops.Scan)
-        weights = np.moveaxis(weights, at + loop.op.axis, at)
+        weights = np.moveaxis(weights, loop_index + loop.op.axis, loop_index)
     for _ in range(iterations):
         weights = np.moveaxis(weights, 0, -3)
     if iterations and weights.shape[-2] == 1:
@@ -159,18 +166,22 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 def _evaluate_values(
     graph: Graph, requested: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
-    """Evaluate values inside loops, stacked over the iterations. `parameters` is called if a value
-    depends on parameters.
+    """Evaluate values of the graph and of its loop bodies; the latter are stacked over the
+    iterations. `parameters` is called only if a value depends on parameters.
     """
     if not requested:
         return {}
-    tapped, taps = _add_outputs(graph, requested)
-    read = {a for node in collect_required_nodes(taps.values()) for a in node.args} | {
-        *taps.values()
-    }
-    needed = {n: v for n, v in tapped.parameters.items() if v in read}
-    tapped = replace(tapped, parameters=needed, outputs=taps, names={})
-    return backend.load_reference().evaluate_graph(tapped, inputs, parameters() if needed else {})
+    extended_graph, added_outputs = _add_outputs(graph, requested)
+    used_values = {
+        a for node in collect_required_nodes(added_outputs.values()) for a in node.args
+    } | {*added_outputs.values()}
+    used_parameters = {n: v for n, v in extended_graph.parameters.items() if v in used_values}
+    extended_graph = replace(
+        extended_graph, parameters=used_parameters, outputs=added_outputs, names={}
+    )
+    return backend.load_reference().evaluate_graph(
+        extended_graph, inputs, parameters() if used_parameters else {}
+    )
 
 
 def _is_returned(
@@ -189,37 +200,39 @@ def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str
     by name.
     """
     builder = GraphBuilder()
-    copied = builder.copy_inputs_and_parameters(graph)
-    taps: dict[str, Value] = {}
+    copies = builder.copy_inputs_and_parameters(graph)
+    added_outputs: dict[str, Value] = {}
     for node, results in graph.nodes:
-        inner = {
+        body_values = {
             n: (loops[1:], v) for n, (loops, v) in requested.items() if loops and loops[0] is node
         }
-        op, names = _add_loop_outputs(node.op, inner) if inner else (node.op, ())
-        results_of_copy = builder.copy_node(graph, node, copied, op)
-        copied.update(zip(results, results_of_copy, strict=False))
-        taps.update(zip(names, results_of_copy[len(results) :], strict=True))
-    taps.update({n: copied[value] for n, (loops, value) in requested.items() if not loops})
-    outputs = {n: copied[v] for n, v in graph.outputs.items()}
-    return builder.finish_copy(graph, copied, {**outputs, **taps}), taps
+        op, names = _add_loop_outputs(node.op, body_values) if body_values else (node.op, ())
+        copied_results = builder.copy_node(graph, node, copies, op)
+        copies.update(zip(results, copied_results, strict=False))
+        added_outputs.update(zip(names, copied_results[len(results) :], strict=True))
+    added_outputs.update({n: copies[value] for n, (loops, value) in requested.items() if not loops})
+    outputs = {n: copies[v] for n, v in graph.outputs.items()}
+    return builder.finish_copy(graph, copies, {**outputs, **added_outputs}), added_outputs
 
 
-def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]:
-    """Return the loop with scan outputs for the wanted body values, and their names in order. A
+def _add_loop_outputs(op: Op, body_values: NestedValues) -> tuple[Op, tuple[str, ...]]:
+    """Return the loop with scan outputs for the requested body values, and their names in order. A
     loop with an early exit then runs all iterations, which does not change its results.
     """
     assert isinstance(op, ops.Scan)
-    body, taps = _add_outputs(op.body, inner)
+    body, added_outputs = _add_outputs(op.body, body_values)
     outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
     return replace(
         op,
-        body=replace(body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}),
+        body=replace(
+            body, outputs={**outputs, **{f"weights of {n}": v for n, v in added_outputs.items()}}
+        ),
         end_condition_index=-1,
-    ), tuple(taps)
+    ), tuple(added_outputs)
 
 
 class AttentionWeights(dict[str, Array]):
-    """Attention weights [batch, heads, query, key] by scope, in the order of the model."""
+    """Attention weights [batch, heads, query, key] by scope, in execution order."""
 
     def __repr__(self) -> str:
         first = ", ".join(f"{scope} {list(x.shape)}" for scope, x in self.items())

@@ -16,7 +16,7 @@ from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 
 MIN_EXTRA_PADDING_COLUMNS = 16
-"""Minimum number of unused positions in a newly allocated buffer."""
+"""Minimum number of free positions in a newly allocated KV buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
 def prepend_padding_columns(
     input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
-    """Prepend `count` padding positions to the inputs of a prompt."""
+    """Left-pad the tokens and the padding mask of a prompt by `count` masked positions."""
     names = {input_signature.sequence_input, input_signature.mask_input} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
 
@@ -54,7 +54,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
     stacked = {}
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
-        arrays = [np.asarray(text[name]) for text in prompts]
+        arrays = [np.asarray(prompt[name]) for prompt in prompts]
         axis, left_axes = (
             find_batch_axis(type, input_signature.batch_size),
             find_left_padded_axes(input_signature, type),
@@ -64,17 +64,19 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return the axis sizes that must be equal within one batch: those without a padding mask."""
+    """Return what prompts must share to be batched: their input names, and the sizes of all axes
+    that no padding mask covers.
+    """
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all axes except the first, which is the batch axis
-    masked_lengths = [d for value in masked_values for d in value.type.shape[1:]]
-    padded = {symbol for d in masked_lengths for symbol in d.symbols()}
-    found: list[object] = [*sorted(prepared)]
+    masked_dims = [d for value in masked_values for d in value.type.shape[1:]]
+    masked_symbols = {symbol for d in masked_dims for symbol in d.symbols()}
+    names_and_sizes: list[object] = [*sorted(prepared)]
     for name, array in sorted(prepared.items()):
-        lengths = zip(graph.inputs[name].type.shape, array.shape, strict=True)
-        found += [size for d, size in lengths if not d.symbols() & padded]
-    return tuple(found)
+        sizes = zip(graph.inputs[name].type.shape, array.shape, strict=True)
+        names_and_sizes += [size for d, size in sizes if not d.symbols() & masked_symbols]
+    return tuple(names_and_sizes)
 
 
 def merge_batches(
@@ -113,17 +115,20 @@ class _MergedBatch:
         """Create a merged batch with the number of positions of the longest sequence, plus spare
         padding positions.
         """
-        oldest = max((map(_count_columns, parts)), default=0)
+        longest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_session,
             tuple(parts),
-            oldest + count_extra_padding_columns(target_session.metadata.states),
+            longest + count_extra_padding_columns(target_session.metadata.states),
         )
 
     def merge_states(self) -> DeviceTensors:
         """Return the decode states of all sequences."""
-        facts, tensor = self.target_session.metadata, self.target_session.session.copy_to_device
-        return {s.name: tensor(self._join_state(s)) for s in facts.states}
+        metadata, copy_to_device = (
+            self.target_session.metadata,
+            self.target_session.session.copy_to_device,
+        )
+        return {s.name: copy_to_device(self._join_state(s)) for s in metadata.states}
 
     def _join_state(self, state: DecodeState) -> Array:
         if state.batch_axis is None:  # the number of positions before the merge
@@ -155,7 +160,7 @@ class _MergedBatch:
         """
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
-        left = state.time_axis in find_left_padded_axes(
+        is_left_padded = state.time_axis in find_left_padded_axes(
             self.target_session.input_signature, state.type
         )
         prefix_length = max(h.shape[1] for h in prefixes)
@@ -169,21 +174,23 @@ class _MergedBatch:
         state_array: Array = np.zeros(sizes, first.dtype)
         batch_first = np.moveaxis(state_array, axes, (0, 1))
         start = 0
-        for prefix, rows in zip(prefixes, time_steps, strict=True):
-            elements = batch_first[start : start + len(rows)]
-            offset = prefix_length - prefix.shape[1] if left else 0
+        for prefix, steps in zip(prefixes, time_steps, strict=True):
+            elements = batch_first[start : start + len(steps)]
+            offset = prefix_length - prefix.shape[1] if is_left_padded else 0
             elements[:, offset : offset + prefix.shape[1]] = prefix
-            step_count = min(rows.shape[1], kept_columns)
+            step_count = min(steps.shape[1], kept_columns)
             begin, end = prefix_length + kept_columns - step_count, prefix_length + kept_columns
-            elements[:, begin:end] = rows[:, rows.shape[1] - step_count :]
+            elements[:, begin:end] = steps[:, steps.shape[1] - step_count :]
             # The first position is padding; copies of it left-pad the states.
             if step_count < kept_columns and step_count:
-                elements[:, prefix_length:begin] = rows[:, :1]
-            start += len(rows)
+                elements[:, prefix_length:begin] = steps[:, :1]
+            start += len(steps)
         return state_array
 
     def merge_loop_invariant_inputs(self) -> DeviceTensors:
-        """Return the merged outputs of `encode`, or the constant inputs of the caller."""
+        """Return the merged inputs that are the same in all steps: outputs of the encoder, or
+        inputs of the caller.
+        """
         names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])
@@ -194,7 +201,7 @@ class _MergedBatch:
         }
 
     def merge_constant_inputs(self) -> dict[str, Array]:
-        """Return the caller's inputs without a time axis."""
+        """Return the merged inputs of the caller that have no time axis."""
         graph = self.target_session.input_signature.graph
         return self._stack_inputs(
             self.target_session.inputs.constant_inputs,
@@ -206,14 +213,14 @@ class _MergedBatch:
         self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheSession, str], Array]
     ) -> dict[str, Array]:
         """Stack the inputs of `graph` that `read` returns for each session."""
-        found = {}
+        stacked = {}
         for name in names:
             type = graph.inputs[name].type
             arrays = [read(part.session, name) for part in self.parts]
-            found[name] = self._stack_elements(
+            stacked[name] = self._stack_elements(
                 arrays, type, find_batch_axis(type, self.target_session.batch_size)
             )
-        return found
+        return stacked
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
         """Return the inputs with a time axis and the tokens, both without spare padding
@@ -222,19 +229,21 @@ class _MergedBatch:
         merged: dict[str, Array] = {}
         for name in self.target_session.inputs.arrays:
             parts = [part.session.inputs.arrays[name][part.batch_indices] for part in self.parts]
-            merged[name] = np.concatenate([*map(self._align_states, parts)])
-        tokens = [self._align_states(p.session.inputs.tokens[p.batch_indices]) for p in self.parts]
+            merged[name] = np.concatenate([*map(self._right_align, parts)])
+        tokens = [self._right_align(p.session.inputs.tokens[p.batch_indices]) for p in self.parts]
         return merged, np.concatenate(tokens)
 
-    def _align_states(self, value: Array) -> Array:
-        """Right-align a value [batch, positions] to the number of positions of the merged batch."""
-        own = min(value.shape[1], self.column_count)
-        made = np.zeros((len(value), self.column_count), value.dtype)
-        made[:, self.column_count - own :] = value[:, value.shape[1] - own :]
-        return made
+    def _right_align(self, array: Array) -> Array:
+        """Crop or left-pad an array [batch, positions] to the positions of the merged batch."""
+        length = min(array.shape[1], self.column_count)
+        aligned = np.zeros((len(array), self.column_count), array.dtype)
+        aligned[:, self.column_count - length :] = array[:, array.shape[1] - length :]
+        return aligned
 
     def _stack_elements(self, arrays: list[Array], type: Type, batch_axis: int | None) -> Array:
-        """Stack the batch elements that stay in the batch."""
+        """Select the batch elements that stay in the batch from the array of each part, and stack
+        them along `batch_axis`. If it is None, return the largest array.
+        """
         if batch_axis is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.batch_indices, batch_axis) for a, part in pairs]
@@ -266,18 +275,22 @@ def _choose_buffer_length(columns: int) -> int:
 
 
 def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
-    """Return the axes of a value along which shorter values are padded on the left."""
+    """Return the axes of `type` that are left-padded in a batch, i.e. whose symbolic dimensions
+    also occur in left-padded inputs.
+    """
     inputs = input_signature.graph.inputs
     names = filter(input_signature.is_left_padded, inputs)
-    left = {s for name in names for d in inputs[name].type.shape[1:] for s in d.symbols()}
-    return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left)
+    left_padded_symbols = {
+        s for name in names for d in inputs[name].type.shape[1:] for s in d.symbols()
+    }
+    return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left_padded_symbols)
 
 
 def stack_padded(
     arrays: Sequence[Array], batch_axis: int | None, left_axes: Sequence[int]
 ) -> Array:
-    """Concatenate arrays along the batch axis, zero-padded to a common shape (on the left for
-    `left_axes`).
+    """Zero-pad arrays to a common shape (on the left for `left_axes`), and concatenate them along
+    the batch axis. If `batch_axis` is None, return the largest array.
     """
     sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     if batch_axis is None:

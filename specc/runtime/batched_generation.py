@@ -38,7 +38,7 @@ def generate_each(
             "E0891",
             f"expected a list of prompts, got {escape_text(repr(prompts))[:60]}",
             notes=["each prompt is a string, a list of ids, or inputs by name"],
-            helps=["for one prompt: generate_each([row])"],
+            helps=["for one prompt: generate_each([prompt])"],
         )
     if settings.num_return_sequences > 1:
         raise_error(
@@ -55,21 +55,21 @@ def _generate_in_order(
 ) -> Iterator[GenerationResult | Diagnostic]:
     results: dict[int, GenerationResult | Diagnostic] = {}
 
-    def begin_rows() -> Iterator[IndexedPrompt]:
-        for next_index, row in enumerate(prompts):
+    def start_streams() -> Iterator[IndexedPrompt]:
+        for prompt_index, prompt in enumerate(prompts):
             try:
                 yield (
-                    next_index,
-                    generator.start_generation(make_prompt_inputs(generator, row), settings),
+                    prompt_index,
+                    generator.start_generation(make_prompt_inputs(generator, prompt), settings),
                 )
             except Failed as failed:
-                results[next_index] = _add_prompt_index(failed, next_index)
+                results[prompt_index] = _add_prompt_index(failed, prompt_index)
 
     next_index = 0
     if explain_static_batching(generator, settings):
-        ended_sequences = generate_in_batches(generator, begin_rows(), batch_size)
+        ended_sequences = generate_in_batches(generator, start_streams(), batch_size)
     else:
-        ended_sequences = make_continuous_batch(generator, batch_size).generate(begin_rows())
+        ended_sequences = make_continuous_batch(generator, batch_size).generate(start_streams())
     for ended_index, result in ended_sequences:
         results[ended_index] = (
             _add_prompt_index(result, ended_index) if isinstance(result, Failed) else result[0]
@@ -101,41 +101,39 @@ def generate_in_batches(
     longest sequence.
     """
     batch: list[IndexedPrompt] = []
-    for number, stream in prompts:
+    for prompt_index, stream in prompts:
         if batch and (
-            len(batch) == batch_size or _need_separate_batches(generator, batch[0][1], stream)
+            len(batch) == batch_size or not _can_share_batch(generator, batch[0][1], stream)
         ):
             yield from _generate_prompts(batch)
             batch = []
-        batch.append((number, stream))
+        batch.append((prompt_index, stream))
     yield from _generate_prompts(batch) if batch else ()
 
 
-def _need_separate_batches(
+def _can_share_batch(
     generator: Generator, first: GenerationStream, second: GenerationStream
 ) -> bool:
-    """Return True if two prompts cannot share a batch because their shapes or maximum lengths
-    differ.
-    """
+    """Return True if two prompts have equal shapes and equal limits of new tokens."""
     shapes = {
         list_unpadded_lengths(generator.input_signature, t.prepared_inputs) for t in (first, second)
     }
-    return len(shapes) > 1 or first.max_new_tokens != second.max_new_tokens
+    return len(shapes) == 1 and first.max_new_tokens == second.max_new_tokens
 
 
 def _generate_prompts(prompts: Sequence[IndexedPrompt]) -> Iterator[EndedSequence]:
     """Generate a batch. On an error, retry its sequences individually."""
-    numbers = [number for number, _ in prompts]
+    indices = [index for index, _ in prompts]
     try:
-        results = _join_prompts([text for _, text in prompts], numbers).results()
+        results = _join_prompts([stream for _, stream in prompts], indices).results()
     except Failed as failed:
         if len(prompts) == 1:
-            yield numbers[0], failed
+            yield indices[0], failed
             return
         for prompt in prompts:
             yield from _generate_prompts([prompt])
         return
-    yield from zip(numbers, results, strict=True)
+    yield from zip(indices, results, strict=True)
 
 
 def _join_prompts(
@@ -163,16 +161,16 @@ def make_prompt_inputs(generator: Generator, prompt: object) -> dict[str, object
             "the model has no text input, so each prompt must be a mapping of input names",
             helps=["for example {'ids': [1, 2]}"],
         )
-    named = prompt if isinstance(prompt, Mapping) else {required[0]: prompt}
-    known = [*generator.input_signature.graph.inputs]
-    for name in (name for name in named if name not in known):
+    inputs = prompt if isinstance(prompt, Mapping) else {required[0]: prompt}
+    input_names = [*generator.input_signature.graph.inputs]
+    for name in (name for name in inputs if name not in input_names):
         raise_error(
             "E0910",
             f"the model has no input `{escape_text(name)[:60]}`",
-            helps=[f"its inputs are {', '.join(known)}"],
+            helps=[f"its inputs are {', '.join(input_names)}"],
         )
     # text of any length counts as one batch element
-    return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
+    return {str(n): v if isinstance(v, str) else [v] for n, v in inputs.items()}
 
 
 def _check_batch_size(batch_size: object) -> int:
@@ -190,7 +188,7 @@ def _check_batch_size(batch_size: object) -> int:
     )
 
 
-def _add_prompt_index(error: Failed, number: int) -> Diagnostic:
+def _add_prompt_index(error: Failed, prompt_index: int) -> Diagnostic:
     """Return the diagnostic of a prompt with the index of the prompt added."""
     first = error.diagnostics[0]
-    return replace(first, notes=(*first.notes, f"prompt {number + 1}"))
+    return replace(first, notes=(*first.notes, f"prompt {prompt_index + 1}"))

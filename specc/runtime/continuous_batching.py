@@ -39,7 +39,7 @@ because a prefill takes as long as a step).
 """
 
 T = TypeVar("T")
-"""The type of a generation input before preparation."""
+"""The type of a prompt before preparation, e.g. a mapping of input names to values."""
 
 EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
 """The index of a sequence, and its results (best first) or its error."""
@@ -47,8 +47,12 @@ EndedSequence: TypeAlias = tuple[int, list[GenerationResult] | Failed]
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """A sequence in progress, generated from `input`. `prompt_length` is its number of prompt
-    tokens; `settings` limit its length.
+    """An element of the decode batch: a sequence in progress, generated from the prompt `input`.
+
+    `prompt_length` is its number of prompt tokens, `tokens` its generated tokens. `sequence` (all
+    tokens) and `seen_token_mask` (bool [vocab]) are maintained only if a logits processor reads
+    them. A sequence is complete after a stop token or stop string; it is also finished at
+    `settings.max_tokens`.
     """
 
     sequence_index: int
@@ -66,20 +70,24 @@ class BatchSlot(Generic[T]):
 
     @staticmethod
     def from_stream(
-        number: int, input: T, stream: GenerationStream, batch_index: int, vocabulary_size: int
+        sequence_index: int,
+        input: T,
+        stream: GenerationStream,
+        batch_index: int,
+        vocabulary_size: int,
     ) -> "BatchSlot[T]":
         """Create the slot of a batch element, for a model with `vocabulary_size` tokens."""
-        settings, own_slice = stream.settings, slice(batch_index, batch_index + 1)
+        settings, batch_slice = stream.settings, slice(batch_index, batch_index + 1)
         prompt, padding_mask = (
-            stream.prompt[own_slice],
-            None if stream.padding_mask is None else stream.padding_mask[own_slice],
+            stream.prompt[batch_slice],
+            None if stream.padding_mask is None else stream.padding_mask[batch_slice],
         )
         length = int(count_prompt_tokens(prompt, padding_mask)[0])
         columns = prompt.shape[1] - (0 if padding_mask is None else _count_padding(padding_mask[0]))
         max_tokens = min(
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
-        seen = find_penalized_tokens(
+        seen_tokens = find_penalized_tokens(
             prompt, vocabulary_size, settings.repetition_penalty, padding_mask
         )
         sequences = (
@@ -87,12 +95,12 @@ class BatchSlot(Generic[T]):
         )
         stop_strings = settings.stop_strings
         return BatchSlot(
-            sequence_index=number,
+            sequence_index=sequence_index,
             input=input,
             stream=stream,
             settings=replace(settings, max_tokens=max_tokens),
             prompt_length=length,
-            seen_token_mask=None if seen is None else seen[0],
+            seen_token_mask=None if seen_tokens is None else seen_tokens[0],
             sequence=sequences[0],
             detokenizer=BatchDetokenizer(stream.decode, 1, stop_strings) if stop_strings else None,
         )
@@ -108,9 +116,9 @@ class BatchSlot(Generic[T]):
             self.sequence.append(token)
         self.is_complete = token in self.settings.stop
         if self.detokenizer is not None:
-            ended = np.array([self.is_complete])
-            met = self.detokenizer.feed(np.array([token]), ended)
-            self.is_complete = self.is_complete or bool(met[0])
+            has_ended = np.array([self.is_complete])
+            has_stop_string = self.detokenizer.feed(np.array([token]), has_ended)
+            self.is_complete = self.is_complete or bool(has_stop_string[0])
         self.is_finished = self.is_complete or len(self.tokens) >= self.settings.max_tokens
 
     def make_result(self) -> GenerationResult:
@@ -144,9 +152,10 @@ def explain_static_batching(model: GenerativeModel, settings: GenerationSettings
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
     """A decode batch of at most `batch_size` sequences with continuous batching: `slots` are the
-    batch elements of `session`. `prepare` prepares the prompts of sequences that start together,
-    for which `get_shape` is equal. `on_start` receives the indices of all active sequences.
-    `processed_tokens` counts all processed tokens, and `valid_tokens` excludes padding.
+    batch elements of `session`. `prepare` batches the prompts of sequences that start together, for
+    which `get_shape` returns equal values. `on_start` is called with the indices of all active
+    sequences when sequences are added. `processed_tokens` counts all tokens that the model has
+    processed, `valid_tokens` those that are not padding.
     """
 
     model: GenerativeModel
@@ -179,24 +188,28 @@ class ContinuousBatch(Generic[T]):
     @property
     def active_slots(self) -> list[int]:
         """The batch indices of unfinished sequences."""
-        return [row for row, slot in enumerate(self.slots) if not slot.is_finished]
+        return [index for index, slot in enumerate(self.slots) if not slot.is_finished]
 
     @property
     def free_slot_count(self) -> int:
         """The number of sequences that may start now; 0 until enough slots are free for a
         prefill.
         """
-        live = len(self.active_slots)
-        free = self.batch_size - live
+        active_count = len(self.active_slots)
+        free_count = self.batch_size - active_count
         # a prefill blocks all running sequences, so several prompts are prefilled at once
-        return free if not live or free >= max(1, self.batch_size // SLOTS_PER_REFILL) else 0
+        return (
+            free_count
+            if not active_count or free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
+            else 0
+        )
 
     def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
         """Return True if the shape of a prompt equals that of the active sequences and
         `new_inputs`.
         """
-        batch_inputs = [t for _, t in new_inputs[:1]] or [
-            self.slots[r].input for r in self.active_slots[:1]
+        batch_inputs = [prompt for _, prompt in new_inputs[:1]] or [
+            self.slots[index].input for index in self.active_slots[:1]
         ]
         return all(self.get_shape(other) == self.get_shape(input) for other in batch_inputs)
 
@@ -204,21 +217,30 @@ class ContinuousBatch(Generic[T]):
         """Add new sequences to the batch; yield those that end at their first token."""
         active = self.active_slots
         self.on_start(
-            [*(self.slots[row].sequence_index for row in active), *(n for n, _ in new_inputs)]
+            [
+                *(self.slots[index].sequence_index for index in active),
+                *(number for number, _ in new_inputs),
+            ]
         )
         try:
-            session, stream, logits = self._prefill_sequences([text for _, text in new_inputs])
+            session, stream, logits = self._prefill_sequences([prompt for _, prompt in new_inputs])
         except Failed as failed:
             yield from self._retry_one_by_one(new_inputs, failed)
             return
         vocab = logits.shape[1]
         slots = [
-            BatchSlot.from_stream(n, t, stream, row, vocab) for row, (n, t) in enumerate(new_inputs)
+            BatchSlot.from_stream(number, prompt, stream, index, vocab)
+            for index, (number, prompt) in enumerate(new_inputs)
         ]
         self.valid_tokens += sum(slot.prompt_length for slot in slots)
         yield from _choose_tokens(slots, logits)
-        unfinished = np.array([n for n, slot in enumerate(slots) if not slot.is_finished], np.int64)
-        self.slots = [*(self.slots[row] for row in active), *(slots[n] for n in unfinished)]
+        unfinished = np.array(
+            [number for number, slot in enumerate(slots) if not slot.is_finished], np.int64
+        )
+        self.slots = [
+            *(self.slots[index] for index in active),
+            *(slots[number] for number in unfinished),
+        ]
         if active and self.session is not None:
             merge_batches(self.session, np.array(active), session, unfinished)
         else:
@@ -231,19 +253,22 @@ class ContinuousBatch(Generic[T]):
         """Prefill the prompts of new sequences; return their session, their stream and logits
         float32 [batch, vocab].
         """
-        facts, input_signature = self.model.continuous_batching_metadata, self.model.input_signature
-        assert facts is not None, "sequences of different lengths need a step that supports them"
+        metadata, input_signature = (
+            self.model.continuous_batching_metadata,
+            self.model.input_signature,
+        )
+        assert metadata is not None, "sequences of different lengths need a step that supports them"
         stream = self.prepare(new_inputs)
         self._count_source_tokens(stream)
         prepared = prepend_padding_columns(
-            input_signature, stream.prepared_inputs, count_extra_padding_columns(facts.states)
+            input_signature, stream.prepared_inputs, count_extra_padding_columns(metadata.states)
         )
         session = self.model.create_decoder_session(prepared)
         assert isinstance(session, KVCacheSession), "a step has states"
         return session, stream, self._feed_tokens(session, prepared[input_signature.sequence_input])
 
     def _count_source_tokens(self, stream: GenerationStream) -> None:
-        """Count the encoder tokens processed, including padding."""
+        """Add the encoder's tokens to the counts of processed and of valid tokens."""
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
             if facts[name].padding_side and value is not padding_mask:
@@ -257,19 +282,21 @@ class ContinuousBatch(Generic[T]):
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
         # tokens after the end of a sequence are discarded
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
-        slots = [self.slots[row] for row in active]
+        slots = [self.slots[index] for index in active]
         try:
             logits = self._feed_tokens(self.session, tokens)
         except Failed as failed:
             self.slots, self.session = [], None
-            yield from self._retry_one_by_one([(x.sequence_index, x.input) for x in slots], failed)
+            yield from self._retry_one_by_one(
+                [(slot.sequence_index, slot.input) for slot in slots], failed
+            )
             return
         self.valid_tokens += len(active)
         yield from _choose_tokens(slots, logits[active])
         remaining = self.active_slots
         if remaining and 2 * len(remaining) <= len(self.slots):
             merge_batches(self.session, np.array(remaining), None, np.array([], np.int64))
-            self.slots = [self.slots[row] for row in remaining]
+            self.slots = [self.slots[index] for index in remaining]
 
     def _feed_tokens(self, session: KVCacheSession, tokens: Ints) -> Floats:
         self.processed_tokens += tokens.size
@@ -282,11 +309,11 @@ class ContinuousBatch(Generic[T]):
         if len(inputs) == 1 and not self.slots:
             yield inputs[0][0], error
             return
-        for text in inputs:
+        for indexed_input in inputs:
             single = replace(
                 self, batch_size=1, session=None, slots=[], processed_tokens=0, valid_tokens=0
             )
-            yield from single.generate([text])
+            yield from single.generate([indexed_input])
             self.processed_tokens, self.valid_tokens = (
                 self.processed_tokens + single.processed_tokens,
                 self.valid_tokens + single.valid_tokens,
@@ -304,7 +331,7 @@ def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
         yield slots[index].sequence_index, make_invalid_logits_error(slots[index].sequence_index)
     for indices in _group_by_token_rules(slots, np.flatnonzero(is_valid).tolist()):
         group = [slots[n] for n in indices]
-        for slot, token, score in _iterate_tokens(group, logits[indices]):
+        for slot, token, score in _select_tokens(group, logits[indices]):
             slot.append_token(token, score)
             if slot.is_finished:
                 yield slot.sequence_index, [slot.make_result()]
@@ -316,8 +343,8 @@ def _count_padding(padding_mask: Bools) -> int:
 
 
 def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int]) -> list[list[int]]:
-    """Group batch elements to which the same logits processors apply. There is one group if no
-    logits processor depends on the position.
+    """Group the batch elements `indices` so that the same logits processors apply to all elements
+    of a group. Without position-dependent processors, there is a single group.
     """
     groups: dict[object, list[int]] = {}
     for index in indices:
@@ -331,14 +358,14 @@ def _group_by_token_rules(slots: Sequence[BatchSlot[T]], indices: Sequence[int])
     return [*groups.values()]
 
 
-def _iterate_tokens(
+def _select_tokens(
     slots: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
-    """Yield the token chosen for each sequence from logits float32 [batch, vocab], with its
-    log-probability.
+    """Select the next token of each sequence from logits float32 [batch, vocab]; yield it with its
+    log-probability, which is None unless requested.
     """
     settings, step = slots[0].settings, len(slots[0].tokens)
-    seen = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]
+    seen_token_masks = [slot.seen_token_mask for slot in slots if slot.seen_token_mask is not None]
     position = DecodePosition(
         step=step,
         prompt_lengths=np.array([slot.prompt_length for slot in slots]),
@@ -348,10 +375,10 @@ def _iterate_tokens(
     if settings.strategy == "sample":
         positions = ((slot.sequence_index, len(slot.tokens)) for slot in slots)
         uniform = make_position_uniforms(settings.seed, positions)
-    stacked = np.stack(seen) if seen else None
-    chosen = select_next_tokens(logits, stacked, settings, position, uniform)
+    seen_tokens = np.stack(seen_token_masks) if seen_token_masks else None
+    tokens = select_next_tokens(logits, seen_tokens, settings, position, uniform)
     scores: list[float | None] = [None] * len(slots)
     if settings.log_probs:
         none_ended = np.zeros(len(slots), np.bool_)
-        scores = [*map(float, compute_token_log_probs(logits, chosen, none_ended))]
-    yield from zip(slots, map(int, chosen), scores, strict=True)
+        scores = [*map(float, compute_token_log_probs(logits, tokens, none_ended))]
+    yield from zip(slots, map(int, tokens), scores, strict=True)

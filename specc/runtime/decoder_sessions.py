@@ -43,8 +43,8 @@ MIN_BUFFER_POSITIONS = 64
 """Minimum capacity of a KV buffer, in positions. All capacities are multiples of it."""
 MIN_FREE_POSITIONS = 32
 """Minimum number of free positions after the prompt in a new KV buffer."""
-FREE_SHARE = 4
-"""Ratio of prompt positions to free positions in a new buffer, which limits the memory use."""
+PROMPT_TO_FREE_RATIO = 4
+"""Prompt positions per free position in a new KV buffer, i.e. a capacity of 1.25 × the prompt."""
 
 
 class FullForwardSession:
@@ -57,11 +57,8 @@ class FullForwardSession:
         logits_output: str,
         prepared: Arrays,
     ) -> None:
-        self.session, self.input_signature, self.logits_output = (
-            session,
-            input_signature,
-            logits_output,
-        )
+        self.session, self.logits_output = session, logits_output
+        self.input_signature = input_signature
         self.inputs = PerTokenInputs.from_prompt(input_signature, prepared)
         self.is_started = False
         self.results: dict[str, Array] = {}
@@ -81,11 +78,11 @@ class FullForwardSession:
             }
         )
         logits = self.results[self.logits_output]
-        count = self.inputs.tokens.shape[1]
+        token_count = self.inputs.tokens.shape[1]
         # The first token of a sequence is sampled from the last position before it.
-        if is_first and logits.ndim > 2 and logits.shape[1] > count:
+        if is_first and logits.ndim > 2 and logits.shape[1] > token_count:
             return _choose_prompt_logits(
-                _select_last(logits), logits[:, -1 - count], self.inputs.is_empty
+                _select_last(logits), logits[:, -1 - token_count], self.inputs.is_empty
             )
         return _select_last(logits)
 
@@ -96,7 +93,9 @@ class FullForwardSession:
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The sessions of the step graph and the encoder of a package, with the inputs of the model."""
+    """The step session and the encoder session (if any) of a package, with the declared step graph
+    `graph` and the inputs of the model.
+    """
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -125,18 +124,17 @@ class KVCacheSession:
         self.is_started = False
         self.batch_size = input_signature.batch_size
         tokens = prepared[input_signature.sequence_input]
-        made: DeviceTensors = {}
+        encoder_outputs: DeviceTensors = {}
         if encoder_session is not None:
             # no token has been processed yet
-            known = {**prepared, input_signature.sequence_input: tokens[:, :0]}
-            inputs = {name: known[name] for name in encoder_session.inputs}
-            made = encoder_session.run_on_device(inputs)
+            inputs = {**prepared, input_signature.sequence_input: tokens[:, :0]}
+            encoder_inputs = {name: inputs[name] for name in encoder_session.inputs}
+            encoder_outputs = encoder_session.run_on_device(encoder_inputs)
         lengths = infer_lengths(input_signature.graph, prepared)
-        initial = make_initial_states(metadata, step_session, made, prepared, lengths)
+        initial = make_initial_states(metadata, step_session, encoder_outputs, prepared, lengths)
         self.loop_invariant_inputs, self.states = initial
-        self.initial_logits = (
-            _select_last(made[first].numpy()) if (first := metadata.first_token_logits) else None
-        )
+        first = metadata.first_token_logits
+        self.initial_logits = _select_last(encoder_outputs[first].numpy()) if first else None
         self.results: dict[str, Array] = {}
         names = metadata.in_place_states
         self.buffers = tuple(s for s in metadata.states if s.name in names)
@@ -150,10 +148,10 @@ class KVCacheSession:
         """Run the step on new tokens, int64 [batch, n, …]. Return logits float32
         [batch, …, vocab]; if n is 0, the logits of an empty prompt.
         """
-        first = None if self.is_started else self.initial_logits
-        if first is not None and not tokens.shape[1]:
+        initial_logits = None if self.is_started else self.initial_logits
+        if initial_logits is not None and not tokens.shape[1]:
             self.is_started = True
-            return first
+            return initial_logits
         if self.buffers and self.past_length and min(tokens.shape[:2]) > 1:
             # the kernel accepts several positions per call only in the first step or for a single
             # sequence
@@ -168,12 +166,12 @@ class KVCacheSession:
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
         logits = _select_last(self.results[self.metadata.generation.logits_output])
-        return (
-            logits if first is None else _choose_prompt_logits(logits, first, self.inputs.is_empty)
-        )
+        if initial_logits is None:
+            return logits
+        return _choose_prompt_logits(logits, initial_logits, self.inputs.is_empty)
 
     def _run_chunk(self, chunk: PerTokenInputs) -> None:
-        """Run the step on the new positions of `chunk`."""
+        """Run the step on the new positions of `chunk`; update the states and `results`."""
         results = self._run_step(self._collect_inputs(chunk))
         self.past_length += chunk.new_count
         # an output that aliases a KV buffer does not own its memory, so the returned tensor must
@@ -190,19 +188,19 @@ class KVCacheSession:
     def _run_step(self, inputs: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
         """Run the step on these inputs and the current states."""
         if not self.buffers:
-            fixed = self.loop_invariant_inputs
-            return self.session.run_on_device({**inputs, **fixed, **self.states})
+            loop_invariant_inputs = self.loop_invariant_inputs
+            return self.session.run_on_device({**inputs, **loop_invariant_inputs, **self.states})
         # new dictionaries, because `reorder` replaces these mappings
         mappings = (self.loop_invariant_inputs, self.states)
         is_bound = all(a is b for a, b in zip(mappings, self.bound_mappings, strict=False))
         if self.bound_run is None or not is_bound:
             buffers = {s.name: self.states[s.name] for s in self.buffers}
-            into = {s.next_output: self.states[s.name] for s in self.buffers}
-            outputs = {**into, **_allocate_outputs(self, len(self.inputs.tokens))}
+            bound_outputs = {s.next_output: self.states[s.name] for s in self.buffers}
+            outputs = {**bound_outputs, **_allocate_outputs(self, len(self.inputs.tokens))}
             self.bound_run = self.session.bind({**self.loop_invariant_inputs, **buffers}, outputs)
             self.bound_mappings = mappings
-        others = {s.name: self.states[s.name] for s in self.other_states}
-        return self.bound_run.run({**inputs, **others})
+        other_states = {s.name: self.states[s.name] for s in self.other_states}
+        return self.bound_run.run({**inputs, **other_states})
 
     def _collect_inputs(self, chunk: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
         """Return the inputs other than states: the new tokens, and the new positions of inputs with
@@ -222,21 +220,20 @@ class KVCacheSession:
 
     def _grow_buffers(self, count: int) -> None:
         """Grow the KV buffers for `count` more time steps."""
-        needed = self.past_length + count
+        min_length = self.past_length + count
         # all buffers have the same capacity
-        former_length = self.states[self.buffers[0].name].shape()[2]
-        if former_length >= needed:
+        capacity = self.states[self.buffers[0].name].shape()[2]
+        if capacity >= min_length:
             return
-        length = _choose_buffer_length(needed, former_length)
+        new_capacity = _choose_buffer_length(min_length, capacity)
         self.bound_run = None
         for state in self.buffers:
             buffer = self.states[state.name]
             shape = buffer.shape()
             # the values at unused positions are masked, but must not be NaN
-            sizes = (*shape[:2], length - shape[2], shape[3])
-            more = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
-            grown = self.session.concat([buffer, more], 2) if shape[2] else more
-            self.states[state.name] = grown
+            sizes = (*shape[:2], new_capacity - shape[2], shape[3])
+            zeros = self.session.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
+            self.states[state.name] = self.session.concat([buffer, zeros], 2) if shape[2] else zeros
 
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements and their KV cache: new element i is old element `indices[i]`."""
@@ -258,13 +255,13 @@ class KVCacheSession:
 
 
 def _choose_buffer_length(min_length: int, former_length: int) -> int:
-    """Return the capacity of a buffer: initially about 1.25 × the prompt length, later at least
-    twice the previous capacity.
+    """Return the capacity of a KV buffer for `min_length` positions: initially about 1.25 × the
+    prompt length, later at least twice the previous capacity `former_length`.
     """
     if former_length:
         length = max(min_length, 2 * former_length)
     else:
-        length = min_length + max(min_length // FREE_SHARE, MIN_FREE_POSITIONS)
+        length = min_length + max(min_length // PROMPT_TO_FREE_RATIO, MIN_FREE_POSITIONS)
     return length + -length % MIN_BUFFER_POSITIONS
 
 
@@ -274,10 +271,10 @@ def _allocate_outputs(session: KVCacheSession, batch_size: int) -> DeviceTensors
     for name, value in session.graph.outputs.items():
         shape = value.type.shape
         sizes = [batch_size if d == session.batch_size else d.number for d in shape]
-        lengths = [n for n in sizes if n is not None]
-        if name not in session.state_outputs and len(lengths) == len(sizes):
-            empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
-            outputs[name] = session.session.copy_to_device(empty)
+        static_sizes = [n for n in sizes if n is not None]
+        if name not in session.state_outputs and len(static_sizes) == len(sizes):
+            zeros = np.zeros(static_sizes, NUMPY_DTYPES[value.type.dtype])
+            outputs[name] = session.session.copy_to_device(zeros)
     return outputs
 
 
@@ -311,21 +308,21 @@ def make_initial_states(
 
 def _select_last(logits: Array) -> Floats:
     """Select the logits of the last position from [batch, n, …, vocab] or [batch, vocab]."""
-    made: Floats = logits if logits.ndim == 2 else logits[:, -1]
-    return made
+    last_logits: Floats = logits if logits.ndim == 2 else logits[:, -1]
+    return last_logits
 
 
 def _choose_prompt_logits(logits: Floats, initial_logits: Floats, is_empty: Bools) -> Floats:
-    """Return the logits after each prompt, float32 [batch, …, vocab]: the initial logits if the
-    prompt is empty.
-    """
+    """Return the logits after each prompt, [batch, …, vocab]; `initial_logits` if it is empty."""
     is_initial = is_empty.reshape(-1, *[1] * (logits.ndim - 1))
-    chosen: Floats = np.where(is_initial, initial_logits, logits)
-    return chosen
+    prompt_logits: Floats = np.where(is_initial, initial_logits, logits)
+    return prompt_logits
 
 
 def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
-    """Infer the symbolic dimensions that are, as a whole, the size of an input axis."""
+    """Infer the sizes of symbolic dimensions from the shapes of the inputs. Dimensions that occur
+    only in expressions such as `n + 1` are omitted.
+    """
     return {
         d.name: size
         for name, value in graph.inputs.items()
@@ -351,19 +348,21 @@ class KVBufferStep:
         return self.session.outputs
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step. Several positions of several sequences run one position at a time."""
+        """Run the step. If there is a past and several sequences, run one position at a time."""
         states = {s.name: inputs[s.name] for s in self.metadata.states}
         past = states[self.metadata.in_place_states[0]].shape[2]
         batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
         # With several sequences, the kernel supports several positions only in the first step.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
-        other_inputs = {n: v for n, v in inputs.items() if n not in states}
+        others = {n: v for n, v in inputs.items() if n not in states}
         results: list[dict[str, Array]] = []
         # Run once even if there are no new positions, because such a step has outputs.
         for start in range(0, max(count, 1), call_length):
             stop = min(start + call_length, count)
-            given = {n: self._slice_input(n, v, past, start, stop) for n, v in other_inputs.items()}
-            results.append(self._run_single_step({**given, **states}, past + start, stop - start))
+            step_inputs = {n: self._slice_input(n, v, past, start, stop) for n, v in others.items()}
+            results.append(
+                self._run_single_step({**step_inputs, **states}, past + start, stop - start)
+            )
             states = {s.name: results[-1][s.next_output] for s in self.metadata.states}
         return {
             name: self._concatenate_results(name, [m[name] for m in results])
@@ -396,5 +395,5 @@ class KVBufferStep:
 
     def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
         """Return the axis whose size is the number of new positions, or None."""
-        new = self.graph.inputs[self.metadata.generation.sequence_input].type.shape[1]
-        return next((n for n, d in enumerate(shape) if d == new), None)
+        new_length = self.graph.inputs[self.metadata.generation.sequence_input].type.shape[1]
+        return next((n for n, d in enumerate(shape) if d == new_length), None)

@@ -52,11 +52,11 @@ def find_text_tokenizer(
     """Return the tokenizer of the generated text: that of the output if it has one, otherwise that
     of the input.
     """
-    record = dict(preprocessing.outputs).get(generation.logits_output)
-    if isinstance(record, TextOutput):
-        return record.vocabulary
-    found = preprocessing.get_input_config(generation.sequence_input)
-    return found if isinstance(found, TEXT_CONFIGS) else None
+    output_config = dict(preprocessing.outputs).get(generation.logits_output)
+    if isinstance(output_config, TextOutput):
+        return output_config.vocabulary
+    input_config = preprocessing.get_input_config(generation.sequence_input)
+    return input_config if isinstance(input_config, TEXT_CONFIGS) else None
 
 
 @dataclass(kw_only=True)
@@ -101,11 +101,11 @@ class GenerativeModel:
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
         """The vocabulary sizes of the input and of the logits."""
-        below = self.input_signature.graph.input_facts[
+        upper_bound = self.input_signature.graph.input_facts[
             self.input_signature.sequence_input
         ].upper_bound
         return VocabularySizes(
-            below.number if below is not None else None, self.logits_vocabulary_size
+            upper_bound.number if upper_bound is not None else None, self.logits_vocabulary_size
         )
 
 
@@ -179,18 +179,18 @@ def prepare_chat(
     record = preprocessing.get_input_config(sequence_input) if sequence_input else None
     if not isinstance(record, JsonTokenizer) or record.chat_template is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
-    parsed = parse_messages(messages)
-    images = [*images] or list_message_images(parsed)
-    text = render_chat_template(record.chat_template, add_image_parts(parsed, len(images)))
-    given = {**inputs, sequence_input: text}
+    parsed_messages = parse_messages(messages)
+    images = [*images] or list_message_images(parsed_messages)
+    text = render_chat_template(record.chat_template, add_image_parts(parsed_messages, len(images)))
+    inputs_with_prompt = {**inputs, sequence_input: text}
     if images:
-        given[find_image_input(input_signature.graph, preprocessing)] = images
-    found = prepare_images(input_signature.graph, preprocessing, given)
-    prompt = found[sequence_input]
+        inputs_with_prompt[find_image_input(input_signature.graph, preprocessing)] = images
+    prepared = prepare_images(input_signature.graph, preprocessing, inputs_with_prompt)
+    prompt = prepared[sequence_input]
     text = prompt[0] if isinstance(prompt, list) else text
     # the chat template has already added the special tokens
     return {
-        **found,
+        **prepared,
         sequence_input: [tokenize_text(text, replace(record, adds_special_tokens=False))],
     }
 
@@ -246,8 +246,8 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Recompute the padding mask of batched prompts, so that each row equals that of a batch with a
-    single prompt.
+    """Recompute the default of the padding mask for each prompt without its padding, so that it
+    equals the mask of an unbatched prompt.
     """
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
@@ -278,20 +278,23 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not sequences:
         return {sequence_input: prompts}
     mask_input = input_signature.mask_input
-    longest, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
-    if not longest:
+    max_length, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
+    if not max_length:
         shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
         prompts = np.zeros(shape, np.int64)
     # No padding is needed, but a mask may be a required input.
-    if min(map(len, sequences)) == longest:
+    if min(map(len, sequences)) == max_length:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:
             return {sequence_input: prompts}
-        return {sequence_input: prompts, mask_input: np.ones((len(sequences), longest), np.bool_)}
+        return {
+            sequence_input: prompts,
+            mask_input: np.ones((len(sequences), max_length), np.bool_),
+        }
     if not mask_input:
         raise_error(
             "E0912",
-            f"the prompts have {min(map(len, sequences))} to {longest} tokens, but the model "
+            f"the prompts have {min(map(len, sequences))} to {max_length} tokens, but the model "
             "has no padding mask",
             notes=["no `keep` input has the axes of the prompts"],
             helps=[
@@ -301,8 +304,10 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     # Left padding aligns the last tokens of all sequences at one position. The padding id has no
     # effect, because the padding mask excludes it.
     padding = [0] * codebooks if codebooks else 0
-    padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
-    mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
+    padded = [[padding] * (max_length - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [
+        [False] * (max_length - len(sequence)) + [True] * len(sequence) for sequence in sequences
+    ]
     return {sequence_input: padded, mask_input: mask}
 
 
@@ -319,10 +324,10 @@ def _list_prompts(value: object) -> list[Sequence[object]]:
 
 
 def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
-    """Return the batch size of the given inputs."""
+    """Infer the batch size from the first input that has a batch axis, or return 1."""
     for name, value in inputs.items():
-        known = input_signature.graph.inputs.get(name)
-        if known is None or input_signature.batch_size not in known.type.shape[:1]:
+        graph_input = input_signature.graph.inputs.get(name)
+        if graph_input is None or input_signature.batch_size not in graph_input.type.shape[:1]:
             continue
         # Text of any length and an image each count as one batch element.
         if is_image(value):

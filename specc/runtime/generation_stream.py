@@ -59,7 +59,9 @@ T = TypeVar("T", int, float)
 
 
 def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
-    """Return the values of each codebook, from values of all codebooks for each time step."""
+    """Split values that are interleaved by codebook ([time, codebooks], flattened) into the values
+    of each codebook.
+    """
     return tuple(values[k::codebooks] for k in range(codebooks))
 
 
@@ -78,10 +80,10 @@ class GenerationStream(GenerationRequest):
     error: Failed | None = None
 
     def __repr__(self) -> str:
-        rows = len(self.prompt)
+        batch_size = len(self.prompt)
         return format_repr(
-            f"generating {self.model.generation.name}: {rows} "
-            f"{'text' if rows == 1 else 'texts'}, {len(self.logged_steps)} tokens each so far"
+            f"generating {self.model.generation.name}: {batch_size} "
+            f"{'text' if batch_size == 1 else 'texts'}, {len(self.logged_steps)} tokens each so far"
         )
 
     def __iter__(self) -> Iterator[DecodeStepOutput]:
@@ -114,7 +116,8 @@ class GenerationStream(GenerationRequest):
         if self.hypotheses is None:
             return [[self._make_result(row)] for row in range(len(self.prompt))]
         return [
-            [_convert_hypothesis_to_result(self, text) for text in row] for row in self.hypotheses
+            [_convert_hypothesis_to_result(self, beam) for beam in beams]
+            for beams in self.hypotheses
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
@@ -124,12 +127,14 @@ class GenerationStream(GenerationRequest):
         # Without stop tokens, every sequence has the maximum length, which needs no remark.
         if result.complete or not self.settings.stop:
             return ""
-        full = (
+        is_context_full = (
             self.max_new_tokens < self.settings.max_tokens
             and (len(self.logged_steps) if result.num_codebooks else len(result.tokens))
             >= self.max_new_tokens
         )
-        return "the maximum context length" if full else "the maximum number of new tokens"
+        return (
+            "the maximum context length" if is_context_full else "the maximum number of new tokens"
+        )
 
     def _log_next_step(self) -> bool:
         """Run and log the next step; return False if there is none. After an error, every call
@@ -208,10 +213,10 @@ def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | No
     """
     if request.model.decode is None:
         return None
-    stop, strings = request.settings.stop, request.settings.stop_strings
+    stop_tokens, stop_strings = request.settings.stop, request.settings.stop_strings
     # Callers expect the stop token in the result's tokens, but not in its text.
-    shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-    return truncate_at_stop_string(request.model.decode(shown), strings)
+    text_tokens = tokens[:-1] if tokens and tokens[-1] in stop_tokens else tokens
+    return truncate_at_stop_string(request.model.decode(text_tokens), stop_strings)
 
 
 def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
@@ -257,18 +262,18 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
     """Run the beam search, then yield the tokens of the best hypothesis of each batch element step
     by step.
     """
-    found = _search_beams(stream)
-    best = [
-        hypotheses[0] if hypotheses else _raise_no_hypothesis(row)
-        for row, hypotheses in enumerate(found)
+    hypotheses = _search_beams(stream)
+    best_beams = [
+        beams[0] if beams else _raise_no_hypothesis(row) for row, beams in enumerate(hypotheses)
     ]
-    stream.hypotheses = found
-    for step in range(max((len(h.tokens) for h in best), default=0)):
+    stream.hypotheses = hypotheses
+    for step in range(max((len(beam.tokens) for beam in best_beams), default=0)):
         tokens = [
-            h.tokens[step] if step < len(h.tokens) else stream.settings.padding_token for h in best
+            beam.tokens[step] if step < len(beam.tokens) else stream.settings.padding_token
+            for beam in best_beams
         ]
         # Shorter sequences are padded until the longest has ended.
-        ended = [h.has_ended and step + 1 >= len(h.tokens) for h in best]
+        ended = [beam.has_ended and step + 1 >= len(beam.tokens) for beam in best_beams]
         yield DecodeStepOutput(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 
@@ -314,7 +319,7 @@ def convert_results_to_arrays(
         return _convert_codebooks_to_arrays(stream, [row[0] for row in results], codebooks)
     # every prompt gets the same number of sequences, so that they form one array
     sequences = [result for row in results for result in row]
-    longest = max((len(text.tokens) for text in sequences), default=0)
+    longest = max((len(result.tokens) for result in sequences), default=0)
     sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
@@ -323,17 +328,17 @@ def convert_results_to_arrays(
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, sequence_axis_index]
 
-    tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
+    tokens = pad_sequences([result.tokens for result in sequences], stream.settings.padding_token)
     name = stream.model.generation.name
     arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
     # Depending on the strategy, all results have scores or none has.
-    scores = [text.score for text in sequences if text.score is not None]
+    scores = [result.score for result in sequences if result.score is not None]
     if len(scores) == len(sequences):
         arrays["scores"] = np.array(scores, np.float32).reshape(shape)
-    log_probs = [text.log_probs for text in sequences if text.log_probs is not None]
+    log_probs = [result.log_probs for result in sequences if result.log_probs is not None]
     if len(log_probs) == len(sequences):
-        chosen = pad_sequences(log_probs, 0.0)
-        arrays["log_probs"] = chosen.astype(np.float32)
+        padded_log_probs = pad_sequences(log_probs, 0.0)
+        arrays["log_probs"] = padded_log_probs.astype(np.float32)
     return arrays
 
 

@@ -81,22 +81,24 @@ class Generator(GenerativeModel):
         """Merge and check settings. The caller's settings override compiled settings, which
         override those of the spec.
         """
-        compiled = self._read_compiled_settings(caller_settings.get("strategy"))
-        chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
-        # `check` has checked the stop tokens of the spec; published generation configs often
-        # suppress tokens that only other models of the family have
+        compiled_settings = self._read_compiled_settings(caller_settings.get("strategy"))
+        settings = merge_settings(
+            self.generation.settings, **{**compiled_settings, **caller_settings}
+        )
+        # The compiler has checked the stop tokens of the spec; published generation configs often
+        # suppress tokens that only other models of the family have.
         for name in ("stop", *SUPPRESSING_SETTINGS):
             if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
                 raise Failed(error)
         if self.standalone_session is not None:
-            check_compiled_settings(chosen, self.compiled_settings)
-            if chosen.log_probs and chosen.strategy == "beam":
+            check_compiled_settings(settings, self.compiled_settings)
+            if settings.log_probs and settings.strategy == "beam":
                 raise_error(
                     "E0733",
                     "log-probabilities are not available from a standalone generator with "
                     "beam search",
                 )
-        return chosen
+        return settings
 
     def _read_compiled_settings(self, requested_strategy: object) -> dict[str, object]:
         """Read the compiled settings, which apply unless the caller overrides the strategy."""
@@ -105,14 +107,14 @@ class Generator(GenerativeModel):
             isinstance(requested_strategy, str) and requested_strategy == strategy
         )
         options = [
-            o
-            for o in GENERATION_OPTIONS
-            if not o.strategies or (is_compiled_strategy and strategy in o.strategies)
+            option
+            for option in GENERATION_OPTIONS
+            if not option.strategies or (is_compiled_strategy and strategy in option.strategies)
         ]
         return {
-            o.name: self.compiled_settings[RECORDED_SETTINGS[o.name]]
-            for o in options
-            if RECORDED_SETTINGS.get(o.name) in self.compiled_settings
+            option.name: self.compiled_settings[RECORDED_SETTINGS[option.name]]
+            for option in options
+            if RECORDED_SETTINGS.get(option.name) in self.compiled_settings
         }
 
     def start_generation(
@@ -127,18 +129,18 @@ class Generator(GenerativeModel):
             self.input_signature, inputs, settings.start, self.allows_empty_prompt
         )
         prompt = prepared[sequence_input]
-        limited = self._limit_context(prepared)
-        check_context_length(limited, prompt)
+        limited_generator = self._limit_context(prepared)
+        check_context_length(limited_generator, prompt)
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.allows_empty_prompt:
             raise_error(
                 "E0912", f"`{sequence_input}` is empty, expected a prompt of at least one token"
             )
-        length = prompt.shape[1] if len(prompt) else 0
-        max_tokens = compute_max_new_tokens(limited, settings, length)
+        prompt_length = prompt.shape[1] if len(prompt) else 0
+        max_tokens = compute_max_new_tokens(limited_generator, settings, prompt_length)
         check_delays(settings, max_tokens)
         return GenerationStream(
-            model=limited,
+            model=limited_generator,
             settings=settings,
             prepared_inputs=prepared,
             prompt=prompt,
@@ -148,8 +150,8 @@ class Generator(GenerativeModel):
         )
 
     def _limit_context(self, prepared: Arrays) -> "Generator":
-        """Return the generator whose context is limited to the positions of the position embedding
-        that other inputs do not use.
+        """Return a generator whose maximum context excludes the positions of the position embedding
+        that other inputs use, e.g. image embeddings.
         """
         time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
@@ -172,8 +174,8 @@ def make_generator(model: LoadedModel) -> Generator | None:
         return None
     if model.manifest.decoding is not None:
         return _make_standalone_generator(model, generation, model.manifest.decoding)
-    source = graph.outputs.get(generation.logits_output)
-    if source is None or not has_token_logits(sequence_value.type, source.type):
+    logits = graph.outputs.get(generation.logits_output)
+    if logits is None or not has_token_logits(sequence_value.type, logits.type):
         return None
 
     def make_session(prepared: Arrays) -> FullForwardSession:
@@ -251,20 +253,22 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     """Open the step graph and the encoder of a package. Raise E0831 or E0832 if the package is
     invalid, and E0921 or E0922 if the provider is not available.
     """
-    role, where = package.resolve_role("step"), str(package.path)
+    role, path = package.resolve_role("step"), str(package.path)
     graph = package.read_manifest(role).graph
-    facts = parse_generation_metadata(package.index.metadata, graph, where)
-    step = package.open_session(role, provider=provider, threads=threads)
-    encode = None
+    metadata = parse_generation_metadata(package.index.metadata, graph, path)
+    step_session = package.open_session(role, provider=provider, threads=threads)
+    encoder_session = None
     if "encode" in package.roles:
-        encode = package.open_session("encode", provider=provider, threads=threads)
-    inputs, outputs = (encode.inputs, encode.outputs) if encode else ((), ())
-    check_encoder_outputs(facts, inputs, outputs, where)
+        encoder_session = package.open_session("encode", provider=provider, threads=threads)
+    inputs, outputs = (
+        (encoder_session.inputs, encoder_session.outputs) if encoder_session else ((), ())
+    )
+    check_encoder_outputs(metadata, inputs, outputs, path)
     return StepGraphs(
-        metadata=facts,
-        input_signature=_build_step_inputs(facts, graph, package),
-        encoder_session=encode,
-        step_session=step,
+        metadata=metadata,
+        input_signature=_build_step_inputs(metadata, graph, package),
+        encoder_session=encoder_session,
+        step_session=step_session,
         graph=graph,
     )
 
@@ -276,23 +280,23 @@ def open_generator(
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> Generator:
     """Open the generator of a package. Raise the errors of `open_step_graphs`."""
-    opened = open_step_graphs(package, provider, threads)
-    facts, input_signature = opened.metadata, opened.input_signature
+    step_graphs = open_step_graphs(package, provider, threads)
+    metadata, input_signature = step_graphs.metadata, step_graphs.input_signature
 
     def make_session(prepared: Arrays) -> KVCacheSession:
-        return KVCacheSession(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
+        return KVCacheSession(**vars(step_graphs), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
         input_signature=input_signature,
-        generation=facts.generation,
+        generation=metadata.generation,
         preprocessing=input_signature.preprocessing,
-        max_context=facts.max_context,
-        limiting_table=facts.limiting_table,
-        random_init=facts.random_init,
+        max_context=metadata.max_context,
+        limiting_table=metadata.limiting_table,
+        random_init=metadata.random_init,
         create_decoder_session=make_session,
-        logits_vocabulary_size=get_logits_vocabulary_size(opened.graph, facts.generation),
-        allows_empty_prompt=bool(facts.first_token_logits),
-        continuous_batching_metadata=facts if facts.allows_mixed_lengths else None,
+        logits_vocabulary_size=get_logits_vocabulary_size(step_graphs.graph, metadata.generation),
+        allows_empty_prompt=bool(metadata.first_token_logits),
+        continuous_batching_metadata=metadata if metadata.allows_mixed_lengths else None,
     )
 
 
@@ -307,7 +311,7 @@ def _parse_strides(data: object) -> dict[str, int]:
 def _build_step_inputs(
     metadata: GenerationMetadata, step: Graph, package: ModelPackage
 ) -> ModelInputs:
-    """Build the description of the spec's inputs that `encode` or the step reads."""
+    """Describe the inputs of the model, of which the encoder and the step graph read a subset."""
     signature, sequence_input = metadata.signature, metadata.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}

@@ -8,12 +8,12 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 Shift = tuple[Value, int, int]
-"""An input, a sign and an offset; they represent the value `sign * input + offset`."""
+"""An input, a sign (1 or -1) and an offset, which represent the value `sign * input + offset`."""
 
 
 def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, range]:
-    """Return the range of valid values of each integer input from which lookup indices are
-    computed.
+    """Return the range of valid values of each integer input from which indices of embedding
+    lookups or gathers are computed, for the given sizes of symbolic dimensions.
 
     Index expressions of the form `x + 1` or `-x` are inverted. For other expressions such as
     `embedding(max(ids, 0))`, the range is that of the smallest table. Loop bodies are skipped,
@@ -24,14 +24,14 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
     shifts: dict[Value, Shift] = {v: (v, 1, 0) for v in integers}
     ranges: dict[Value, range] = {}
     for node, results in graph.nodes:
-        if table := _find_table_lookup(node):
-            ids, rows = table[0], range(table[1].evaluate(sizes))
+        if lookup := _find_table_lookup(node):
+            ids, indices = lookup[0], range(lookup[1].evaluate(sizes))
             for source in sources.get(ids, ()):
-                valid = _invert_shift(shifts[ids], rows) if ids in shifts else rows
+                valid = _invert_shift(shifts[ids], indices) if ids in shifts else indices
                 ranges[source] = _intersect_ranges(ranges.get(source), valid)
         # Floats are not token ids, even if they are computed from ids.
-        reached = set().union(*(sources.get(a, ()) for a in node.args if a))
-        sources |= {result: reached for result in results if _is_integer(result)}
+        source_inputs = set().union(*(sources.get(a, ()) for a in node.args if a))
+        sources |= {result: source_inputs for result in results if _is_integer(result)}
         if shift := _shift_operand(node, shifts, sizes):
             shifts[results[0]] = shift
     return ranges
@@ -63,40 +63,42 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
     """Return the integer (a constant or the size of a dimension) that all elements equal, or
     None.
     """
-    seen = skip_views(value, ops.Cast)
-    if seen is not None and seen.node and isinstance(seen.node.op, ops.Size):
-        return seen.node.op.length.evaluate(sizes)
+    source = skip_views(value, ops.Cast)
+    if source is not None and source.node and isinstance(source.node.op, ops.Size):
+        return source.node.op.length.evaluate(sizes)
     number = find_constant_fraction(value)
     return None if number is None else int(number)
 
 
-def _invert_shift(shift: Shift, rows: range) -> range:
+def _invert_shift(shift: Shift, indices: range) -> range:
     """Return the input values for which the shifted value is a valid index, without negative values
     if possible.
     """
     _, sign, offset = shift
-    low, high = sorted((sign * (rows.start - offset), sign * (rows.stop - 1 - offset)))
+    low, high = sorted((sign * (indices.start - offset), sign * (indices.stop - 1 - offset)))
     return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
 
 
-def _intersect_ranges(known: range | None, valid: range) -> range:
+def _intersect_ranges(first: range | None, second: range) -> range:
     """Return the intersection of two ranges, or the shorter range if they are disjoint."""
-    if known is None:
-        return valid
-    both = range(max(known.start, valid.start), min(known.stop, valid.stop))
-    return both or min(known, valid, key=len)
+    if first is None:
+        return second
+    intersection = range(max(first.start, second.start), min(first.stop, second.stop))
+    return intersection or min(first, second, key=len)
 
 
 def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
-    """Return the integers that a graph compares integer inputs with for equality."""
-    found: dict[Value, list[int]] = {}
+    """Map each integer input to the constants with which the graph compares it for equality, such
+    as the id of an image token.
+    """
+    compared_ids: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):
             for operand, other in (node.args, node.args[::-1]):
                 ids, number = skip_views(operand, ops.Cast), find_constant_fraction(other)
                 if ids is not None and ids.node is None and number is not None:
-                    found.setdefault(ids, []).append(int(number))
-    return found
+                    compared_ids.setdefault(ids, []).append(int(number))
+    return compared_ids
 
 
 def _is_integer(value: Value) -> bool:

@@ -28,10 +28,11 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class InferenceModel(Closeable):
-    """A loaded model or package at `path`, on an execution provider.
+    """A compiled model file or package at `path`, whose graphs are opened on first use on the
+    execution provider `provider`.
 
     `graph` restricts a package to one graph; if it is "", each method uses its default graph. With
-    `verify_contents`, all bytes have been verified by hash.
+    `verify_contents`, all bytes are verified by hash.
     """
 
     path: Path
@@ -44,7 +45,7 @@ class InferenceModel(Closeable):
     is_closed: bool = False
 
     def __repr__(self) -> str:
-        return format_repr(f"model {_describe_ports(self)}, {self.provider}")
+        return format_repr(f"model {_format_signature(self)}, {self.provider}")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the inputs and outputs, for notebooks."""
@@ -52,7 +53,7 @@ class InferenceModel(Closeable):
         return render_html_table(
             f"specc model {self.path}",
             [
-                ("graph", _describe_ports(self)),
+                ("graph", _format_signature(self)),
                 ("writes", generator.generation.name if generator else ""),
                 ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
                 ("provider", self.provider),
@@ -179,7 +180,7 @@ class InferenceModel(Closeable):
         )
 
 
-def _describe_ports(model: InferenceModel) -> str:
+def _format_signature(model: InferenceModel) -> str:
     """Format the inputs and outputs of a model as a string."""
     if model.is_closed:
         return f"at {model.path}, closed"
@@ -191,27 +192,28 @@ def _describe_ports(model: InferenceModel) -> str:
     return f"{manifest.name}, {manifest.graph.format_signature()}"
 
 
-def list_model_files(opened: InferenceModel) -> list[Path]:
+def list_model_files(inference_model: InferenceModel) -> list[Path]:
     """Return the files of an opened model, which output files must not overwrite."""
-    if opened.package is not None:
-        index = read_package_index(opened.path)
-        return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
-    model = opened.default_model
+    if inference_model.package is not None:
+        index = read_package_index(inference_model.path)
+        return [inference_model.path / n for n in (INDEX_FILE, *index.files, *index.linked_files)]
+    model = inference_model.default_model
     # A model file has no package index, so its external tensors list its files.
-    weights = [name for name, _ in model.file.list_external_files()]
-    tokenizers = [f.name for f in model.manifest.preprocessing.files if f.name]
+    weight_files = [name for name, _ in model.file.list_external_files()]
+    tokenizer_files = [f.name for f in model.manifest.preprocessing.files if f.name]
     directory = model.path.parent
-    return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
+    return [inference_model.path, *(directory / name for name in (*weight_files, *tokenizer_files))]
 
 
 def is_single_forward_pass(
     model: InferenceModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
-    """Return True if these inputs require a full forward pass rather than generation.
+    """Return True if `run` computes a full forward pass for these inputs, and False if it
+    generates.
 
-    Raise E0701 if generation settings are given for a model that is not generative. For a model
-    file, giving the generated input requests a forward pass, unless generation settings are given,
-    too.
+    A model file with a full-forward graph generates only if the sequence input is omitted or
+    generation settings are given. Raise E0701 if settings are given, but the model is not
+    generative.
     """
     if model.uses_step_graph:
         return False
@@ -289,15 +291,15 @@ def open_compiled_model(
     """
     if not os.path.lexists(path):
         _raise_missing_model(Path(path))
-    directory = Path(path).is_dir()
-    if graph and not directory and Path(path).exists():
+    is_directory = Path(path).is_dir()
+    if graph and not is_directory and Path(path).exists():
         raise_error(
             "E0832",
             f"`{escape_text(path)}` is a single model, not a package",
             helps=["remove --graph"],
         )
     package = ModelPackage(**vars(files)) if files else None
-    if directory and files is None:
+    if is_directory and files is None:
         package = open_package(path, verify_contents=verify_contents)
     return InferenceModel(
         path=Path(path),

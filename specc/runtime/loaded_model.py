@@ -60,8 +60,11 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         input_width = shape[-2] if format.is_transposed else shape[-1]
         # stacked weights have one matrix per expert
         is_stacked = len(shape) == STACK_RANK
-        each = zip(*parts, strict=True) if is_stacked else [parts]
-        matrices = [dequantize_weight(c, s, input_width, format, *zeros) for c, s, *zeros in each]
+        matrix_parts = zip(*parts, strict=True) if is_stacked else [parts]
+        matrices = [
+            dequantize_weight(values, scale, input_width, format, *zero_point)
+            for values, scale, *zero_point in matrix_parts
+        ]
         weights[name] = np.stack(matrices) if is_stacked else matrices[0]
     return weights
 
@@ -135,26 +138,24 @@ class LoadedModel:
         if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_activation_quantization(self.provider)
-        return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
+        return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
         """Return a session that also outputs the operands and results of quantized MatMul nodes,
         and the list of these nodes.
         """
         session, products = self.file.open_with_quantized_matmuls(self.provider)
-        return self._follow_declared_graph(session), products
+        return self._wrap_kv_buffers(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
         """Return a session that counts executions of subgraphs; `wrap` wraps the session of the
         runtime.
         """
-        return self._follow_declared_graph(
-            wrap(self.file.open_with_execution_counts(self.provider))
-        )
+        return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
 
-    def _follow_declared_graph(self, runtime: Computation) -> Computation:
-        """Return a session with the inputs of the model's declared graph, without in-place
-        buffers.
+    def _wrap_kv_buffers(self, runtime: Computation) -> Computation:
+        """Return a session with the inputs of the model's declared graph: `runtime` itself, or a
+        wrapper that allocates the in-place KV buffers of a step.
         """
         if isinstance(self.session, KVBufferStep):
             return replace(self.session, session=runtime)
@@ -179,7 +180,7 @@ def load_model(
     return load_parsed_model(file, manifest, provider, threads)
 
 
-HASHED_BYTES = 1 << 20
+MAX_BYTES_HASHED_ON_LOAD = 1 << 20
 """Models with embedded weights up to this size are hashed on every load. For larger models, hashing
 takes more than 5 % of the load time."""
 
@@ -187,8 +188,8 @@ takes more than 5 % of the load time."""
 def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
     """Raise E0929 if the model or its external data differ from the files that were compiled.
 
-    Models with embedded weights above HASHED_BYTES, and all bytes after the first mebibyte of a
-    weight file, are verified only with `verify_contents`.
+    Models with more than MAX_BYTES_HASHED_ON_LOAD of embedded weights, and all bytes after the
+    first mebibyte of a weight file, are verified only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
     recorded = package_index.parse_weight_files(manifest.weights.get("beside", {}))
@@ -202,7 +203,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     ):
         _raise_changed(file.path, name, reason)
     # with external weights, the file contains only the graph and the offsets of the weights
-    is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
+    is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= MAX_BYTES_HASHED_ON_LOAD
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
@@ -324,33 +325,33 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
-        _raise_lengths(f"the lengths are invalid for this model: {error}", graph)
+        _raise_invalid_lengths(f"the lengths are invalid for this model: {error}", graph)
     session = model.file.open_fixed(model.provider, lengths, shapes)
     return replace(model, session=session)
 
 
 def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
     """Raise E0981 if a symbolic dimension is unknown or its size is invalid."""
-    known = _list_dynamic_lengths(graph)
+    symbols = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
-        if name not in known:
-            _raise_lengths(f"unknown length `{escape_text(name)}`", graph)
+        if name not in symbols:
+            _raise_invalid_lengths(f"unknown length `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            _raise_lengths(
+            _raise_invalid_lengths(
                 f"`{name}` must be a positive integer, got {escape_text(repr(length))[:40]}", graph
             )
-    if absent := [name for name in known if name not in lengths]:
-        listed = ", ".join(f"`{name}`" for name in absent)
-        _raise_lengths(f"missing length of {listed}", graph)
+    if missing := [name for name in symbols if name not in lengths]:
+        missing_names = ", ".join(f"`{name}`" for name in missing)
+        _raise_invalid_lengths(f"missing length of {missing_names}", graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
     """Return the symbolic dimensions of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
-    found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
-    return [symbol for symbol in found if symbol not in graph.length_equations]
+    symbols = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
+    return [symbol for symbol in symbols if symbol not in graph.length_equations]
 
 
-def _raise_lengths(title: str, graph: Graph) -> NoReturn:
+def _raise_invalid_lengths(title: str, graph: Graph) -> NoReturn:
     example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
     raise_error("E0981", title, helps=[f"set all of them: `model.fixed({example})`"])

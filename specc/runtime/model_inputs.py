@@ -81,8 +81,9 @@ class ModelInputs:
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
             dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
-            below = facts.upper_bound.number if facts and facts.upper_bound is not None else None
-            specs.append(InputSpec(name, value.type.dtype, dims, below, name in optional_names))
+            bound = facts.upper_bound if facts else None
+            limit = None if bound is None else bound.number
+            specs.append(InputSpec(name, value.type.dtype, dims, limit, name in optional_names))
         return tuple(specs)
 
     @property
@@ -168,20 +169,20 @@ def build_model_inputs(
 def find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return the inputs outside `read_names` on which no default of an input in `read_names`
-    depends.
+    """Return the inputs without a consumer: those outside `read_names` on which the default of no
+    input in `read_names` depends.
     """
-    pending, found = list(read_names), set[str]()
+    pending, used_names = list(read_names), set[str]()
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in used_names:
+            used_names.add(name)
             pending += (
                 find_default_sources(defaults, name)
                 if defaults and name in defaults.outputs
                 else ()
             )
-    return frozenset(graph.inputs.keys() - found)
+    return frozenset(graph.inputs.keys() - used_names)
 
 
 def _solve_lengths(text: str, env: Mapping[str, int]) -> int | None:
@@ -214,23 +215,22 @@ class PerTokenInputs:
     @classmethod
     def from_prompt(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
         """Create from prepared inputs. Raise E0912 if the prompt is right-padded."""
-        growing, inputs = input_signature.sequence_input, input_signature.graph.inputs
+        sequence_input, inputs = input_signature.sequence_input, input_signature.graph.inputs
         length = input_signature.sequence_length
         # inputs with one position per token are extended with the tokens
-        long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
-        names = [name for name in inputs if name in long & prepared.keys()]
+        extended = {n for n, v in inputs.items() if length in v.type.shape} - {sequence_input}
+        names = [name for name in inputs if name in extended & prepared.keys()]
         facts = input_signature.graph.input_facts
         for name in (n for n in names if facts[n].padding_side == "right"):
             if not np.all(prepared[name]):
-                _raise_right_padding(name, growing)
-        given = {n: prepared[n] for n in names}
-        once = {n: v for n, v in prepared.items() if n not in names and n != growing}
+                _raise_right_padding(name, sequence_input)
+        others = prepared.keys() - {*names, sequence_input}
         return cls(
             input_signature=input_signature,
-            arrays=given,
-            constant_inputs=once,
-            tokens=prepared[growing],
-            new_count=prepared[growing].shape[1],
+            arrays={n: prepared[n] for n in names},
+            constant_inputs={n: v for n, v in prepared.items() if n in others},
+            tokens=prepared[sequence_input],
+            new_count=prepared[sequence_input].shape[1],
         )
 
     def append_tokens(self, tokens: Ints) -> None:
@@ -241,11 +241,11 @@ class PerTokenInputs:
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]
         for name, axes in self._ordered_inputs:
-            whole = self._extend_input(name, axes, tokens)
+            extended = self._extend_input(name, axes, tokens)
             # A finished sequence is padded while other sequences continue.
             if self.is_finished is not None and inputs[name].type.dtype == "bool":
-                whole[self.is_finished, -count:] = False
-            self.arrays[name] = whole
+                extended[self.is_finished, -count:] = False
+            self.arrays[name] = extended
 
     def get_last_positions(self, name: str) -> Array:
         """Return the values of an input at the new positions (along its first time axis)."""
@@ -260,57 +260,57 @@ class PerTokenInputs:
         # This mask has no default: generated positions are valid.
         if name not in self._computed_inputs:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
-            whole: Array = np.ones(sizes, np.bool_)
-            whole[old_slices] = value
-            return whole
+            extended: Array = np.ones(sizes, np.bool_)
+            extended[old_slices] = value
+            return extended
         # a token-wise default is looked up in a table over all token ids
-        each = self._computed_inputs[name]
-        if each is not None:
-            new = self._look_up_defaults(name, each, tokens).astype(value.dtype)
-            return np.concatenate([value, new], axis=1)
-        whole = self._compute_defaults(name).astype(value.dtype)
-        whole[old_slices] = value
-        return whole
+        token_graph = self._computed_inputs[name]
+        if token_graph is not None:
+            new_values = self._look_up_defaults(name, token_graph, tokens).astype(value.dtype)
+            return np.concatenate([value, new_values], axis=1)
+        extended = self._compute_defaults(name).astype(value.dtype)
+        extended[old_slices] = value
+        return extended
 
     @cached_property
     def _computed_inputs(self) -> dict[str, Graph | None]:
         """The inputs to compute for generated tokens, each with its token-wise graph if there is
         one. Raise E0944 if an input has no default.
         """
-        defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
-        found: dict[str, Graph | None] = {}
+        defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input
+        graphs: dict[str, Graph | None] = {}
         for name in self.arrays:
-            keep = self.input_signature.graph.input_facts[name].padding_side
+            padding_side = self.input_signature.graph.input_facts[name].padding_side
             if defaults is not None and name in defaults.outputs:
-                if keep in ("", "any"):
-                    found[name] = extract_tokenwise_default(defaults, name, growing)
-            elif not keep:
+                if padding_side in ("", "any"):
+                    graphs[name] = extract_tokenwise_default(defaults, name, tokens)
+            elif not padding_side:
                 raise_error(
                     "E0944",
-                    f"`{name}` has no value for generated positions of `{growing}`",
-                    notes=[f"`{name}` has one value per position of `{growing}`"],
-                    helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
+                    f"`{name}` has no value for generated positions of `{tokens}`",
+                    notes=[f"`{name}` has one value per position of `{tokens}`"],
+                    helps=[f"add a default in the spec: `{name}: … = expression of {tokens}`"],
                 )
-        return found
+        return graphs
 
     def _look_up_defaults(self, name: str, table_graph: Graph, tokens: Ints) -> Array:
         """Look up a token-wise default in a table indexed by token id."""
-        most = int(tokens.max(initial=0))
-        if most >= len(self.default_tables.get(name, ())):
-            every = np.arange(2 * most + 2)[None]
-            made = backend.load_reference().evaluate_graph(
-                table_graph, {self.input_signature.sequence_input: every}, {}
+        max_id = int(tokens.max(initial=0))
+        if max_id >= len(self.default_tables.get(name, ())):
+            ids = np.arange(2 * max_id + 2)[None]
+            results = backend.load_reference().evaluate_graph(
+                table_graph, {self.input_signature.sequence_input: ids}, {}
             )
-            self.default_tables[name] = made[name][0]
+            self.default_tables[name] = results[name][0]
         return self.default_tables[name][tokens]
 
     @property
     def is_empty(self) -> Bools:
         """Return a mask of the sequences without a valid token so far, bool [batch]."""
-        known = self.arrays.get(self.input_signature.mask_input)
-        if known is None:
+        mask = self.arrays.get(self.input_signature.mask_input)
+        if mask is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
-        return np.array(~known.any(axis=1))
+        return np.array(~mask.any(axis=1))
 
     def reorder(self, indices: Ints) -> None:
         """Reorder batch elements: new element i is old element `indices[i]`."""
@@ -334,14 +334,14 @@ class PerTokenInputs:
 
     def _compute_defaults(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
-        defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
+        defaults, tokens = self.input_signature.defaults, self.input_signature.sequence_input
         assert defaults is not None, "a computed input has a default"
-        known = {**self.constant_inputs, **self.arrays, growing: self.tokens}
-        alone = resolve_missing_inputs(defaults, (name,))
+        values = {**self.constant_inputs, **self.arrays, tokens: self.tokens}
+        graph = resolve_missing_inputs(defaults, (name,))
         # inputs without a consumer may not have been extended yet
-        used = {*self.constant_inputs, growing} | find_default_sources(alone, name)
-        inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
-        return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
+        sources = {*self.constant_inputs, tokens} | find_default_sources(graph, name)
+        inputs = {n: values[n] for n in graph.inputs if n in sources and n in values}
+        return np.array(backend.load_reference().evaluate_graph(graph, inputs, {})[name])
 
 
 def split_new_positions(inputs: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:

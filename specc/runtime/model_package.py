@@ -18,7 +18,7 @@ from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file
 from specc.runtime.package_files import PackageFiles, open_package_files
 
 DEFAULT_GRAPHS = ("score", "generate")
-"""The names of default graphs, in order of preference."""
+"""The roles of graphs that can be the default graph of a package, in order of preference."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +30,33 @@ class ModelPackage(PackageFiles):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The names of the graphs in alphabetical order: `encode`, `score`, `step`."""
+        """The roles of the graphs in alphabetical order, e.g. `encode`, `score`, `step`."""
         return tuple(sorted(self.index.graphs))
 
     @property
     def default_role(self) -> str:
         """The role of the default graph, or "" if it is ambiguous."""
-        alone = self.roles[0] if len(self.roles) == 1 else ""
-        return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
+        only_role = self.roles[0] if len(self.roles) == 1 else ""
+        return next((role for role in DEFAULT_GRAPHS if role in self.roles), only_role)
 
     def has_graph(self, name: str) -> bool:
-        """Return True if there is a graph with that name, or a default graph."""
+        """Return True if the package has the graph `name`, or a default graph if it is ""."""
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return the role of the graph with that name, or of the default graph. Raise E0832 if
-        there is none.
+        """Return `name`, or the role of the default graph if it is "". Raise E0832 if there is no
+        such graph.
         """
         roles = self.roles
         if name in roles:
             return name
         if self.default_role and not name:
             return self.default_role
-        title, advice = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
-        helps = [advice]
+        title, hint = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
+        helps = [hint]
         if name:
             title = f"unknown graph `{escape_text(name)}`"
-            helps = [*suggest_similar_name(name, roles, advice)]
+            helps = [*suggest_similar_name(name, roles, hint)]
         raise_error("E0832", title, helps=helps)
 
     def has_manifest(self, role: str) -> bool:
@@ -66,9 +66,9 @@ class ModelPackage(PackageFiles):
     def read_manifest(self, role: str) -> Manifest:
         """Return the manifest of a graph. Raise E0918 if it has none."""
         file = self.models[role]
-        found = read_file_manifest(file, str(file.path))
+        manifest = read_file_manifest(file, str(file.path))
         # A package stores the source of the spec once, in the index.
-        return found if found.sources else replace(found, sources=self.index.sources)
+        return manifest if manifest.sources else replace(manifest, sources=self.index.sources)
 
     def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
         """Load a graph for running. Raise E0921 or E0922 if the provider is not available."""
@@ -76,11 +76,11 @@ class ModelPackage(PackageFiles):
         if role != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph
-        facts = parse_generation_metadata(self.index.metadata, graph, str(self.path))
-        if not facts.in_place_states:
+        metadata = parse_generation_metadata(self.index.metadata, graph, str(self.path))
+        if not metadata.in_place_states:
             return model
         # a step has the inputs of its declared graph, whether or not it has in-place buffers
-        return replace(model, session=KVBufferStep(model.runtime, graph, facts))
+        return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
         """Open a session of a graph without reading its manifest; the session checks names and
@@ -126,15 +126,18 @@ def _describe_step_states(package: ModelPackage) -> list[str]:
     """Describe the outputs of `encode` and the states between steps, if the package declares
     any.
     """
-    about = package.index.metadata
-    if "step" not in package.roles or not about or not package.has_manifest("step"):
+    metadata = package.index.metadata
+    if "step" not in package.roles or not metadata or not package.has_manifest("step"):
         return []
-    step = package.read_manifest("step").graph
-    facts = parse_generation_metadata(about, step, str(package.path))
-    rows = [("from `encode`", n, str(step.inputs[n].type), "") for n in facts.loop_invariant_inputs]
-    for state in facts.states:
+    step_graph = package.read_manifest("step").graph
+    generation = parse_generation_metadata(metadata, step_graph, str(package.path))
+    rows = [
+        ("from `encode`", n, str(step_graph.inputs[n].type), "")
+        for n in generation.loop_invariant_inputs
+    ]
+    for state in generation.states:
         name = state.name.removeprefix("past.")
-        rows.append(("kept", name, str(state.type), _describe_state_growth(state, facts)))
+        rows.append(("kept", name, str(state.type), _describe_state_growth(state, generation)))
     lines = align_columns([*map(escape_text, row)] for row in rows)
     return ["between steps", *(f"  {line}" for line in lines)]
 

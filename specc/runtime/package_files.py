@@ -33,8 +33,8 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, which are consistent. `models` maps the role of each graph to its
-    parsed model.
+    """The files of a package, which have been checked against its index. `models` maps the role of
+    each graph to its parsed model.
     """
 
     path: Path
@@ -59,27 +59,27 @@ def open_package_files(directory: Path, *, verify_contents: bool = False) -> Pac
     # index has changed, files that do not match are read again.
     while True:
         try:
-            opened = _open_files(directory, index, verify_contents)
+            files = _open_files(directory, index, verify_contents)
             if verify_contents:
                 read_package_index(directory, verifies_contents=True)
-            return opened
+            return files
         except Failed:
-            found = read_package_index(directory)
-            if found == index:
+            new_index = read_package_index(directory)
+            if new_index == index:
                 raise
-            index = found  # another process has replaced the package
+            index = new_index  # another process has replaced the package
 
 
 def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> PackageFiles:
     verify_contents = verify_contents or index.checks_hashes_on_open
     graphs = set(index.graphs.values())
-    for name, facts in index.files.items():
-        _check_size(directory, name, facts)
+    for name, digest in index.files.items():
+        _check_size(directory, name, digest)
         # The content hashes of graphs are always verified, when the graphs are read below.
         if (
             verify_contents
             and name not in graphs
-            and compute_file_sha256(directory / name) != facts.sha256
+            and compute_file_sha256(directory / name) != digest.sha256
         ):
             _raise_inconsistent(
                 directory, name, "its content has changed since the package was written"
@@ -135,8 +135,8 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     if reason := explain_misplaced_tensors(external_files, sizes):
         _raise_inconsistent(directory, name, reason)
     for location, _ in external_files:
-        if (found := index.files.get(location)) is not None:
-            facts = WeightFileMetadata(found.bytes, found.sha256)
+        if (digest := index.files.get(location)) is not None:
+            facts = WeightFileMetadata(digest.bytes, digest.sha256)
             if reason := explain_file_mismatch(directory, location, facts):
                 _raise_inconsistent(directory, location, reason)
 

@@ -58,33 +58,33 @@ def choose_lengths(
     Sizes respect position embeddings and `max_lengths`. If the graph is not defined for them, the
     nearest valid sizes are used.
     """
-    above = find_max_lengths(graph)
-    above |= max_lengths or {}
-    least = find_min_lengths(graph)
-    sizes, rows = {}, {}
+    maxima = find_max_lengths(graph)
+    maxima |= max_lengths or {}
+    minima = find_min_lengths(graph)
+    sizes, counts = {}, {}
     # A symbolic dimension with an equation is derived from others.
     free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
-    for n, symbol in enumerate(sorted(free_symbols)):
-        wanted = rows[symbol] = (
-            1 if round_index == 0 else DIM_SIZES[(n + round_index) % len(DIM_SIZES)]
+    for index, symbol in enumerate(sorted(free_symbols)):
+        size = counts[symbol] = (
+            1 if round_index == 0 else DIM_SIZES[(index + round_index) % len(DIM_SIZES)]
         )
         sizes[symbol] = max(
-            min(wanted, above.get(symbol, wanted)),
+            min(size, maxima.get(symbol, size)),
             graph.min_lengths.get(symbol, 1),
-            least.get(symbol, 1),
+            minima.get(symbol, 1),
         )
-    found = find_valid_lengths(graph, sizes, above)
-    if found is None:
+    valid_sizes = find_valid_lengths(graph, sizes, maxima)
+    if valid_sizes is None:
         return sizes
-    strides, has_empty = find_total_strides(graph), _has_empty_input(graph, found)
-    longer = {
+    strides, has_empty = find_total_strides(graph), _has_empty_input(graph, valid_sizes)
+    strided_sizes = {
         symbol: _apply_stride(
-            max(found[symbol], stride * has_empty), rows[symbol], stride, round_index
+            max(valid_sizes[symbol], stride * has_empty), counts[symbol], stride, round_index
         )
         for symbol, stride in strides.items()
-        if symbol in found
+        if symbol in valid_sizes
     }
-    return find_valid_lengths(graph, found | longer, above) or found
+    return find_valid_lengths(graph, valid_sizes | strided_sizes, maxima) or valid_sizes
 
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
@@ -94,8 +94,8 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
-    """Return an axis size that results in `rows` positions after a stride; in every other round, it
-    is not a multiple of the stride. It is at least `length`, which results in one position.
+    """Return an axis size, at least `length`, that a stride reduces to `rows` positions (`length`
+    is reduced to one). In every other round, the size is not a multiple of the stride.
     """
     has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
@@ -117,21 +117,21 @@ def make_random_inputs(
     """
     env = _add_derived_lengths(graph, sizes)
     ranges, compared = find_index_ranges(graph, env), find_compared_ids(graph)
-    made: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.type.shape)
         facts = graph.input_facts[name]
         if facts.padding_side:
-            made[name] = _sample_mask(shape, facts.padding_side, rng, density)
+            inputs[name] = _sample_mask(shape, facts.padding_side, rng, density)
         elif value.type.dtype == "bool":
-            made[name] = rng.random(shape) < density
+            inputs[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
             special = compared.get(value, ())
             ids = _sample_ids(shape, facts.upper_bound, ranges.get(value), special, rng, density)
-            made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
+            inputs[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
-            made[name] = rng.normal(size=shape).astype("f4")
-    return made
+            inputs[name] = rng.normal(size=shape).astype("f4")
+    return inputs
 
 
 def _sample_ids(
@@ -148,18 +148,18 @@ def _sample_ids(
     bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified before a lookup have no declared bound
     if index_range:
-        allowed = index_range[:MAX_PLAIN_INT]
+        id_range = index_range[:MAX_PLAIN_INT]
     else:
-        allowed = range(int(rng.choice(PLAIN_INT_BOUNDS)))
-    allowed = range(bound) if bound else allowed
-    ids = rng.integers(allowed.start, allowed.stop, shape)
+        id_range = range(int(rng.choice(PLAIN_INT_BOUNDS)))
+    id_range = range(bound) if bound else id_range
+    ids = rng.integers(id_range.start, id_range.stop, shape)
     if ids.size > 1:  # include the last and the first id
-        ids.flat[0], ids.flat[-1] = allowed.stop - 1, allowed.start
+        ids.flat[0], ids.flat[-1] = id_range.stop - 1, id_range.start
     if upper_bound is None and density < DEFAULT_DENSITY:
         ids *= rng.random(shape) < density  # the input may be a mask of integers
-    known = range(bound) if bound else index_range
-    if valid := [n for n in special_ids if not known or n in known]:
-        ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
+    limits = range(bound) if bound else index_range
+    if specials := [n for n in special_ids if not limits or n in limits]:
+        ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(specials, shape), ids)
     return ids
 
 
@@ -173,16 +173,18 @@ def _sample_mask(
     """
     length = shape[-1]
     # at the default density, at least half of each sequence is valid
-    least = length // 2 if density == DEFAULT_DENSITY else int(length * density)
+    shortest = length // 2 if density == DEFAULT_DENSITY else int(length * density)
     lengths = (
-        rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
+        rng.integers(max(1, shortest), length + 1, shape[:-1])
+        if length
+        else np.zeros(shape[:-1], int)
     )
     if density == DEFAULT_DENSITY:
         lengths = np.minimum(lengths, max(1, length - 1))
     if density >= DEFAULT_DENSITY:
         lengths.reshape(-1)[:1] = length
     else:
-        lengths = np.minimum(lengths, max(1, least))
+        lengths = np.minimum(lengths, max(1, shortest))
     positions = np.arange(length)
     left, right = positions >= (length - lengths[..., None]), positions < lengths[..., None]
     if side != "any":
@@ -201,26 +203,26 @@ def move_padding_to_side(
     over as many positions as the mask has true elements, but random ids contain padding ids
     anywhere.
     """
-    moved = dict(inputs)
+    moved_inputs = dict(inputs)
     for name in defaults.outputs if defaults is not None else ():
         side = graph.input_facts[name].padding_side if name in graph.inputs else ""
         if defaults is None or side not in ("left", "right") or name in inputs:
             continue
         shape = graph.inputs[name].type.shape
         sources = find_default_sources(defaults, name)
-        if not sources <= moved.keys():
+        if not sources <= moved_inputs.keys():
             continue
         mask_graph = resolve_missing_inputs(defaults, (name,))
         mask = backend.load_reference().evaluate_graph(
-            mask_graph, {n: moved[n] for n in sources}, {}
+            mask_graph, {n: moved_inputs[n] for n in sources}, {}
         )[name]
         order = np.argsort(mask != (side == "right"), axis=-1, kind="stable")
         for source in sources:
             if graph.inputs[source].type.shape[: len(shape)] == shape:
-                x = moved[source]
-                indices = order.reshape(*order.shape, *[1] * (x.ndim - order.ndim))
-                moved[source] = np.take_along_axis(x, indices, axis=order.ndim - 1)
-    return moved
+                array = moved_inputs[source]
+                indices = order.reshape(*order.shape, *[1] * (array.ndim - order.ndim))
+                moved_inputs[source] = np.take_along_axis(array, indices, axis=order.ndim - 1)
+    return moved_inputs
 
 
 @dataclass(frozen=True)
@@ -253,10 +255,10 @@ class StepInputSampler:
             else 0
         )
         count = sizes.get(past, default_past)
-        # outputs of `encoder_graph` are the same in both steps
+        # the outputs of the encoder are the same in both steps
         inputs = make_random_inputs(step, sizes, rng, density)
-        once = self._sample_encoder_outputs(inputs, sizes, rng)
-        inputs |= {n: once[n] for n in self.metadata.loop_invariant_inputs if n in once}
+        encoded = self._sample_encoder_outputs(inputs, sizes, rng)
+        inputs |= {n: encoded[n] for n in self.metadata.loop_invariant_inputs if n in encoded}
         # The new positions of the first step are the past positions of the second step; inputs that
         # contain all positions are sliced.
         first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
@@ -265,11 +267,11 @@ class StepInputSampler:
         first |= {n: inputs[n][:, :first_length] for n in self.metadata.full_inputs}
         for state in self.metadata.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
-            start = once[state.initial_output] if state.initial_output else zeros
+            start = encoded[state.initial_output] if state.initial_output else zeros
             # used for the second step only if there is no first step, i.e. no past
             first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
-            first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
+            first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = np.array(0), np.array(count)
         outputs = {s.name: s.next_output for s in self.metadata.states}
         return inputs | _run_first_step(step, first, self.weights, outputs) if count else inputs
 
@@ -285,15 +287,14 @@ class StepInputSampler:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
-        most = self.metadata.max_context // self._chunk_size
+        limit = self.metadata.max_context // self._chunk_size
         # half of the position embedding for each, so that both lengths can vary
-        rows = {past: most // 2, new: most - most // 2}
-        return {**bounds, **rows}
+        return {**bounds, past: limit // 2, new: limit - limit // 2}
 
     def _find_new_symbol(self, step: Graph) -> str:
         """Return the symbolic dimension of the new positions (or chunks) of a step."""
-        length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
-        return next(iter(length.symbols()))
+        new_length = step.inputs[self.metadata.generation.sequence_input].type.shape[1]
+        return next(iter(new_length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
         """Return the symbolic dimension of the past length, or "" if there is none."""
@@ -313,14 +314,14 @@ class StepInputSampler:
         if self.encoder is None:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())
-        given = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
+        inputs = make_random_inputs(self.encoder, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         shared = self.encoder.inputs.keys() & {*self.metadata.loop_invariant_inputs}
-        given |= {n: step_inputs[n] for n in shared}
+        inputs |= {n: step_inputs[n] for n in shared}
         # Only the axis sizes of this input matter, because it has no positions when `encode` runs.
-        if (growing := self.metadata.generation.sequence_input) in given:
-            given[growing] = given[growing][:, :0]
+        if (name := self.metadata.generation.sequence_input) in inputs:
+            inputs[name] = inputs[name][:, :0]
         weights = self.encoder_weights or {}
-        results = backend.load_reference().evaluate_graph(self.encoder, given, weights)
+        results = backend.load_reference().evaluate_graph(self.encoder, inputs, weights)
         outputs = self.encoder.outputs
         return {n: _convert_dtype(v, outputs[n].type.dtype) for n, v in results.items()}
 
@@ -358,21 +359,21 @@ def make_step_sampler(weights: Arrays) -> SampleInputs:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        made = make_random_inputs(step, sizes, rng, density)
+        inputs = make_random_inputs(step, sizes, rng, density)
         states = find_exported_states(step)
         new, past = _find_length_symbols(step, states)
         count = sizes.get(past, 0)
         if not count:  # a step without past positions has empty states
-            return made
+            return inputs
         first = make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
             symbols = _collect_symbols([value])
             if past in symbols and new in symbols:
                 # a mask over all positions must contain the values of the first step
-                made[name][..., :count] = first[name]
+                inputs[name][..., :count] = first[name]
             elif not {past, new} & symbols:
-                first[name] = made[name]
-        return made | _run_first_step(step, first, weights, states)
+                first[name] = inputs[name]
+        return inputs | _run_first_step(step, first, weights, states)
 
     return sample
 
@@ -391,9 +392,9 @@ def _run_first_step(
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
     """Return the symbolic dimensions of the new and the past length, from a state that grows."""
     for name, result in states.items():
-        before, after = step.inputs[name].type.shape, step.outputs[result].type.shape
-        for a, b in zip(before, after, strict=True):
-            new_symbols = sorted((b - a).symbols()) if a != b else []
-            if len(new_symbols) == 1 and len(a.symbols()) == 1:
-                return new_symbols[0], str(a)
+        past_shape, present_shape = step.inputs[name].type.shape, step.outputs[result].type.shape
+        for past, present in zip(past_shape, present_shape, strict=True):
+            new_symbols = sorted((present - past).symbols()) if past != present else []
+            if len(new_symbols) == 1 and len(past.symbols()) == 1:
+                return new_symbols[0], str(past)
     return "", ""

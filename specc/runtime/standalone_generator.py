@@ -43,9 +43,9 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneGe
     detect, and E0732 or E0733 if a setting is invalid.
     """
     scalars = _make_scalars(session, request.limited_settings, request.prepared_inputs)
-    given = {**_make_inputs(session, request), **scalars}
+    inputs = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
-    results = session.run_interruptibly(given)
+    results = session.run_interruptibly(inputs)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
     # beam search returns several sequences per prompt, with scores; other strategies return one
     # sequence with log-probabilities
@@ -131,9 +131,9 @@ def list_standalone_hypotheses(
 
 def _check_tokens_valid(tokens: Ints) -> None:
     """Raise E0961 if a standalone generator reports invalid logits by a negative token."""
-    negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
-    if (wrong := np.flatnonzero(negative)).size:
-        raise make_invalid_logits_error(int(wrong[0]))
+    has_negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
+    if (invalid_indices := np.flatnonzero(has_negative)).size:
+        raise make_invalid_logits_error(int(invalid_indices[0]))
 
 
 def _check_computed(

@@ -84,7 +84,7 @@ class StreamingModel(StepGraphs):
         )
         shape = self.graph.outputs[name].type.shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
-        parts = [each[name] for each in results]
+        parts = [piece_results[name] for piece_results in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
     def run_encoder(
@@ -112,8 +112,8 @@ class StreamingModel(StepGraphs):
         results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
             if name not in states:
-                new = {s for length in value.type.shape for s in length.symbols()}
-                env = {**dict.fromkeys(new, 0), **lengths}
+                symbols = {s for length in value.type.shape for s in length.symbols()}
+                env = {**dict.fromkeys(symbols, 0), **lengths}
                 shape = [length.evaluate(env) for length in value.type.shape]
                 results[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
         return results
@@ -155,9 +155,10 @@ class InputStream:
     lock: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
-        made, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
+        generation, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
         return format_repr(
-            f"stream of {made.name}: {self.position_count} rows of {made.sequence_input}{end}"
+            f"stream of {generation.name}: {self.position_count} rows of "
+            f"{generation.sequence_input}{end}"
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
@@ -258,9 +259,9 @@ class InputStream:
         """Infer the sizes of all symbolic dimensions except the time axis. Raise E0912 if one
         differs from earlier pieces.
         """
-        signature = self.model.input_signature
-        lengths = infer_lengths(signature.graph, prepared)
-        lengths.pop(str(signature.sequence_length), None)
+        input_signature = self.model.input_signature
+        lengths = infer_lengths(input_signature.graph, prepared)
+        lengths.pop(str(input_signature.sequence_length), None)
         for name, length in lengths.items():
             if self.lengths.get(name, length) != length:
                 raise_error(
@@ -273,19 +274,21 @@ class InputStream:
 
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and update the states."""
-        facts, step = self.model.metadata, self.model.step_session
+        metadata, step_session = self.model.metadata, self.model.step_session
         if not self.states and not self.loop_invariant_inputs:
             self.loop_invariant_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
         if not count:
             return self.model.make_empty_results(self.lengths)
-        time_axes, fully_read = self.model.time_axes, {*facts.full_inputs}
+        time_axes, fully_read = self.model.time_axes, {*metadata.full_inputs}
         step_inputs: dict[str, Array | DeviceTensor] = {}
         for name, axis in time_axes.items():
-            if name in step.inputs:
+            if name in step_session.inputs:
                 stop = count + (self.position_count if name in fully_read else 0)
                 step_inputs[name] = np.take(inputs[name], range(stop), axis)
-        results = step.run_on_device({**step_inputs, **self.loop_invariant_inputs, **self.states})
-        self.states = {s.name: results.pop(s.next_output) for s in facts.states}
+        results = step_session.run_on_device(
+            {**step_inputs, **self.loop_invariant_inputs, **self.states}
+        )
+        self.states = {s.name: results.pop(s.next_output) for s in metadata.states}
         return {name: value.numpy() for name, value in results.items()}
 
 
@@ -314,15 +317,18 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
     """Raise E0943 if `position_count` exceeds a position embedding, which several inputs may
     use.
     """
-    facts, symbol = model.metadata, str(model.input_signature.sequence_length)
-    limits = [facts.max_context, compute_max_context_length(facts.length_bounds, symbol, lengths)]
+    metadata, symbol = model.metadata, str(model.input_signature.sequence_length)
+    limits = [
+        metadata.max_context,
+        compute_max_context_length(metadata.length_bounds, symbol, lengths),
+    ]
     limit = min((n for n in limits if n is not None), default=position_count)
     if position_count > limit:
         raise_error(
             "E0943",
             f"got {position_count} positions, but the model supports at most {limit}",
-            notes=[f"limited by the position embedding `{facts.limiting_table}`"]
-            if facts.limiting_table
+            notes=[f"limited by the position embedding `{metadata.limiting_table}`"]
+            if metadata.limiting_table
             else [],
             helps=["start a new stream"],
         )

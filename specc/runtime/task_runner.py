@@ -87,17 +87,17 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     assert task is not None, "checked by `is_for_task`"
     options = _read_options(task, inputs)
     slots = {s.name for s in task.slots}
-    given = {name: value for name, value in inputs.items() if name in slots}
-    _check_required_inputs(task, given)
+    task_inputs = {name: value for name, value in inputs.items() if name in slots}
+    _check_required_inputs(task, task_inputs)
     preprocessing, graph = model.manifest.preprocessing, model.manifest.graph
     record = preprocessing.get_input_config(task.text_input)
     assert isinstance(record, TEXT_CONFIGS), "a task has an input that reads text"
     encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
-    batch = encode_batch(task, record, given, options)
+    batch = encode_batch(task, record, task_inputs, options)
     graph_inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
-    if "image" in given:
+    if "image" in task_inputs:
         image = next(name for name, r in preprocessing.inputs if isinstance(r, ImageConfig))
-        graph_inputs[image] = given["image"]
+        graph_inputs[image] = task_inputs["image"]
     if graph_inputs or _can_batch(model, task, batch):
         results = model.run(**_make_arrays(model, task, batch) | graph_inputs)
     else:
@@ -108,7 +108,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         axis = graph.inputs[task.text_input].type.rank - 2
         results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
     padded_left = model.input_signature.is_left_padded(task.text_input)
-    scored = TaskResults(
+    task_results = TaskResults(
         task=task,
         results=results,
         record=record,
@@ -117,20 +117,20 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         inputs=batch.texts,
         options={**options, "padded_left": padded_left},
     )
-    return Predictions(results, task.kind, make_predictions(scored), batch.truncated_count)
+    return Predictions(results, task.kind, make_predictions(task_results), batch.truncated_count)
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
     """Return True if the texts can form one batch, because the model has a padding mask or the
     texts have equal lengths.
     """
-    one_length = len({len(row.ids) for row in batch.encodings}) <= 1
-    return one_length or bool(find_mask_input(model.manifest.graph, task.text_input))
+    has_equal_lengths = len({len(row.ids) for row in batch.encodings}) <= 1
+    return has_equal_lengths or bool(find_mask_input(model.manifest.graph, task.text_input))
 
 
 def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
     """Concatenate the outputs of single texts along `axis`, zero-padded along the other axes."""
-    found: dict[str, Array] = {}
+    stacked: dict[str, Array] = {}
     for name in results_per_text[0]:
         arrays = [results[name] for results in results_per_text]
         longest = np.max([array.shape for array in arrays], axis=0)
@@ -142,8 +142,8 @@ def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, A
             for a in arrays
         ]
         padded = [np.pad(a, width) for a, width in zip(arrays, pad_widths, strict=True)]
-        found[name] = np.concatenate(padded, axis)
-    return found
+        stacked[name] = np.concatenate(padded, axis)
+    return stacked
 
 
 def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
@@ -201,11 +201,11 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
     """Raise E0910 if a task input is missing."""
     for slot in task.slots:
         if slot.name not in inputs and not slot.is_optional:
-            every = ", ".join(s.name for s in task.slots)
+            slot_names = ", ".join(s.name for s in task.slots)
             raise_error(
                 "E0910",
                 f"missing input `{slot.name}` of the task `{task.kind}`",
-                notes=[f"inputs of the task: {every}"],
+                notes=[f"inputs of the task: {slot_names}"],
                 helps=[f"pass {slot.name}=…"],
             )
 
@@ -220,10 +220,10 @@ def _list_texts(name: str, value: object) -> list[str]:
     texts = [item for item in items_to_check if isinstance(item, str)]
     if items_to_check is not values or len(texts) < len(items_to_check):
         invalid = next((item for item in items_to_check if not isinstance(item, str)), value)
-        got = type(invalid).__name__ if invalid not in ([], ()) else "an empty list"
+        type_name = type(invalid).__name__ if invalid not in ([], ()) else "an empty list"
         raise_error(
             "E0906",
-            f"`{name}` must be a string or a list of strings, got {got}",
+            f"`{name}` must be a string or a list of strings, got {type_name}",
             helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
         )
     return texts
@@ -280,12 +280,12 @@ def _read_texts(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode each text or text pair."""
-    given = _split_pairs(inputs)
-    lists: dict[str, list[Any]] = {"text": _list_texts("text", given["text"])}
-    if "text_pair" in given:
-        lists["text_pair"] = [*_list_second_texts(given["text_pair"])]
-    lists = _broadcast_texts(lists)
-    texts, pairs = lists["text"], lists.get("text_pair")
+    task_inputs = _split_pairs(inputs)
+    texts_by_name: dict[str, list[Any]] = {"text": _list_texts("text", task_inputs["text"])}
+    if "text_pair" in task_inputs:
+        texts_by_name["text_pair"] = [*_list_second_texts(task_inputs["text_pair"])]
+    texts_by_name = _broadcast_texts(texts_by_name)
+    texts, pairs = texts_by_name["text"], texts_by_name.get("text_pair")
     prompt = _read_prompt(task, options)
     encodings = [
         encode_text(prompt + text, pairs[i] if pairs else None, record)
@@ -302,30 +302,34 @@ def _read_texts(
         prompt_length = len(encoding.ids) - bool(
             encoding.special_tokens_mask and encoding.special_tokens_mask[-1]
         )
-    return _EncodedBatch(truncated, [*range(len(encodings))], lists, truncated_count, prompt_length)
+    return _EncodedBatch(
+        truncated, [*range(len(encodings))], texts_by_name, truncated_count, prompt_length
+    )
 
 
 def _read_prompt(task: Task, options: Options) -> str:
     """Return the prompt that is prepended to every text. Raise E0910 if its name is unknown."""
     if options.get("prompt"):
         return str(options["prompt"])
-    named = options.get("prompt_name") or task.prompt
+    prompt_name = options.get("prompt_name") or task.prompt
     prompts = dict(task.prompts)
-    if named and named not in prompts:
+    if prompt_name and prompt_name not in prompts:
         known = ", ".join(prompts) or "none"
-        helps = suggest_similar_name(str(named), prompts, f"expected one of {known}")
-        raise_error("E0910", f"unknown prompt `{escape_text(named)}`", helps=helps)
-    return prompts.get(named, "")
+        helps = suggest_similar_name(str(prompt_name), prompts, f"expected one of {known}")
+        raise_error("E0910", f"unknown prompt `{escape_text(prompt_name)}`", helps=helps)
+    return prompts.get(prompt_name, "")
 
 
 def _read_questions(
     task: Task, record: TextReading, inputs: Mapping[str, object], options: Options
 ) -> _EncodedBatch:
     """Encode questions with their contexts; split long contexts into windows."""
-    lists = _broadcast_texts({name: _list_texts(name, value) for name, value in inputs.items()})
-    batch = _EncodedBatch([], [], lists)
+    texts_by_name = _broadcast_texts(
+        {name: _list_texts(name, value) for name, value in inputs.items()}
+    )
+    batch = _EncodedBatch([], [], texts_by_name)
     max_length = int(options["max_seq_len"])
-    pairs = zip(lists["question"], lists["context"], strict=True)
+    pairs = zip(texts_by_name["question"], texts_by_name["context"], strict=True)
     for number, (question, context) in enumerate(pairs):
         encoding = encode_text(question, context, record)
         windows = split_context_windows(encoding, max_length, min(max_length // 2, DOC_STRIDE))

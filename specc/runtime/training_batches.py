@@ -69,8 +69,8 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
             arrays.append(convert(value))
         except Failed as failed:
             note = f"in row {number} of the batch"
-            found = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
-            raise Failed(*found) from None
+            diagnostics = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
+            raise Failed(*diagnostics) from None
     return arrays
 
 
@@ -120,7 +120,7 @@ def make_causal_targets(
         )
     start, stop = list(settings.start), settings.stop
     inputs: list[Array] = []
-    wanted: list[Array] = []
+    targets: list[Array] = []
     for number, encoded in enumerate(
         _convert_examples(values, partial(_encode_target, preprocessing, generation))
     ):
@@ -140,12 +140,12 @@ def make_causal_targets(
             )
         shifted = [IGNORE_INDEX] * (len(start) - 1) + ids
         inputs.append(np.array(sequence[:-1], np.int64))
-        wanted.append(np.array(shifted if start else ids[1:], np.int64))
+        targets.append(np.array(shifted if start else ids[1:], np.int64))
     mask_input = find_mask_input(graph, name)
     is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
     # The model is causal, so right padding does not affect earlier positions, even without a mask.
     ids, mask = pad_token_sequences(inputs, 0, left=is_left_padded)
-    padded_targets, _ = pad_token_sequences(wanted, IGNORE_INDEX, left=is_left_padded)
+    padded_targets, _ = pad_token_sequences(targets, IGNORE_INDEX, left=is_left_padded)
     return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
 
 
@@ -216,8 +216,8 @@ class TrainingCollator:
     @cached_property
     def input_signature(self) -> ModelInputs:
         """The model's inputs with their preprocessing and defaults."""
-        growing = self.generation.sequence_input if self.generation else ""
-        return build_model_inputs(self.graph, self.preprocessing, self.defaults, growing)
+        sequence_input = self.generation.sequence_input if self.generation else ""
+        return build_model_inputs(self.graph, self.preprocessing, self.defaults, sequence_input)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
         """Collate examples that have the same inputs and targets to a batch. Inputs are checked and

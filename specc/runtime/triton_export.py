@@ -95,12 +95,12 @@ def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
 
 def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -> None:
     """Raise E0889 unless the first axis of every input and output is the batch axis."""
-    batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
-    for port, type in (*inputs.items(), *outputs.items()):
-        if batch is None or batch.number is not None or type.shape[:1] != (batch,):
+    batch_size = next((t.shape[0] for t in inputs.values() if t.rank), None)
+    for name, type in (*inputs.items(), *outputs.items()):
+        if batch_size is None or batch_size.number is not None or type.shape[:1] != (batch_size,):
             raise_error(
                 "E0889",
-                f"`{escape_text(port)}` is {type}, but Triton batches requests along the first "
+                f"`{escape_text(name)}` is {type}, but Triton batches requests along the first "
                 "axis",
                 notes=["the first axis of every input and output must be the batch axis"],
                 helps=["write `--max-batch-size 0` to disable batching"],
@@ -109,8 +109,8 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
 
 def _check_independence(graph: Graph) -> None:
     """Raise E0889 if the outputs of one batch element depend on other batch elements."""
-    batch = next(v.shape[0] for v in graph.inputs.values())
-    for warning in check_batch_independence(graph, str(batch)):
+    batch_size = next(v.shape[0] for v in graph.inputs.values())
+    for warning in check_batch_independence(graph, str(batch_size)):
         raise_error(
             "E0889",
             f"{warning.title}, but Triton batches requests along this axis",

@@ -139,7 +139,7 @@ def _mark_all_valid(input_signature: Any, prepared: Any, count: int) -> Any:
 
 
 MISTAKES = {
-    "what exists is aligned at the beginning": (_MergedBatch, "_align_states", _take_oldest_column),
+    "what exists is aligned at the beginning": (_MergedBatch, "_right_align", _take_oldest_column),
     "keys are out of their columns": (_MergedBatch, "_stack_time_steps", _prepend_columns),
     "other rows are handed over": (_MergedBatch, "_stack_elements", _take_leaving_elements),
     "columns in front exist": (batch_slots, "prepend_padding_columns", _mark_all_valid),
