@@ -43,10 +43,8 @@ from specc.weights.quantized_weights import QuantizedWeights, WeightsWithScales
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """Return the graph with an additional output for every value whose scope path matches a
-    pattern.
-
-    Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
+    """Add an output to the graph for every value whose scope path matches a pattern, e.g.
+    `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches no value.
     """
     outputs = dict(graph.outputs)
     for pattern in patterns:
@@ -102,9 +100,16 @@ class CompileJob:
         """Return the 16-bit dtype that `--dtype` requests if the target computes in it, otherwise
         None.
         """
-        known: tuple[HalfDtype, ...] = get_args(HalfDtype)
+        half_dtypes: tuple[HalfDtype, ...] = get_args(HalfDtype)
         compute_dtypes = self.target.compute_dtypes
-        return next((h for h in known if h == self.options.dtype and h in compute_dtypes), None)
+        return next(
+            (
+                dtype
+                for dtype in half_dtypes
+                if dtype == self.options.dtype and dtype in compute_dtypes
+            ),
+            None,
+        )
 
     @property
     def opset(self) -> int:
@@ -170,7 +175,8 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
 
 
 def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
-    """Return the backend, the target and the quantization request of a compilation.
+    """Return the backend, the target and the quantization request, as keyword arguments of
+    `CompileJob`.
 
     Raise E0801 if the backend cannot be loaded, E0822 if the target is unknown, E0753 if external
     quantizers cannot read models of the target, and the errors of the `quantize` section.
@@ -185,9 +191,9 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
     """Return a job with different options, and with the same model and weights."""
-    same = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
-    chosen = _choose_target(job.spec, options)
-    return CompileJob(**{**same, **chosen, "options": options, "attention_forms": []})
+    values = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
+    choices = _choose_target(job.spec, options)
+    return CompileJob(**{**values, **choices, "options": options, "attention_forms": []})
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
@@ -237,13 +243,13 @@ class LoweringJob(CompileJob):
         values: ParameterSource = self.quantized or self.unquantized_weights
         if self.kv_cache_scales:
             values = WeightsWithScales(values, self.kv_cache_scales)
-        changed = (
+        folded_parameters = (
             self.unquantized_weights.fold_by_parameter
             if isinstance(self.unquantized_weights, NormFoldedWeights)
             else ()
         )
         return (
-            RangeCheckedWeights(values, self.compute_dtype_limits, changed)
+            RangeCheckedWeights(values, self.compute_dtype_limits, folded_parameters)
             if self.compute_dtype_limits
             else values
         )
@@ -257,7 +263,7 @@ class LoweringJob(CompileJob):
         return self.graph if converted is self.simplified_graph else converted
 
     def convert_dtype(self, graph: Graph) -> Graph:
-        """Return the graph in the compute dtype of the target."""
+        """Convert a graph to the 16-bit compute dtype `half_dtype`, if there is one."""
         return (
             pass_pipeline.convert_to_half_precision(graph, self.half_dtype)
             if self.half_dtype
@@ -265,14 +271,12 @@ class LoweringJob(CompileJob):
         )
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
-        """Return derived graphs, including their KV caches, in the compute dtype of the target."""
+        """Convert derived graphs, including their KV caches, to `half_dtype`, if there is one."""
         half = self.half_dtype
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
-        """Return the source of a generator in which the weights of `quantization_decision` are
-        quantized.
-        """
+        """Return `source` with the weights of `quantization_decision` quantized in all graphs."""
         return precision.quantize_source(source, self.quantization_decision.plan)
 
 
@@ -310,14 +314,14 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     plan = decision.plan
     scales = expose_stored_scales(job.values) if plan and stored_codes else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
-    full = NormFoldedWeights(job.values, folds) if folds else job.values
+    unquantized = NormFoldedWeights(job.values, folds) if folds else job.values
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
         simplified_graph=graph,
         quantization_decision=decision,
         norm_folds=folds,
-        unquantized_weights=full,
-        quantized=QuantizedWeights(full, plan, stored_scales=scales) if plan else None,
+        unquantized_weights=unquantized,
+        quantized=QuantizedWeights(unquantized, plan, stored_scales=scales) if plan else None,
         int4_method=STORED_RECIPE if scales is not None else "",
         compute_dtype_limits=precision.find_half_precision_limits(graph, plan, job.half_dtype),
     )

@@ -34,8 +34,8 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
     if not (reason := _explain_no_generate_graph(job)):
         return job, ()
     graphs = tuple(graph for graph in graphs if graph != "generate")
-    skipped = [graph for graph in job.options.graphs if graph not in graphs]
-    remark = f"not exported: {', '.join(skipped)}; {reason}"
+    dropped = [graph for graph in job.options.graphs if graph not in graphs]
+    remark = f"not exported: {', '.join(dropped)}; {reason}"
     return replace(job, options=replace(job.options, graphs=graphs)), (remark,)
 
 
@@ -72,27 +72,27 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     written.
     """
     check_profile(options.io_names)
-    with open_job(spec, options) as opened:
-        job, skipped = drop_unavailable_graphs(opened)
+    with open_job(spec, options) as requested_job:
+        job, drop_remarks = drop_unavailable_graphs(requested_job)
         _check_decode_loop_support(job)
-        planned = plan_lowering(job)
-        with calibrate_weights(planned) as ready:
+        lowering_job = plan_lowering(job)
+        with calibrate_weights(lowering_job) as calibrated_job:
             write = write_package if options.is_package else write_model_file
-            report = write(ready)
-    return replace(report, remarks=(*report.remarks, *skipped))
+            report = write(calibrated_job)
+    return replace(report, remarks=(*report.remarks, *drop_remarks))
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
     """Raise E0934 if the target silently computes wrong results for decode loops."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
-    others = [part for part in job.options.graphs if part != "generate"] or ["step"]
+    other_graphs = [graph for graph in job.options.graphs if graph != "generate"] or ["step"]
     raise_error(
         "E0934",
         f"`{job.target.name}` cannot run a generation loop inside a graph",
         notes=["it does not support caches that grow inside a loop"],
         helps=[
-            f"compile with `--graphs {','.join(others)}` and run the decoding loop in your program",
+            f"compile with `--graphs {','.join(other_graphs)}` and run the decoding loop in your program",
             "or use `--target onnx`, which any ONNX Runtime can run",
         ],
     )

@@ -101,8 +101,8 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
     """
     if names_or_text == "all":
         return PACKAGE_GRAPHS
-    listed = names_or_text.split(",") if isinstance(names_or_text, str) else names_or_text
-    names = listed if isinstance(listed, list | tuple | set | frozenset) else (listed,)
+    items = names_or_text.split(",") if isinstance(names_or_text, str) else names_or_text
+    names = items if isinstance(items, list | tuple | set | frozenset) else (items,)
     for name in names:
         if name not in PACKAGE_GRAPHS:
             raise_error(
@@ -319,8 +319,8 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of `compile` from checked arguments from Python or from the command
-    line.
+    """Convert checked arguments from Python or from the command line, by name, to the options of
+    `compile`.
     """
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value

@@ -36,44 +36,48 @@ class DerivedSpec:
     """Separator between a name and its value in a comment."""
 
 
-def format_derived_spec(instance: DerivedSpec) -> ast.File:
-    """Return the spec as a syntax tree with comments. Raise E0222 if the base spec is not a
+def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
+    """Build the syntax tree of a derived spec, with comments. Raise E0222 if its base spec is not a
     built-in spec.
     """
     library = SpecLibrary()
-    if instance.extends not in find_builtin_specs():
+    if derived_spec.extends not in find_builtin_specs():
         helps = suggest_similar_name(
-            instance.extends, find_builtin_specs(), "`specc list specs` prints the built-in specs"
+            derived_spec.extends,
+            find_builtin_specs(),
+            "`specc list specs` prints the built-in specs",
         )
-        raise_error("E0222", f"unknown built-in spec `{instance.extends}`", helps=helps)
-    program = build_program(library.open_spec(instance.extends), library)
-    lines = list(_iterate_entries(program, instance))
+        raise_error("E0222", f"unknown built-in spec `{derived_spec.extends}`", helps=helps)
+    program = build_program(library.open_spec(derived_spec.extends), library)
+    entries = list(_iterate_entries(program, derived_spec))
     return ast.File(
         version=1,
-        model=instance.name,
+        model=derived_spec.name,
         doc=program.doc,
-        extends=instance.extends,
-        items=(_make_config(lines),) if any(isinstance(x, ast.Assign) for x in lines) else (),
-        comments=ast.Comments(leading=instance.header_comments),
-        end=instance.footer_comments,
+        extends=derived_spec.extends,
+        items=(_make_config(entries),)
+        if any(isinstance(entry, ast.Assign) for entry in entries)
+        else (),
+        comments=ast.Comments(leading=derived_spec.header_comments),
+        end=derived_spec.footer_comments,
     )
 
 
-def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
-    """Return the config section; each comment is attached to the next entry."""
-    entries: list[ast.ConfigEntry] = []
+def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
+    """Build the config section from entries and comments; a comment precedes the next entry."""
+    assignments: list[ast.ConfigEntry] = []
     pending_comments: list[str] = []
-    for line in lines:
-        if isinstance(line, str):
-            pending_comments.append(line)
+    for entry in entries:
+        if isinstance(entry, str):
+            pending_comments.append(entry)
         else:
-            remarks = ast.Comments(tuple(pending_comments), line.comments.trailing)
-            entries.append(ast.Assign(line.name, line.value, comments=remarks))
+            comments = ast.Comments(tuple(pending_comments), entry.comments.trailing)
+            assignments.append(ast.Assign(entry.name, entry.value, comments=comments))
             pending_comments = []
-    return ast.Config(tuple(entries), end=tuple(pending_comments))
+    return ast.Config(tuple(assignments), end=tuple(pending_comments))
 
 
-def _iterate_entries(program: Program, instance: DerivedSpec) -> Iterator["ast.Assign | str"]:
+def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["ast.Assign | str"]:
     """Yield a value or a comment for each config field in the order of the spec, then the values
     for the specs that it uses.
     """
@@ -81,42 +85,44 @@ def _iterate_entries(program: Program, instance: DerivedSpec) -> Iterator["ast.A
     for name, entry in fields.items():
         written_values: dict[str, str] = {}
         for path, config_field in _flatten_fields(entry, name):
-            text, is_written = _format_value(program, instance, path, config_field)
-            if not text or (instance.omits_defaults and path not in instance.values):
+            text, is_written = _format_value(program, derived_spec, path, config_field)
+            if not text or (derived_spec.omits_defaults and path not in derived_spec.values):
                 continue
             if is_written:
                 written_values[path] = text
             else:
                 doc = f"  ({config_field.doc})" if config_field.doc else ""
-                yield f"{path}{instance.comment_separator}{text}{doc}"
+                yield f"{path}{derived_spec.comment_separator}{text}{doc}"
         if written_values:
             yield ast.Assign(
                 name, _build_value(written_values, name), comments=ast.Comments(trailing=entry.doc)
             )
-    yield from _iterate_used_spec_values(instance.values, fields)
+    yield from _iterate_used_spec_values(derived_spec.values, fields)
 
 
 def _iterate_used_spec_values(
     values: Mapping[str, str], fields: Container[str]
 ) -> Iterator[ast.Assign]:
     """Yield the values for used specs: those whose path is not a field of the spec itself."""
-    others = {p: t for p, t in values.items() if p.split(".")[0] not in fields}
-    for name in dict.fromkeys(path.split(".")[0] for path in others):
-        inner = {p: t for p, t in others.items() if p.split(".")[0] == name}
-        yield ast.Assign(name, _build_value(inner, name))
+    spec_values = {path: text for path, text in values.items() if path.split(".")[0] not in fields}
+    for name in dict.fromkeys(path.split(".")[0] for path in spec_values):
+        nested_values = {
+            path: text for path, text in spec_values.items() if path.split(".")[0] == name
+        }
+        yield ast.Assign(name, _build_value(nested_values, name))
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
     """Build the expression for the value at a path: a literal, a record of nested values, or a
     call.
     """
-    below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
-    names = dict.fromkeys(p.split(".")[0] for p in below)
-    inner = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
+    subpaths = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
+    names = dict.fromkeys(p.split(".")[0] for p in subpaths)
+    options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
-        return ast.RecordLiteral(tuple(inner))
-    if inner:  # the value is a used spec: a call of its name, with its config values as arguments
-        return ast.Call(ast.Name(values[path]), options=tuple(inner))
+        return ast.RecordLiteral(tuple(options))
+    if options:  # the value is a used spec: a call of its name, with its config values as arguments
+        return ast.Call(ast.Name(values[path]), options=tuple(options))
     return parse_expression(Source("<value>", values[path]))
 
 
@@ -130,13 +136,13 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 
 
 def _format_value(
-    program: Program, instance: DerivedSpec, path: str, entry: ast.Field
+    program: Program, derived_spec: DerivedSpec, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
     """Return the source text of a field's value, and True if it is written as a value. For a
     default that is computed from other fields, return False; it is written as a comment.
     """
-    if path in instance.values:
-        return instance.values[path], True
+    if path in derived_spec.values:
+        return derived_spec.values[path], True
     if path in program.assignments:
         return format_expression(program.assignments[path].value), True
     if entry.default is None:

@@ -49,34 +49,34 @@ def build_genai_config(
     graph: Graph,
     states: tuple[DecodeState, ...],
 ) -> dict[str, Any]:
-    """Return the content of genai_config.json; `graph` and `states` use the names of the
-    profile.
+    """Build the content of genai_config.json. `graph` is the decoder with the names of the `genai`
+    profile, and `states` are its key and value caches, two per layer.
     """
     settings = generation.settings
     inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
-    heads, features = states[0].type.shape[1].number, states[0].type.shape[3].number
+    kv_heads, head_size = states[0].type.shape[1].number, states[0].type.shape[3].number
     decoder = {
         "filename": "model.onnx",
-        "head_size": features,
+        "head_size": head_size,
         "num_hidden_layers": len(states) // 2,
-        "num_key_value_heads": heads,
+        "num_key_value_heads": kv_heads,
         "inputs": inputs | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("past")},
         "outputs": {"logits": LOGITS}
         | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
     }
-    longest = _find_max_sequence_length(model, generation)
+    max_length = _find_max_sequence_length(model, generation)
 
     return {
         "model": {
             "type": "decoder",
             "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
-            "context_length": longest,
+            "context_length": max_length,
             **_collect_special_tokens(settings),
             "decoder": decoder,
         },
         "search": {
             **_translate_search_options(settings),
-            "max_length": longest,
+            "max_length": max_length,
             "past_present_share_buffer": False,
         },
     }
@@ -114,16 +114,16 @@ def _list_tokens(setting: object) -> list[object]:
 
 
 def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the generation settings as search options of onnxruntime-genai."""
-    kind, search = parse_strategy(settings.get("strategy") or "greedy")
-    renamed = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
+    """Translate generation settings to the search options of onnxruntime-genai."""
+    strategy, strategy_options = parse_strategy(settings.get("strategy") or "greedy")
+    option_names = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
     unchanged = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
-    options: dict[str, object] = {"do_sample": kind == "sample"}
-    for name, value in search.items():
-        if name in unchanged or name in renamed:
-            options[renamed.get(name, name)] = value
-    if search.get("early_stopping") is not None:
-        options["early_stopping"] = search["early_stopping"] is True
+    options: dict[str, object] = {"do_sample": strategy == "sample"}
+    for name, value in strategy_options.items():
+        if name in unchanged or name in option_names:
+            options[option_names.get(name, name)] = value
+    if strategy_options.get("early_stopping") is not None:
+        options["early_stopping"] = strategy_options["early_stopping"] is True
     return options
 
 
@@ -170,5 +170,5 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
         exported = replace(exported, json_files=files)
     # the name of each graph is the stem of its file
-    named = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
-    return replace(exported, graphs=named)
+    renamed_graphs = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
+    return replace(exported, graphs=renamed_graphs)

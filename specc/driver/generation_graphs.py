@@ -52,10 +52,10 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
     if graph.inputs[sequence_input].type.rank != 2:
         return False  # a batch with several codebooks is decoded from start to end
     mask = find_mask_input(graph, sequence_input)
-    length = graph.inputs[sequence_input].type.shape[1]
-    others = {n for n, v in graph.inputs.items() if length in v.type.shape}
-    if others - {sequence_input, mask}:
-        return False  # an input for which no value at left-padded positions is known
+    sequence_length = graph.inputs[sequence_input].type.shape[1]
+    token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.type.shape}
+    if token_inputs - {sequence_input, mask}:
+        return False  # the values of such an input at left-padded positions are unknown
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
@@ -72,8 +72,9 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
     """Return True if every state has a fixed size and a batch axis, and no input depends
     on the number of past positions.
     """
-    fixed = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
-    return fixed and not derived.full_length_inputs and PAST_LENGTH_INPUT not in derived.step.inputs
+    has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
+    reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
+    return has_fixed_size and not reads_past
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
@@ -208,8 +209,8 @@ def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomInitInfo(seed)
-    drawn = job.values.head_weights
-    return RandomInitInfo(drawn.seed, len(drawn.parameters)) if drawn is not None else None
+    head = job.values.head_weights
+    return RandomInitInfo(head.seed, len(head.parameters)) if head is not None else None
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
@@ -218,7 +219,7 @@ def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
     """
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
-    min_lengths = {name: rows for name, rows in spec.min_lengths.items() if name != time_symbol}
+    min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
     return Graph(
         name="inputs",
         inputs=spec.inputs,
@@ -237,8 +238,8 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     Raise E0703 if the generated input is not token ids, or if the output is not logits.
     """
     sequence_type = graph.inputs[generation.sequence_input].type
-    source = graph.outputs[generation.logits_output].type
-    size = source.shape[-1].number if source.shape else None
+    logits_type = graph.outputs[generation.logits_output].type
+    size = logits_type.shape[-1].number if logits_type.shape else None
     if codebooks := count_codebooks(sequence_type):
         raise_error(
             "E0703",
@@ -247,44 +248,40 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
             notes=[f"it is {sequence_type}"],
             helps=["compile a package instead: `--graphs step`"],
         )
-    ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
-    if ids and source.rank in (2, 3) and size is None:
+    is_token_ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
+    if is_token_ids and logits_type.rank in (2, 3) and size is None:
         # a pointer network, whose output distribution is over the positions of another input
         raise_error(
             "E0703",
-            f"`{generation.logits_output}` selects one of {source.shape[-1]} input positions, "
+            f"`{generation.logits_output}` selects one of {logits_type.shape[-1]} input positions, "
             "not a token of a fixed vocabulary",
-            notes=[f"`{generation.logits_output}` has the type {source}"],
+            notes=[f"`{generation.logits_output}` has the type {logits_type}"],
             helps=[
                 "compile with `--graphs step` instead; the `generate` graph needs a "
                 "vocabulary of fixed size"
             ],
         )
-    if sequence_type.rank != 2 or source.rank not in (2, 3) or size is None:
+    if sequence_type.rank != 2 or logits_type.rank not in (2, 3) or size is None:
         raise_error(
             "E0703",
             f"`{generation.sequence_input}` is not token ids sampled from "
             f"`{generation.logits_output}`",
-            notes=[f"their types are {sequence_type} and {source}"],
+            notes=[f"their types are {sequence_type} and {logits_type}"],
             helps=["`--graphs generate` expects ids [batch, seq] and logits [batch, seq, vocab]"],
         )
     return size
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the limit on the sequence length imposed by the smallest position embedding, or
-    None.
-    """
+    """Return the limit of the sequence length by the smallest position embedding, or None."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
 def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of all symbolic dimensions except that of the generated input's time
-    axis.
-    """
-    sequence_input = _find_job_time_symbol(job, graph)
+    """Return the bounds of all symbolic dimensions except that of the time axis."""
+    time_symbol = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
-    return {name: bound for name, bound in bounds.items() if name != sequence_input}
+    return {name: bound for name, bound in bounds.items() if name != time_symbol}
 
 
 def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> dict[str, object]:
@@ -294,13 +291,13 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
     generation, graph = require_generation(job.model), source.graph
     limit = find_position_limit(job, graph)
     # lists, because JSON has no tuples
-    recorded = {
+    settings = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(merge_job_settings(job)).items()
         if name in RECORDED_SETTINGS
     }
     return {
-        **recorded,
+        **settings,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.logits_output].type.shape[-1].number,
         "bounds": convert_length_bounds_to_json(find_other_length_bounds(job, graph)),
@@ -312,24 +309,24 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorGraph:
-    """Build the source of a standalone generator. `derived` are the derived graphs of `graph` if
-    they already exist.
+    """Build a standalone generator from the full-forward graph. `derived` are the encoder and step
+    of `graph` if they already exist.
     """
     generation = require_generation(job.model)
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:
         derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
-    chosen = merge_job_settings(job)
-    check_exportable_settings(chosen)
+    settings = merge_job_settings(job)
+    check_exportable_settings(settings)
     _check_token_settings(full_graph, generation, job.options.generation_config)
-    setting_values, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
+    setting_values, names = asdict(settings), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
         logits_output=generation.logits_output,
-        start_token_ids=chosen.start,
-        stop_token_ids=chosen.stop,
-        pad_token_id=chosen.pad,
-        first_token_choices=chosen.begin,
-        has_repetition_penalty=chosen.repetition_penalty != 1,
+        start_token_ids=settings.start,
+        stop_token_ids=settings.stop,
+        pad_token_id=settings.pad,
+        first_token_choices=settings.begin,
+        has_repetition_penalty=settings.repetition_penalty != 1,
         **{name: value for name, value in setting_values.items() if name in names},
     )
     return StandaloneGeneratorGraph(full_graph, derived, decoding, job.model.defaults)
@@ -353,15 +350,15 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
 def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 unless tokens are sampled from logits. Also raise the error for a setting with a
-    token id outside the vocabulary.
+    """Raise E0703 unless tokens are sampled from logits, and E0732 if a setting has a token id
+    outside the vocabulary.
     """
     size = get_vocabulary_size(graph, generation)
-    below = graph.input_facts[generation.sequence_input].upper_bound
-    vocabulary = VocabularySizes(below.number if below is not None else None, size)
-    for word, value in settings.items():
-        if fault := vocabulary.check_token_id(word, value):
-            raise Failed(fault)
+    bound = graph.input_facts[generation.sequence_input].upper_bound
+    vocabulary = VocabularySizes(bound.number if bound is not None else None, size)
+    for name, value in settings.items():
+        if error := vocabulary.check_token_id(name, value):
+            raise Failed(error)
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
@@ -377,17 +374,17 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     if defaults is None:
         return graph
     time_symbol = find_time_symbol(source, generation.sequence_input)
-    inlined = []
+    names = []
     for name in defaults.outputs:
-        facts = source.input_facts.get(name)
-        if facts is None or name == generation.sequence_input or facts.padding_side:
+        input_facts = source.input_facts.get(name)
+        if input_facts is None or name == generation.sequence_input or input_facts.padding_side:
             continue
         # e.g. position ids, whose values for new tokens only the default provides
-        if any(d.name == time_symbol for d in facts.type.shape):
-            inlined.append(name)
-    if not inlined:
+        if any(d.name == time_symbol for d in input_facts.type.shape):
+            names.append(name)
+    if not names:
         return graph
     return pass_pipeline.simplify_graph(
-        pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, inlined)),
+        pass_pipeline.inline_default_inputs(source, resolve_missing_inputs(defaults, names)),
         fuses_loops=job.quantize.weight_request is None,
     )

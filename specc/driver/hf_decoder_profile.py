@@ -57,17 +57,17 @@ class GraphCopy:
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
-        """Copy the nodes of `graph` that `requested` values depend on, without duplicates."""
-        live = self._find_uncopied_nodes(requested)
+        """Copy the nodes on which the values `requested` of `graph` depend, each only once."""
+        required = self._find_uncopied_nodes(requested)
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
-            if node not in live:
+            if node not in required:
                 continue
             self._copy_parameters(graph, names, node)
-            made = self._add_node(node.op, tuple(a and self.copied_values[a] for a in node.args))
-            self.copied_values.update(zip(results, made, strict=True))
-            if (known := graph.node_origins.get(node)) and made[0].node:
-                self.builder.node_origins.setdefault(made[0].node, known)
+            copied = self._add_node(node.op, tuple(a and self.copied_values[a] for a in node.args))
+            self.copied_values.update(zip(results, copied, strict=True))
+            if (origin := graph.node_origins.get(node)) and copied[0].node:
+                self.builder.node_origins.setdefault(copied[0].node, origin)
         self.builder.names |= {
             n: self.copied_values[v] for n, v in graph.names.items() if v in self.copied_values
         }
@@ -80,21 +80,21 @@ class GraphCopy:
                 self.copied_values[a] = self.builder.add_parameter(graph.parameter_facts[names[a]])
 
     def _find_uncopied_nodes(self, requested: Iterable[Value]) -> set[Node]:
-        live: set[Node] = set()
+        required: set[Node] = set()
         worklist = [v for v in requested if v not in self.copied_values]
         while worklist:
             node = worklist.pop().node
-            if node and node not in live:
-                live.add(node)
+            if node and node not in required:
+                required.add(node)
                 worklist += [a for a in node.args if a and a not in self.copied_values]
-        return live
+        return required
 
     def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
         """Add a node; drop empty operands of a concatenation."""
         if isinstance(op, ops.Concat):
-            some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
-            if len(some) == 1:
-                return some
+            non_empty = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
+            if len(non_empty) == 1:
+                return non_empty
         return self.builder.add_node(op, *args)
 
     def make_constant(self, type: Type, value: float | bool) -> Value:
@@ -107,9 +107,9 @@ class GraphCopy:
 
     def declare_mask(self, name: str, type: Type) -> Value:
         """Declare an int64 mask input (0 for padding), and return it as bool."""
-        given = self.builder.add_input(name, Input(Type("i64", type.shape)))
+        mask = self.builder.add_input(name, Input(Type("i64", type.shape)))
         return self.builder.add_op(
-            ops.Compare("ne"), given, self.builder.add_op(ops.Constant(0, "i64"))
+            ops.Compare("ne"), mask, self.builder.add_op(ops.Constant(0, "i64"))
         )
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
@@ -118,9 +118,9 @@ class GraphCopy:
         """
         value = step.inputs[state.name]
         layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
-        given = self.builder.add_input(name, Input(type))
+        cache = self.builder.add_input(name, Input(type))
         self.copied_values[value] = (
-            self.builder.add_op(layout.import_op, given) if layout.import_op else given
+            self.builder.add_op(layout.import_op, cache) if layout.import_op else cache
         )
 
     def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
@@ -142,8 +142,8 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
     # If a spec calls an axis `batch_size` that is not the batch axis, it becomes `batch_size_`
     # before the batch axis gets this name.
-    clashing = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
-    substitutions = {**clashing, **{s: d for s, d in lengths.items() if d.name != s}}
+    renamed_symbols = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
+    substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def get_new_name(symbol: str) -> str:
         """Return the new name of a symbolic dimension, or "" if it is not replaced by a symbol."""
@@ -151,7 +151,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
     renamed = substitute_graph_symbols(graph, substitutions)
     min_lengths = {
-        get_new_name(s): rows for s, rows in graph.min_lengths.items() if get_new_name(s)
+        get_new_name(s): minimum for s, minimum in graph.min_lengths.items() if get_new_name(s)
     }
     equations = graph.length_equations.items()
     length_equations = {
@@ -182,24 +182,24 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
     """Return the cache layers in the order of the attention layers. Raise E0752 if a step has a
     state other than the keys and values of an attention layer.
     """
-    found: dict[int, dict[str, DecodeState]] = {}
+    layers_by_index: dict[int, dict[str, DecodeState]] = {}
     for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
         _check_state(profile, state)
-        found.setdefault(state.layer, {})[state.role] = state
-    for states in found.values():
+        layers_by_index.setdefault(state.layer, {})[state.role] = state
+    for states in layers_by_index.values():
         if missing := {*CACHE_PARTS} - states.keys():
-            (other,) = states.values()
+            (state,) = states.values()
             raise_unsupported_profile(
                 profile,
-                f"`{_format_state_name(other)}` caches only {other.role}s, "
+                f"`{_format_state_name(state)}` caches only {state.role}s, "
                 f"without {missing.pop()}s",
             )
-    if not found:
+    if not layers_by_index:
         raise_unsupported_profile(
             profile, "the step graph has no state, so there are no keys and values to name"
         )
-    layers = (states for _, states in sorted(found.items()))
-    return tuple({word: states[word] for word in CACHE_PARTS} for states in layers)
+    ordered_layers = (states for _, states in sorted(layers_by_index.items()))
+    return tuple({part: states[part] for part in CACHE_PARTS} for states in ordered_layers)
 
 
 def _check_state(profile: str, state: DecodeState) -> None:
@@ -285,8 +285,8 @@ def build_decoder(
     """
     layers = list_cache_layers(profile, derived)
     if derived.encode is not None or derived.loop_invariant_inputs:
-        encoded = derived.encode.outputs if derived.encode else ()
-        names = (*derived.loop_invariant_inputs, *encoded)
+        encoder_outputs = derived.encode.outputs if derived.encode else ()
+        names = (*derived.loop_invariant_inputs, *encoder_outputs)
         raise_unsupported_profile(
             profile,
             f"`{names[0]}` is computed once and passed to every step",
@@ -302,9 +302,9 @@ def build_decoder(
         copier.copied_values[value] = _declare_other_input(
             profile, copier, name, value, step.input_facts[name], name in derived.full_length_inputs
         )
-    for n, layer in enumerate(layers):
-        for word, state in layer.items():
-            copier.declare_cache(step, state, PAST_CACHE.format(n, word))
+    for index, layer in enumerate(layers):
+        for part, state in layer.items():
+            copier.declare_cache(step, state, PAST_CACHE.format(index, part))
     copier.copy_required_nodes(step, step.outputs.values())
     outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
     outputs |= build_cache_outputs(copier, step, layers, PRESENT_CACHE)
@@ -320,8 +320,8 @@ def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) 
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
-    named = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
-    return {name: dim for name, dim in named.items() if name}
+    profile_dims = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
+    return {name: dim for name, dim in profile_dims.items() if name}
 
 
 def declare_input_ids(copier: GraphCopy, step: Graph, derived: DerivedGraphs) -> None:
@@ -364,21 +364,21 @@ def build_cache_outputs(
     """Return the present key values (which include the new positions) by output name. `name` is a
     format string for the layer index and `key` or `value`.
     """
-    made = {}
-    for n, layer in enumerate(layers):
-        for word, state in layer.items():
+    outputs = {}
+    for index, layer in enumerate(layers):
+        for part, state in layer.items():
             cache = copier.copied_values[step.outputs[state.next_output]]
             op = get_cache_layout(state).export_op
-            made[name.format(n, word)] = copier.builder.add_op(op, cache) if op else cache
-    return made
+            outputs[name.format(index, part)] = copier.builder.add_op(op, cache) if op else cache
+    return outputs
 
 
 def copy_other_outputs(
     copier: GraphCopy, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
     """Return the outputs of `step` except `source` and the next states, e.g. taps."""
-    inside = {source, *(s.next_output for s in derived.states)}
-    return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in inside}
+    excluded_names = {source, *(s.next_output for s in derived.states)}
+    return {n: copier.copied_values[v] for n, v in step.outputs.items() if n not in excluded_names}
 
 
 def rename_states(
@@ -388,13 +388,13 @@ def rename_states(
     return tuple(
         replace(
             state,
-            name=past.format(n, word),
-            next_output=present.format(n, word),
+            name=past.format(index, part),
+            next_output=present.format(index, part),
             type=get_exported_state_type(state, step.inputs[state.name].type),
             batch_axis=0,
             time_axis=2,
-            layer=n,
+            layer=index,
         )
-        for n, layer in enumerate(layers)
-        for word, state in layer.items()
+        for index, layer in enumerate(layers)
+        for part, state in layer.items()
     )

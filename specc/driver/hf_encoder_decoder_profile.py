@@ -49,11 +49,11 @@ def find_encoder_output(
         return a
 
     def find_common_dominator(values: Iterable[Value]) -> Value | None:
-        found: Value | None = None
+        dominator: Value | None = None
         for value in values:
             if value in dominators:
-                found = value if found is None else merge_dominators(found, value)
-        return found
+                dominator = value if dominator is None else merge_dominators(dominator, value)
+        return dominator
 
     for node, results in encode.nodes:
         if (parent := find_common_dominator(filter(None, node.args))) is not None:
@@ -76,18 +76,18 @@ def _is_hidden_state(value: Value, source: Value) -> bool:
 
 def find_cross_attention(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[dict[str, str]]:
     """Return the names of the key and the value of each cross-attention, in graph order."""
-    origin: dict[Value, str] = {
+    names: dict[Value, str] = {
         step.inputs[name]: name for name in loop_invariant_inputs if name in step.inputs
     }
-    found: list[dict[str, str]] = []
+    attentions: list[dict[str, str]] = []
     for node, results in step.nodes:
         if isinstance(node.op, ops.Attend):
             pairs = zip(CACHE_PARTS, node.args[1:3], strict=True)
-            if pair := {word: origin[value] for word, value in pairs if value in origin}:
-                found.append(pair)
-        elif node.op.is_view and len(node.args) == 1 and node.args[0] in origin:
-            origin |= dict.fromkeys(results, origin[node.args[0]])
-    return found
+            if pair := {part: names[value] for part, value in pairs if value in names}:
+                attentions.append(pair)
+        elif node.op.is_view and len(node.args) == 1 and node.args[0] in names:
+            names |= dict.fromkeys(results, names[node.args[0]])
+    return attentions
 
 
 SOURCE_LENGTH = "encoder_sequence_length"
@@ -140,7 +140,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
     lengths = map_profile_lengths(derived, cache_layers)
     if source_symbol := encoder_output.type.shape[1].name:
         lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
-    parts = EncoderDecoderLayout(
+    layout = EncoderDecoderLayout(
         derived=derived,
         encoder_graph=encode,
         encoder_input=encoder_input,
@@ -150,46 +150,46 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
         cross_attentions=find_cross_attention(derived.step, derived.loop_invariant_inputs),
         renamed_lengths=lengths,
     )
-    _check_layers(parts)
-    return parts
+    _check_layers(layout)
+    return layout
 
 
-def _check_layers(parts: EncoderDecoderLayout) -> None:
+def _check_layers(layout: EncoderDecoderLayout) -> None:
     """Raise E0752 unless every layer has exactly one cross-attention and nothing else depends on
     the encoder output.
     """
-    for pair in parts.cross_attentions:
+    for pair in layout.cross_attentions:
         # with a shared projection of keys and values, one cache would have two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             raise_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
-    if len(parts.cross_attentions) != len(parts.cache_layers):
-        self_count, cross_count = len(parts.cache_layers), len(parts.cross_attentions)
+    if len(layout.cross_attentions) != len(layout.cache_layers):
+        self_count, cross_count = len(layout.cache_layers), len(layout.cross_attentions)
         raise_unsupported_profile(
             "hf",
             f"the decoder has {self_count} self-attentions and {cross_count} cross-attentions",
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
-    named = {n for pair in parts.cross_attentions for n in pair.values()}
-    encoder_outputs = parts.encoder_graph.outputs
-    for name in (n for n in parts.derived.loop_invariant_inputs if n in encoder_outputs):
+    key_value_names = {n for pair in layout.cross_attentions for n in pair.values()}
+    encoder_outputs = layout.encoder_graph.outputs
+    for name in (n for n in layout.derived.loop_invariant_inputs if n in encoder_outputs):
         # values that `encode` computes from the mask alone are recomputed from the mask
-        if name not in named and depends_on_encoder_input(parts, name):
+        if name not in key_value_names and depends_on_encoder_input(layout, name):
             raise_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
             )
 
 
-def depends_on_encoder_input(parts: EncoderDecoderLayout, name: str) -> bool:
+def depends_on_encoder_input(layout: EncoderDecoderLayout, name: str) -> bool:
     """Return True if the output `name` of `encode` depends on the encoder's input."""
-    source = parts.encoder_graph.inputs[parts.encoder_input]
-    worklist, seen = [parts.encoder_graph.outputs[name]], set[Value]()
+    source = layout.encoder_graph.inputs[layout.encoder_input]
+    worklist, visited = [layout.encoder_graph.outputs[name]], set[Value]()
     while worklist:
         value = worklist.pop()
         if value is source:
             return True
-        if value not in seen and value.node:
-            seen.add(value)
+        if value not in visited and value.node:
+            visited.add(value)
             worklist += [*filter(None, value.node.args)]
     return False
 
@@ -227,16 +227,16 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input besides the mask."""
     # the generated tokens are an input of the decoder, even if `encode` also reads them
-    read = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
-    types = [encode.inputs[n].type for n in read]
-    if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
-        names = ", ".join(f"`{n}` {t}" for n, t in zip(read, types, strict=True))
+    data_inputs = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
+    types = [encode.inputs[n].type for n in data_inputs]
+    if len(data_inputs) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
+        names = ", ".join(f"`{n}` {t}" for n, t in zip(data_inputs, types, strict=True))
         raise_unsupported_profile(
             "hf",
             f"the encoder reads {names or 'nothing'}",
             ["the profile allows one input: tokens, an image or audio features"],
         )
-    return read[0]
+    return data_inputs[0]
 
 
 HIDDEN, LAST, CROSS_MASK = ("encoder_hidden_states", "last_hidden_state", "encoder_attention_mask")
@@ -251,99 +251,101 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
-    """Return the three graphs. Raise E0752 if the decoder needs anything from the encoder except
+    """Build `encoder_model`, `decoder_model` and `decoder_with_past_model`. `source` is the output
+    from which tokens are sampled. Raise E0752 if the decoder reads anything from the encoder except
     keys, values and a mask.
     """
-    parts = find_encoder_decoder_layout(derived)
-    first, _ = _build_decoder(parts, source, without_past=True)
-    later, states = _build_decoder(parts, source, without_past=False)
+    layout = find_encoder_decoder_layout(derived)
+    decoder, _ = _build_decoder(layout, source, without_past=True)
+    decoder_with_past, states = _build_decoder(layout, source, without_past=False)
     graphs = {
-        "encoder_model": _build_encoder(parts),
-        "decoder_model": first,
-        "decoder_with_past_model": later,
+        "encoder_model": _build_encoder(layout),
+        "decoder_model": decoder,
+        "decoder_with_past_model": decoder_with_past,
     }
     # only `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs them
     return ProfiledGraphs(graphs, states)
 
 
-def _build_encoder(parts: EncoderDecoderLayout) -> Graph:
+def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
     """Return `encoder_model`: the part of `encode` up to the encoder output."""
-    encode, encoder_output = _rename_encoder(parts)
-    replay = GraphCopy()
-    value = encode.inputs[parts.encoder_input]
-    facts = encode.input_facts[parts.encoder_input]
+    encode, encoder_output = _rename_encoder(layout)
+    copier = GraphCopy()
+    value = encode.inputs[layout.encoder_input]
+    facts = encode.input_facts[layout.encoder_input]
     name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
-    replay.copied_values[value] = replay.builder.add_input(
+    copier.copied_values[value] = copier.builder.add_input(
         name, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
     )
-    if parts.encoder_mask in encode.inputs:
-        mask = encode.inputs[parts.encoder_mask]
-        replay.copied_values[mask] = replay.declare_mask(MASK, mask.type)
-    replay.copy_required_nodes(encode, [encoder_output])
-    return replay.build_graph(encode.name, {LAST: replay.copied_values[encoder_output]})
+    if layout.encoder_mask in encode.inputs:
+        mask = encode.inputs[layout.encoder_mask]
+        copier.copied_values[mask] = copier.declare_mask(MASK, mask.type)
+    copier.copy_required_nodes(encode, [encoder_output])
+    return copier.build_graph(encode.name, {LAST: copier.copied_values[encoder_output]})
 
 
 def _build_decoder(
-    parts: EncoderDecoderLayout, source: str, *, without_past: bool
+    layout: EncoderDecoderLayout, source: str, *, without_past: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
     """Return `decoder_model` (`without_past`) or `decoder_with_past_model`."""
-    derived = parts.derived
-    lengths: Mapping[str, Dim] = parts.renamed_lengths
+    derived = layout.derived
+    lengths: Mapping[str, Dim] = layout.renamed_lengths
     if without_past:
         # `decoder_model` has a past length of 0: concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
-    encode, end = _rename_encoder(parts)
-    replay = GraphCopy()
+    encode, encoder_output = _rename_encoder(layout)
+    copier = GraphCopy()
     # inputs are declared in the order in which they are listed in the file
-    declare_input_ids(replay, step, derived)
+    declare_input_ids(copier, step, derived)
     if without_past:
-        replay.copied_values[end] = replay.builder.add_input(HIDDEN, Input(end.type))
-    _declare_cross_mask(parts, replay, step, encode)
-    _fill_decoder_masks(parts, replay, step)
-    _add_past_caches(parts, replay, step, without_past=without_past)
+        hidden_states = copier.builder.add_input(HIDDEN, Input(encoder_output.type))
+        copier.copied_values[encoder_output] = hidden_states
+    _declare_cross_mask(layout, copier, step, encode)
+    _fill_decoder_masks(layout, copier, step)
+    _add_past_caches(layout, copier, step, without_past=without_past)
     for name in derived.loop_invariant_inputs:
         # `decoder_model` computes the cross-attention keys and values; in `decoder_with_past_model`
         # they are inputs. Both compute values that depend only on the mask.
-        if step.inputs[name] not in replay.copied_values:
-            replay.copy_required_nodes(encode, [encode.outputs[name]])
-            replay.copied_values[step.inputs[name]] = replay.copied_values[encode.outputs[name]]
-    replay.copy_required_nodes(step, step.outputs.values())
-    outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
-    outputs |= _emit_presents(parts, replay, step, with_cross_attention=without_past)
-    outputs |= copy_other_outputs(replay, step, derived, source)
-    states = rename_states(step, parts.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
-    return replay.build_graph(step.name, outputs), states
+        if step.inputs[name] not in copier.copied_values:
+            copier.copy_required_nodes(encode, [encode.outputs[name]])
+            copier.copied_values[step.inputs[name]] = copier.copied_values[encode.outputs[name]]
+    copier.copy_required_nodes(step, step.outputs.values())
+    outputs = {LOGITS: copier.copied_values[step.outputs[source]]}
+    outputs |= _emit_presents(layout, copier, step, with_cross_attention=without_past)
+    outputs |= copy_other_outputs(copier, step, derived, source)
+    states = rename_states(step, layout.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
+    return copier.build_graph(step.name, outputs), states
 
 
 def _emit_presents(
-    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, with_cross_attention: bool
+    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
     `decoder_model` outputs the cross-attention cache, which later steps do not change.
     """
-    presents = build_cache_outputs(copier, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
+    presents = build_cache_outputs(copier, step, layout.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
-    for n, pair in enumerate(parts.cross_attentions):
-        for name in (PRESENT_SELF_ATTENTION.format(n, word) for word in CACHE_PARTS):
+    for index, pair in enumerate(layout.cross_attentions):
+        for name in (PRESENT_SELF_ATTENTION.format(index, part) for part in CACHE_PARTS):
             outputs[name] = presents[name]
-        for word in CACHE_PARTS if with_cross_attention else ():
-            value = step.inputs[pair[word]]
-            outputs[PRESENT_CROSS_ATTENTION.format(n, word)] = copier.copied_values[value]
+        for part in CACHE_PARTS if with_cross_attention else ():
+            value = step.inputs[pair[part]]
+            outputs[PRESENT_CROSS_ATTENTION.format(index, part)] = copier.copied_values[value]
     return outputs
 
 
-def _rename_encoder(parts: EncoderDecoderLayout) -> tuple[Graph, Value]:
+def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
     """Return `encode` with the new dimension names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is looked up again as a graph output
-    encode = parts.encoder_graph
-    marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.encoder_output})
+    outputs = {**layout.encoder_graph.outputs, _ENCODER_OUTPUT: layout.encoder_output}
+    extended = replace(layout.encoder_graph, outputs=outputs)
     # `encode` has no symbolic dimensions for the new or past length
-    lengths = {n: d for n, d in parts.renamed_lengths.items() if d.name not in (NEW, PAST)}
-    found = rename_lengths(marked, lengths)
-    outputs = dict(found.outputs)
+    lengths = {n: d for n, d in layout.renamed_lengths.items() if d.name not in (NEW, PAST)}
+    renamed = rename_lengths(extended, lengths)
+    outputs = dict(renamed.outputs)
     encoder_output = outputs.pop(_ENCODER_OUTPUT)
-    return replace(found, outputs=outputs), encoder_output
+    return replace(renamed, outputs=outputs), encoder_output
 
 
 _ENCODER_OUTPUT = "the encoder output"
@@ -352,48 +354,49 @@ outputs."""
 
 
 def _declare_cross_mask(
-    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, encode: Graph
+    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, encode: Graph
 ) -> None:
     """Declare the encoder's padding mask if a step reads it or values that depend on it."""
-    invariant_names = parts.derived.loop_invariant_inputs
-    masks = [n for n in invariant_names if n == parts.encoder_mask and n in step.inputs]
+    invariant_names = layout.derived.loop_invariant_inputs
+    masks = [n for n in invariant_names if n == layout.encoder_mask and n in step.inputs]
     # outputs of `encode` that depend only on the mask are recomputed here
-    encoded = [n for n in invariant_names if n in encode.outputs]
-    reads_mask = masks or not all(depends_on_encoder_input(parts, n) for n in encoded)
-    if not parts.encoder_mask or not reads_mask:
+    encoder_outputs = [n for n in invariant_names if n in encode.outputs]
+    reads_mask = masks or not all(depends_on_encoder_input(layout, n) for n in encoder_outputs)
+    if not layout.encoder_mask or not reads_mask:
         return
-    mask = encode.inputs[parts.encoder_mask]
-    given = copier.declare_mask(CROSS_MASK, mask.type)
-    copier.copied_values |= {mask: given} | {step.inputs[n]: given for n in masks}
+    mask = encode.inputs[layout.encoder_mask]
+    mask_input = copier.declare_mask(CROSS_MASK, mask.type)
+    copier.copied_values |= {mask: mask_input} | {step.inputs[n]: mask_input for n in masks}
 
 
-def _fill_decoder_masks(parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
+def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
     """Replace the mask of the generated tokens by ones; this profile has no such input."""
-    derived, invariant_names = parts.derived, parts.derived.loop_invariant_inputs
-    known = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
+    derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
+    known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
         if step.input_facts[name].padding_side and name not in invariant_names:
             copier.copied_values[value] = copier.make_constant(value.type, True)
-        elif name not in known:
+        elif name not in known_names:
             raise_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
 def _add_past_caches(
-    parts: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
+    layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
     """With `without_past`, replace the self-attention caches by empty constants. Otherwise declare,
     per layer, the self-attention cache and then the cross-attention cache; programs rely on this
     order.
     """
-    for n, (layer, pair) in enumerate(zip(parts.cache_layers, parts.cross_attentions, strict=True)):
-        for word, state in layer.items():
+    layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
+    for index, (layer, pair) in enumerate(layers):
+        for part, state in layer.items():
             value = step.inputs[state.name]
             if without_past:
                 copier.copied_values[value] = copier.make_constant(value.type, 0.0)
             else:
-                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, word))
-        for word in () if without_past else CACHE_PARTS:
-            value = step.inputs[pair[word]]
+                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(index, part))
+        for part in () if without_past else CACHE_PARTS:
+            value = step.inputs[pair[part]]
             copier.copied_values[value] = copier.builder.add_input(
-                PAST_CROSS_ATTENTION.format(n, word), Input(value.type)
+                PAST_CROSS_ATTENTION.format(index, part), Input(value.type)
             )

@@ -61,13 +61,13 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     calibration = job.quantize.calibration
     # weights that are already quantized in the checkpoint are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
-    readers = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
+    targets = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
     obstacle = explain_missing_int8_cache(job) if cache_option.dtype else ""
     if obstacle and cache_option.span is None:
         raise_no_int8_cache(obstacle, cache_option.span)
     has_int8_cache = bool(cache_option.dtype) and not obstacle
-    is_calibrated = bool(readers.tap_points) or has_int8_cache
+    is_calibrated = bool(targets.tap_points) or has_int8_cache
     remarks = () if is_calibrated else _explain_unused_calibration(calibration)
     if obstacle:
         remarks = (*remarks, f"`kv_cache` in the spec has no effect here: {obstacle}")
@@ -76,21 +76,21 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
         yield job
         return
     with create_temporary_directory() as directory:
-        if readers.tap_points:
-            job = _quantize_calibrated(job, readers, directory)
+        if targets.tap_points:
+            job = _quantize_calibrated(job, targets, directory)
         yield _calibrate_kv_cache(job, directory) if has_int8_cache else job
 
 
 def _quantize_calibrated(
-    job: LoweringJob, readers: CalibrationTargets, directory: Path
+    job: LoweringJob, targets: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights that are quantized by GPTQ, based on their input
-    activations.
+    """Return the job with int4 weights that are quantized by GPTQ on calibration samples, or by
+    round-to-nearest if there are none.
     """
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
-    quantized_weights = _quantize_weights(job, readers, samples, directory)
+    quantized_weights = _quantize_weights(job, targets, samples, directory)
     values = QuantizedWeights(
         job.unquantized_weights, job.quantization_decision.plan, quantized_weights
     )
@@ -114,9 +114,9 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     if not scales:
         reason = "no attention of this model updates a KV buffer in place; see --explain"
         raise_no_int8_cache(reason, job.quantize.kv_cache.span)
-    line = f"KV cache in int8, scales calibrated on {remark}"
-    named = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
-    return replace(job, kv_cache_scales=named, remarks=(*job.remarks, line))
+    cache_remark = f"KV cache in int8, scales calibrated on {remark}"
+    scales_by_parameter = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
+    return replace(job, kv_cache_scales=scales_by_parameter, remarks=(*job.remarks, cache_remark))
 
 
 def explain_missing_int8_cache(job: LoweringJob) -> str:
@@ -152,10 +152,10 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
     # `samples = 0` disables calibration, so there is no remark
     if not calibration.samples and not calibration.data_file:
         return ()
-    word = calibration.flag or (
+    option = calibration.flag or (
         "calibration_data" if calibration.data_file else "calibration_samples"
     )
-    remark = f"`{word}` calibrates int4 weights, but no linear layer is int4"
+    remark = f"`{option}` calibrates int4 weights, but no linear layer is int4"
     if not calibration.flag:
         return (remark,)
     raise_error(
@@ -186,18 +186,18 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
     them.
     """
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
-    nearest = "int4 weights: round-to-nearest"
+    fallback = "int4 weights: round-to-nearest"
     if calibration.data_file:
         # the remark is stored in the model, so it must not contain the directory
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
     if calibration.samples == 0:
-        return None, nearest
+        return None, fallback
     if calibration.samples is None and isinstance(job.values, RandomInitWeights):
-        return None, f"{nearest}: the weights are random"
+        return None, f"{fallback}: the weights are random"
     if job.model.generation is None and calibration.samples is None:
-        return None, f"{nearest}; `--calibration-data FILE` calibrates them (GPTQ)"
+        return None, f"{fallback}; `--calibration-data FILE` calibrates them (GPTQ)"
     count = DEFAULT_SAMPLES if calibration.samples is None else calibration.samples
     try:
         path = _write_generator(job, directory)
@@ -206,7 +206,7 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         # if samples were requested explicitly, raise the error
         if calibration.samples is not None:
             raise
-        return None, f"{nearest}: the model cannot generate calibration text"
+        return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
     # large models generate samples with quantized weights, which reduces sample quality
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""
@@ -250,33 +250,33 @@ def _choose_generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 def _has_large_weights(job: LoweringJob) -> bool:
     """Return True if the size of the weights in float32 exceeds `LARGE_WEIGHT_BYTES`."""
-    numbers = sum(prod(parameter.shape) for parameter in job.values.parameters.values())
-    return 4 * numbers > LARGE_WEIGHT_BYTES
+    weight_count = sum(prod(parameter.shape) for parameter in job.values.parameters.values())
+    return 4 * weight_count > LARGE_WEIGHT_BYTES
 
 
 def _quantize_weights(
-    job: LoweringJob, readers: CalibrationTargets, samples: RestartSamples, directory: Path
+    job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights in `readers`, based on their input activations for the samples."""
+    """Quantize the weights in `targets` by GPTQ, based on their input activations for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
-    numbers = sum(prod(shapes[n].shape) for n in readers.experts)
+    weight_count = sum(prod(shapes[n].shape) for n in targets.experts)
     # 0.5 bytes per weight, and 0.25 bytes for scales at the smallest group size
-    check_free_disk_space(directory, numbers * 3 // 4 + _estimate_factor_bytes(readers))
+    check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(job.unquantized_weights, name, plan[name], factor, stem)
 
-    open_part = partial(_open_submodel, job)
-    return quantize_with_calibration(open_part, readers, samples, directory, quantize_weight)
+    open_submodel = partial(_open_submodel, job)
+    return quantize_with_calibration(open_submodel, targets, samples, directory, quantize_weight)
 
 
-def _estimate_factor_bytes(readers: CalibrationTargets) -> int:
+def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
     """Return the peak bytes of the Cholesky factors of all experts of one stacked weight."""
-    held_bytes = Counter[str]()
-    for tap_point, matrices in readers.tap_points.items():
-        for name in {m.name for m in matrices if readers.experts[m.name] > 1}:
-            held_bytes[name] += 8 * count_input_features(tap_point) ** 2
-    return max(held_bytes.values(), default=0)
+    factor_bytes = Counter[str]()
+    for tap_point, matrices in targets.tap_points.items():
+        for name in {m.name for m in matrices if targets.experts[m.name] > 1}:
+            factor_bytes[name] += 8 * count_input_features(tap_point) ** 2
+    return max(factor_bytes.values(), default=0)
 
 
 @contextmanager

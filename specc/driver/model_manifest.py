@@ -59,8 +59,8 @@ def build_manifest(
     The manifest of a standalone generator (`decode_settings`) has the inputs of the spec, no
     inlined defaults and no attention metadata; `verify` decodes with `scoring_graph`.
     """
-    model, described = job.model, scoring_graph or graph
-    kept = job.quantization_decision.unquantized_reasons
+    model, declared_graph = job.model, scoring_graph or graph
+    unquantized_reasons = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
     # a standalone generator always computes its defaults, so they are not listed
     inlines_defaults = job.options.inline_defaults and decode_settings is None
@@ -80,9 +80,9 @@ def build_manifest(
             emitted_model.weight_files,
             hash_contents=job.options.hash == "full",
         ),
-        initializers=_find_initializers(job, described, emitted_model),
+        initializers=_find_initializers(job, declared_graph, emitted_model),
         precision=precision.describe_weight_precision(
-            described, job.quantized, kept, emitted_model, job.int4_method
+            declared_graph, job.quantized, unquantized_reasons, emitted_model, job.int4_method
         )
         if job.quantized
         else {},
@@ -103,9 +103,11 @@ def _find_initializers(
     """
     plan = job.quantization_decision.plan
     # for a quantized parameter, the initializer of its codes
-    stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
+    initializer_names = {
+        n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters
+    }
     return {
         n: emitted_model.initializer_names[i]
-        for n, i in stored.items()
+        for n, i in initializer_names.items()
         if i in emitted_model.initializer_names
     }

@@ -43,8 +43,8 @@ def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], in
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
-        plain = text.isascii() and text.isdigit() and len(text) <= 20
-        if not plain or not minimum <= int(text) <= maximum:
+        is_short_integer = text.isascii() and text.isdigit() and len(text) <= 20
+        if not is_short_integer or not minimum <= int(text) <= maximum:
             raise ArgumentTypeError(f"{noun} must be an integer from {minimum} to {maximum}")
         return int(text)
 
@@ -163,14 +163,14 @@ def check_argument_kinds(
     kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
     """Raise `code` with one error per argument whose value is invalid for its kind."""
-    wrong_names = [
+    invalid_names = [
         n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
     ]
-    if wrong_names:
+    if invalid_names:
         # the repr may be very long
-        shown_values = {name: escape_text(repr(arguments[name]))[:60] for name in wrong_names}
+        value_texts = {name: escape_text(repr(arguments[name]))[:60] for name in invalid_names}
         titles = [
-            f"`{name}` is {kinds[name].description}, not {shown_values[name]}"
-            for name in wrong_names
+            f"`{name}` is {kinds[name].description}, not {value_texts[name]}"
+            for name in invalid_names
         ]
         raise Failed(*(Diagnostic(code, title) for title in titles))

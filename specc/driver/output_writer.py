@@ -67,7 +67,7 @@ def _derive_streaming_graphs(
     )
     derived = state.derived
     assert derived is not None, "`encode` is the last pass"
-    facts = build_step_metadata(
+    metadata = build_step_metadata(
         job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
     )
     chunks = StreamChunks(
@@ -75,7 +75,7 @@ def _derive_streaming_graphs(
         _find_output_lengths(graph, sequence_input, derived.step),
         _find_pointwise_defaults(defaults, sequence_input),
     )
-    return derived, replace(facts, stream_chunks=chunks)
+    return derived, replace(metadata, stream_chunks=chunks)
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
@@ -128,8 +128,10 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     graph_names = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
     if "score" in graph_names:
-        about = describe_graph(job, job.manifest_graph, is_full_forward=True)
-        graphs["score"] = PackageGraph(job.convert_dtype(job.simplified_graph), "score.onnx", about)
+        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True)
+        graphs["score"] = PackageGraph(
+            job.convert_dtype(job.simplified_graph), "score.onnx", metadata
+        )
     # the full forward pass by itself does not require causality
     if graph_names == ("score",):
         return PackageContents(graphs)
@@ -164,26 +166,26 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         defaults=job.model.defaults,
         allows_empty_prompt=is_native_profile,
     )
-    extras: tuple[ExtraFile, ...] = ()
+    extra_files: tuple[ExtraFile, ...] = ()
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(graph_names):
         converted = job.convert_derived_dtype(derived)
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
-        extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
+        extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
         # only specc's runtime supports preallocated KV buffers; for other runtimes, caches grow by
         # concatenation
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
-    facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
+    runtime_metadata = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
         # other profiles need logits at other positions, so `generate` cannot share their derived
         # graphs
         source = build_generator(job, derived if is_native_profile else None)
-        about = describe_generator(job, source)
-        graphs["generate"] = PackageGraph(source, "generate.onnx", about)
-    return PackageContents(graphs, extras, facts)
+        metadata = describe_generator(job, source)
+        graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
+    return PackageContents(graphs, extra_files, runtime_metadata)
 
 
 def _build_runtime_metadata(
@@ -204,19 +206,21 @@ def _add_streaming_graphs(
     """Add the graphs of a streaming model, which only the runtime of specc can run. Raise E0977 if
     an option applies only to generation.
     """
-    other = job.options.io_names if job.options.io_names != "specc" else ""
-    if other or "generate" in job.options.graphs:
-        option = f"--io-names {other}" if other else "--graphs generate"
+    profile = job.options.io_names if job.options.io_names != "specc" else ""
+    if profile or "generate" in job.options.graphs:
+        option = f"--io-names {profile}" if profile else "--graphs generate"
         raise_error(
             "E0977",
             f"`{option}` is for generative models, and `{job.model.name}` is a streaming model",
             notes=[f"`{streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
-    derived, facts = _derive_streaming_graphs(job, streaming)
+    derived, metadata = _derive_streaming_graphs(job, streaming)
     stems = {"encode": derived.encode, "step": derived.step}
-    added = {stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph}
-    return PackageContents({**graphs, **added}, generation_metadata=facts.to_json())
+    derived_graphs = {
+        stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph
+    }
+    return PackageContents({**graphs, **derived_graphs}, generation_metadata=metadata.to_json())
 
 
 def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
@@ -241,8 +245,8 @@ def _build_buffered_step(
     if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
     source = KVBufferGraph(step, caches)
-    about = describe_graph(job, step, is_full_forward=False)
-    return PackageGraph(source, "step.onnx", about), source.buffer_names
+    metadata = describe_graph(job, step, is_full_forward=False)
+    return PackageGraph(source, "step.onnx", metadata), source.buffer_names
 
 
 def write_model_file(job: LoweringJob) -> CompileReport:
@@ -265,7 +269,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     else:
         source = job.convert_dtype(job.simplified_graph)
         metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
-    written = job.compiler.write_model(
+    written_model = job.compiler.write_model(
         job.quantize_source(source),
         path,
         job.stored_parameters,
@@ -279,23 +283,25 @@ def write_model_file(job: LoweringJob) -> CompileReport:
             (TOKENIZER_SUFFIX, file.content) for file in job.preprocessing.files if file.name
         ],
     )
-    return build_report(job, written)
+    return build_report(job, written_model)
 
 
 def write_package(job: LoweringJob) -> CompileReport:
     """Write the package directory without overwriting input files."""
     options = job.options
-    tokenizers = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
-    job = replace(job, preprocessing=job.preprocessing.rename_files(tokenizers))
+    file_names = {file.sha256: "tokenizer.json" for file in job.preprocessing.files}
+    job = replace(job, preprocessing=job.preprocessing.rename_files(file_names))
     contents = build_package_graphs(job)
-    texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files]
+    tokenizer_files = [
+        ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
+    ]
     # programs that read other profiles load tokenizer files by their usual names
-    used_names = [extra.name for extra in (*texts, *contents.extra_files)]
+    used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
     companions = tuple(read_companions(options.io_names, job.directories, used_names))
-    written = job.compiler.write_package(
+    written_model = job.compiler.write_package(
         {
-            role: replace(part, graph=job.quantize_source(part.graph))
-            for role, part in contents.graphs.items()
+            role: replace(package_graph, graph=job.quantize_source(package_graph.graph))
+            for role, package_graph in contents.graphs.items()
         },
         normalize_output_path(options.output),
         job.stored_parameters,
@@ -304,7 +310,7 @@ def write_package(job: LoweringJob) -> CompileReport:
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=options.dtype,
-        extra_files=[*texts, *contents.extra_files, *companions],
+        extra_files=[*tokenizer_files, *contents.extra_files, *companions],
         load=not options.no_load,
         input_paths=[
             *list_job_input_files(job),
@@ -314,7 +320,7 @@ def write_package(job: LoweringJob) -> CompileReport:
         hash_on_every_load=options.hash == "full",
     )
     return build_report(
-        job, written, *describe_missing_companions(options.io_names, job.directories)
+        job, written_model, *describe_missing_companions(options.io_names, job.directories)
     )
 
 
@@ -356,14 +362,14 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> Iterator[str]:
     """Yield a remark on where the weights are stored, if the user did not choose it."""
-    if linked := len(written_model.plan.linked_tensors):
+    if linked_count := len(written_model.plan.linked_tensors):
         yield (
-            f"{linked} weights are external data in their original file: keep that file next to "
-            "the model"
+            f"{linked_count} weights are external data in their original file: keep that file next "
+            "to the model"
         )
         return
     reasons = sorted(set(written_model.plan.copy_reasons.values()))
     # no remark if the user chose the weight storage, or if the weights are random
-    named = job.options.weights or job.spec.checkpoint
-    if named and reasons and not job.options.weights_as:
+    has_weight_file = job.options.weights or job.spec.checkpoint
+    if has_weight_file and reasons and not job.options.weights_as:
         yield f"weights were copied: {reasons[0]}"

@@ -41,20 +41,21 @@ def find_half_precision_limits(
     graph = pass_pipeline.apply_quantization_plan(
         pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
-    quantized_names = {form.format_scales_name(name): name for name, form in plan.items()}
+    quantized_names = {format.format_scales_name(name): name for name, format in plan.items()}
     # int4 codes are in -8..7, or in -15..15 after zero points are subtracted
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
     for node, _ in graph.nodes:
-        read = find_underlying_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
-        name = names.get(read) if read else None
+        weight = find_underlying_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
+        name = names.get(weight) if weight else None
         if name is None:
             continue
-        weight = quantized_names.get(name, name)
-        max_code = max_codes[plan[weight].bits] if name in quantized_names else 1.0
-        max_code = 15.0 if name in quantized_names and plan[weight].has_zero_points else max_code
-        compute_dtype_limits[name] = ComputeDtypeLimit(half_dtype, weight, max_code)
+        quantized_name = quantized_names.get(name, name)
+        max_code = max_codes[plan[quantized_name].bits] if name in quantized_names else 1.0
+        if name in quantized_names and plan[quantized_name].has_zero_points:
+            max_code = 15.0
+        compute_dtype_limits[name] = ComputeDtypeLimit(half_dtype, quantized_name, max_code)
     return compute_dtype_limits
 
 
@@ -99,12 +100,15 @@ def plan_quantization(
     check_group_size(weight_request.group_size)
     _check_target(weight_request, target, opset)
     layout: WeightLayout = "rows" if target.quantized_operators else "columns"
-    rounds = target.quantized_operators == "rows"
-    layers = INTEGER_LAYERS in target.recurrent_features
 
-    def choose_for_request(wanted: QuantizationOptions) -> QuantizationDecision:
+    def choose_for_request(options: QuantizationOptions) -> QuantizationDecision:
         return choose_weight_formats(
-            graph, wanted, layout, ties, quantizes_activations=rounds, has_integer_lstm=layers
+            graph,
+            options,
+            layout,
+            ties,
+            quantizes_activations=target.quantized_operators == "rows",
+            has_integer_lstm=INTEGER_LAYERS in target.recurrent_features,
         )
 
     decision = choose_for_request(weight_request)
@@ -121,13 +125,13 @@ def plan_quantization(
             notes=["for other layers, use `int8`: its per-token scales are as fast"],
             helps=["compile with `--quantize int8`"],
         )
-    lines = find_ineffective_options(
+    remarks = find_ineffective_options(
         weight_request,
         request.option_labels,
         decision.plan,
-        lambda other: choose_for_request(other).plan,
+        lambda options: choose_for_request(options).plan,
     )
-    return replace(decision, ineffective_options=tuple(lines))
+    return replace(decision, ineffective_options=tuple(remarks))
 
 
 def plan_stored_codes(
@@ -161,7 +165,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
     """Return True if a weight of the plan is used with per-tensor activation scales."""
-    return any(form.rounding in ("tensor", "layer") for form in plan.values())
+    return any(format.rounding in ("tensor", "layer") for format in plan.values())
 
 
 def describe_quantization(
@@ -180,13 +184,13 @@ def describe_quantization(
     ]
     if request.folds_norms:
         layer_count = sum(len(fold.linear_weights) for fold in norm_folds)
-        folded = f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
+        remark = f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
         reason = (
             "no norm weights were folded: all consumers of a norm must be quantized linear "
             "layers, and the norm must not be in a loop"
         )
-        remarks.append(folded if norm_folds else reason)
-    has_groups = any(form.group_size for form in decision.plan.values())
+        remarks.append(remark if norm_folds else reason)
+    has_groups = any(format.group_size for format in decision.plan.values())
     if has_groups and "generate" in graph_names and not target.quantized_operators:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
@@ -231,9 +235,7 @@ def _raise_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> 
 
 
 def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
-    """Return the source of a generator in which the weights of `plan` are quantized in each
-    graph.
-    """
+    """Return `source` with the weights of `plan` quantized in each of its graphs."""
     if not plan:
         return source
 
@@ -263,31 +265,32 @@ def describe_weight_precision(
     `int4_method` is the quantization method of int4 weights. `error` is a relative error, and
     `worst` the maximum absolute error of an element.
     """
-    facts: dict[str, object] = {}
+    entries: dict[str, object] = {}
+    initializers = emitted_model.initializer_names
     for name in graph.parameters:
-        form = values.plan.get(name)
-        if form is None:
+        format = values.plan.get(name)
+        if format is None:
             continue
         quantized = values.streams[values.base.get_tied_source(name) or name]
-        loss = quantized.error
-        facts[name] = {
-            "bits": form.bits,
-            "block": form.group_size,
-            "layout": form.layout,
-            "rounding": form.rounding,
-            "turned": form.is_transposed,
-            "scales": emitted_model.initializer_names[form.format_scales_name(name)],
+        error = quantized.error
+        entries[name] = {
+            "bits": format.bits,
+            "block": format.group_size,
+            "layout": format.layout,
+            "rounding": format.rounding,
+            "turned": format.is_transposed,
+            "scales": initializers[format.format_scales_name(name)],
             **(
-                {"zero_points": emitted_model.initializer_names[form.format_zero_points_name(name)]}
-                if form.has_zero_points
+                {"zero_points": initializers[format.format_zero_points_name(name)]}
+                if format.has_zero_points
                 else {}
             ),
             "recipe": quantized.recipe,
-            "error": float(f"{loss.relative_error:.4g}"),
-            "worst": float(f"{loss.max_error:.4g}"),
+            "error": float(f"{error.relative_error:.4g}"),
+            "worst": float(f"{error.max_error:.4g}"),
         }
     return {
-        "rounded": facts,
+        "rounded": entries,
         "recipe": int4_method,
         "kept": {n: reason for n, reason in kept_reasons.items() if n in graph.parameters},
     }
@@ -297,8 +300,8 @@ def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterato
     """Yield lines that describe the lowering of each attention layer; consecutive layers with the
     same lowering share a line.
     """
-    lowered = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
-    for how, entries in groupby(lowered, key=lambda one: one[0]):
+    lowerings = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
+    for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
         scopes = [scope for _, scope in entries]
-        shown = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
-        yield f"{graph}: {' '.join(shown)}: {how}"
+        scope_texts = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
+        yield f"{graph}: {' '.join(scope_texts)}: {how}"

@@ -25,7 +25,7 @@ from specc.transforms.quantization_plan import (
 
 
 def parse_quantize_option(
-    entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]
+    entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
 ) -> str:
     """Return the value of an entry, or "" if the entry is absent. Raise E0858 if the value is
     invalid.
@@ -33,9 +33,9 @@ def parse_quantize_option(
     entry = entries.get(name)
     if entry is None:
         return ""
-    known = tuple(known)
-    if len(entry.values) != 1 or entry.values[0].value not in known:
-        raise_wrong_value(entry, f"`{name}` must be one of {', '.join(known)}", known)
+    choices = tuple(choices)
+    if len(entry.values) != 1 or entry.values[0].value not in choices:
+        raise_invalid_entry(entry, f"`{name}` must be one of {', '.join(choices)}", choices)
     return entry.values[0].value
 
 
@@ -43,20 +43,20 @@ def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
     """Return the value of an entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # an integer with ten or more digits is never valid
-    fits = text.isascii() and text.isdigit() and len(text) < 10
-    return int(text) if fits else None
+    is_short_integer = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if is_short_integer else None
 
 
-def raise_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
+def raise_invalid_entry(entry: ast.QuantizeEntry, title: str, choices: tuple[str, ...]) -> NoReturn:
     """Raise E0858 because the entry has an invalid value."""
-    given = entry.values[0].value if len(entry.values) == 1 else ""
-    example = f"{entry.name} = {known[0] if known else DEFAULT_GROUP_SIZE}"
+    value = entry.values[0].value if len(entry.values) == 1 else ""
+    example = f"{entry.name} = {choices[0] if choices else DEFAULT_GROUP_SIZE}"
     raise_error(
         "E0858",
         title,
         entry.span,
         "invalid value",
-        helps=suggest_similar_name(given, known, f"for example `{example}`"),
+        helps=suggest_similar_name(value, choices, f"for example `{example}`"),
     )
 
 
@@ -65,56 +65,54 @@ LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
 
 
 def check_patterns_match(
-    missing: Iterable[str],
+    unmatched_patterns: Iterable[str],
     names: tuple[str, ...],
     spans: Mapping[str, Span],
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 if patterns match no weight. `missing` are the patterns that match none of the
-    `names` of a graph.
-
-    A pattern of the spec (with a span in `spans`) may also match a name of another graph of the
-    spec.
+    """Raise E0850 for `unmatched_patterns`, which match none of the weight names `names` of a
+    graph. A pattern of the spec (with a span in `spans`) may match a name in another graph of the
+    spec instead.
     """
-    missing = tuple(missing)
-    spec_patterns = [pattern for pattern in missing if pattern in spans]
-    for other in iterate_other_graphs() if spec_patterns else ():
-        elsewhere = list_quantizable_names(pass_pipeline.simplify_graph(other, fuses_loops=False))
-        spec_patterns = list(find_unmatched_patterns(spec_patterns, elsewhere))
-    unmatched = [p for p in missing if p in spec_patterns or p not in spans]
+    unmatched_patterns = tuple(unmatched_patterns)
+    spec_patterns = [p for p in unmatched_patterns if p in spans]
+    for graph in iterate_other_graphs() if spec_patterns else ():
+        other_names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fuses_loops=False))
+        spec_patterns = list(find_unmatched_patterns(spec_patterns, other_names))
+    unmatched = [p for p in unmatched_patterns if p in spec_patterns or p not in spans]
     if unmatched:
         raise Failed(*(_make_no_match_error(p, names, spans.get(p)) for p in unmatched))
 
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
-    known = f"weight names: {', '.join(names[:8])} …"
+    name_list = f"weight names: {', '.join(names[:8])} …"
     # a pattern usually covers all layers, so suggestions include names such as `h.*.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
         Label.from_span(span, "no match"),
-        helps=tuple(suggest_similar_name(pattern, suggestions, known)),
+        helps=tuple(suggest_similar_name(pattern, suggestions, name_list)),
     )
 
 
-BLOCK_WORD, ALL_WORD, HEAD_WORD = "group_size", "all", "lm_head_bits"
-OPTIONAL_ENTRIES = (BLOCK_WORD, ALL_WORD, HEAD_WORD)
+GROUP_SIZE_ENTRY, ALL_ENTRY, LM_HEAD_ENTRY = "group_size", "all", "lm_head_bits"
+OPTIONAL_ENTRIES = (GROUP_SIZE_ENTRY, ALL_ENTRY, LM_HEAD_ENTRY)
 """Entries that have no effect for some quantization kinds or models."""
 KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
-    BLOCK_WORD: ("int4", "int8-weights"),
-    ALL_WORD: ("int4",),
+    GROUP_SIZE_ENTRY: ("int4", "int8-weights"),
+    ALL_ENTRY: ("int4",),
 }
 """The quantization kinds that an entry applies to."""
 ENTRY_DESCRIPTIONS = {
-    BLOCK_WORD: "group-wise quantization",
-    ALL_WORD: "weights that `int4` keeps at 8 bits",
+    GROUP_SIZE_ENTRY: "group-wise quantization",
+    ALL_ENTRY: "weights that `int4` keeps at 8 bits",
 }
 """Descriptions of what each entry applies to, for messages."""
 NO_EFFECT_REASONS = {
-    BLOCK_WORD: "no weight is quantized group-wise",
-    ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
-    HEAD_WORD: "no output layer can be quantized",
+    GROUP_SIZE_ENTRY: "no weight is quantized group-wise",
+    ALL_ENTRY: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
+    LM_HEAD_ENTRY: "no output layer can be quantized",
 }
 """The reason why an entry has no effect, for messages."""
 
@@ -123,29 +121,29 @@ def describe_requested_options(
     entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the entries that the spec or the options set, with their names in messages."""
-    labels = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in entries}
+    labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
     # the default value does not count as a request
-    if ALL_WORD in labels and entries[ALL_WORD].values[0].value == "false":
-        del labels[ALL_WORD]
-    return labels | {word: f"`{option}`" for word, option in flags.items()}
+    if ALL_ENTRY in labels and entries[ALL_ENTRY].values[0].value == "false":
+        del labels[ALL_ENTRY]
+    return labels | {entry: f"`{option}`" for entry, option in flags.items()}
 
 
-def check_known_options(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
+def check_flags_apply(weight_request: QuantizationOptions, flags: Mapping[str, str]) -> None:
     """Raise E0753 for the first entry in `flags` that has no effect for any requested quantization
     kind. `flags` maps entries to command-line flags.
     """
-    for word, kinds in KINDS_BY_ENTRY.items():
+    for entry, kinds in KINDS_BY_ENTRY.items():
         # `all` applies only to the default kind, not to the kinds of patterns
-        requested_kinds = (weight_request.kind,) if word == ALL_WORD else weight_request.kinds
-        if word not in flags or set(kinds) & set(requested_kinds):
+        requested_kinds = (weight_request.kind,) if entry == ALL_ENTRY else weight_request.kinds
+        if entry not in flags or set(kinds) & set(requested_kinds):
             continue
         kind_names = ", ".join(f"`{kind}`" for kind in dict.fromkeys(requested_kinds) if kind)
         raise_error(
             "E0753",
-            f"`{flags[word]}` is for {ENTRY_DESCRIPTIONS[word]}, "
+            f"`{flags[entry]}` is for {ENTRY_DESCRIPTIONS[entry]}, "
             f"which {kind_names or 'this compile'} does not use",
             helps=[
-                f"remove `{flags[word]}`",
+                f"remove `{flags[entry]}`",
                 f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
             ],
         )
@@ -162,21 +160,23 @@ def find_ineffective_options(
     `option_labels` maps entries to their names in messages; `make_plan` computes the plan of a
     request.
     """
-    for word, label in option_labels.items():
-        if word == BLOCK_WORD:
-            has_effect = any(form.group_size for form in plan.values())
-        elif word == ALL_WORD:
+    for entry, label in option_labels.items():
+        if entry == GROUP_SIZE_ENTRY:
+            has_effect = any(weight_format.group_size for weight_format in plan.values())
+        elif entry == ALL_ENTRY:
             has_effect = (
                 make_plan(replace(weight_request, quantizes_all=not weight_request.quantizes_all))
                 != plan
             )
         else:
-            other: QuantizationKind | None = (
+            lm_head_kind: QuantizationKind | None = (
                 None if weight_request.lm_head_kind != "none" else "int8"
             )
-            has_effect = make_plan(replace(weight_request, lm_head_kind=other or "none")) != plan
+            has_effect = (
+                make_plan(replace(weight_request, lm_head_kind=lm_head_kind or "none")) != plan
+            )
         if not has_effect:
-            yield f"{label} has no effect: {NO_EFFECT_REASONS[word]}"
+            yield f"{label} has no effect: {NO_EFFECT_REASONS[entry]}"
 
 
 def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:

@@ -9,12 +9,12 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
-    check_known_options,
+    check_flags_apply,
     check_patterns_match,
     describe_requested_options,
     parse_quantize_integer,
     parse_quantize_option,
-    raise_wrong_value,
+    raise_invalid_entry,
 )
 from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.elaboration_context import SpecModule
@@ -162,7 +162,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     if weight_request is None:
         _check_quantization_requested(options, cache)
     else:
-        check_known_options(weight_request, flags)
+        check_flags_apply(weight_request, flags)
     fold = parse_quantize_option(entries, "fold_norms", BOOLEAN_WORDS) == "true"
     fold = weight_request is not None and (
         fold if options.fold_norms is None else options.fold_norms
@@ -303,7 +303,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
-        raise_wrong_value(entry, title, ("64",))
+        raise_invalid_entry(entry, title, ("64",))
     return CalibrationSource(samples=count, span=entry.span)
 
 
@@ -311,7 +311,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> Cali
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"
-        raise_wrong_value(entry, title, ('"texts.jsonl"',))
+        raise_invalid_entry(entry, title, ('"texts.jsonl"',))
     path = resolve_spec_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
@@ -325,7 +325,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
         return DEFAULT_GROUP_SIZE
     number = parse_quantize_integer(entry)
     if number is None:
-        raise_wrong_value(entry, f"`group_size` must be {GROUP_SIZES}", ())
+        raise_invalid_entry(entry, f"`group_size` must be {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 

@@ -54,21 +54,16 @@ class AttentionAxisLabeler:
         symbolic sizes.
         """
         query_dim, key_dim = lengths
-        query_axis, key_axis = (
-            self.label_axis(query_dim, shape[-2]),
-            self.label_axis(key_dim, shape[-1]),
-        )
+        query_axis = self.label_axis(query_dim, shape[-2])
         is_generated = (
             self.generated_tokens is not None and self.generated_tokens.shape[1] == shape[-2]
         )
         if is_generated and query_dim != key_dim:
             query_axis = self._label_generated_tokens() or query_axis
-        return query_axis, key_axis
+        return query_axis, self.label_axis(key_dim, shape[-1])
 
     def get_image(self) -> Bytes | None:
-        """Return the denormalized pixels [height, width, 3] of the first input image, or None if
-        the model has no image input.
-        """
+        """Return the denormalized pixels [height, width, 3] of the first input image, or None."""
         image_input = self._find_image()
         if image_input is None:
             return None
@@ -133,8 +128,7 @@ class AttentionAxisLabeler:
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
         outputs = self.model.manifest.preprocessing.outputs
-        vocabularies = [r.vocabulary for _, r in outputs if isinstance(r, TextOutput)]
-        return vocabularies[0] if vocabularies else None
+        return next((r.vocabulary for _, r in outputs if isinstance(r, TextOutput)), None)
 
     def _label_frames(self, count: int) -> AttentionMapAxis | None:
         """Label each audio frame with its start time in seconds."""
@@ -148,8 +142,8 @@ class AttentionAxisLabeler:
 
     def _find_patches(self, count: int) -> AttentionMapAxis | None:
         image_input = self._find_image()
-        rows, columns = self.arrays[image_input[0]].shape[-2:] if image_input else (0, 0)
-        grid = infer_patch_grid(count, (rows, columns)) if image_input else None
+        height, width = self.arrays[image_input[0]].shape[-2:] if image_input else (0, 0)
+        grid = infer_patch_grid(count, (height, width)) if image_input else None
         if grid is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))

@@ -70,25 +70,19 @@ class BatchSlot(Generic[T]):
 
     @staticmethod
     def from_stream(
-        sequence_index: int,
-        input: T,
-        stream: GenerationStream,
-        batch_index: int,
-        vocabulary_size: int,
+        sequence_index: int, input: T, stream: GenerationStream, batch_index: int, vocab: int
     ) -> "BatchSlot[T]":
-        """Create the slot of a batch element, for a model with `vocabulary_size` tokens."""
-        settings, batch_slice = stream.settings, slice(batch_index, batch_index + 1)
-        prompt, padding_mask = (
-            stream.prompt[batch_slice],
-            None if stream.padding_mask is None else stream.padding_mask[batch_slice],
-        )
+        """Create the slot of element `batch_index` of `stream`, for a vocabulary of `vocab`."""
+        settings, element = stream.settings, slice(batch_index, batch_index + 1)
+        prompt, padding_mask = stream.prompt[element], stream.padding_mask
+        padding_mask = None if padding_mask is None else padding_mask[element]
         length = int(count_prompt_tokens(prompt, padding_mask)[0])
         columns = prompt.shape[1] - (0 if padding_mask is None else _count_padding(padding_mask[0]))
         max_tokens = min(
             settings.max_tokens, compute_max_new_tokens(stream.model, settings, columns)
         )
         seen_tokens = find_penalized_tokens(
-            prompt, vocabulary_size, settings.repetition_penalty, padding_mask
+            prompt, vocab, settings.repetition_penalty, padding_mask
         )
         sequences = (
             list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else [[]]
@@ -195,33 +189,23 @@ class ContinuousBatch(Generic[T]):
         """The number of sequences that may start now; 0 until enough slots are free for a
         prefill.
         """
-        active_count = len(self.active_slots)
-        free_count = self.batch_size - active_count
+        free_count = self.batch_size - len(self.active_slots)
         # a prefill blocks all running sequences, so several prompts are prefilled at once
-        return (
-            free_count
-            if not active_count or free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
-            else 0
-        )
+        has_enough = free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
+        return free_count if has_enough or not self.active_slots else 0
 
     def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
         """Return True if the shape of a prompt equals that of the active sequences and
         `new_inputs`.
         """
-        batch_inputs = [prompt for _, prompt in new_inputs[:1]] or [
-            self.slots[index].input for index in self.active_slots[:1]
-        ]
-        return all(self.get_shape(other) == self.get_shape(input) for other in batch_inputs)
+        prompts = [p for _, p in new_inputs] + [self.slots[n].input for n in self.active_slots]
+        return not prompts or self.get_shape(prompts[0]) == self.get_shape(input)
 
     def add_sequences(self, new_inputs: Sequence[tuple[int, T]]) -> Iterator[EndedSequence]:
         """Add new sequences to the batch; yield those that end at their first token."""
         active = self.active_slots
-        self.on_start(
-            [
-                *(self.slots[index].sequence_index for index in active),
-                *(number for number, _ in new_inputs),
-            ]
-        )
+        active_indices = [self.slots[n].sequence_index for n in active]
+        self.on_start([*active_indices, *(index for index, _ in new_inputs)])
         try:
             session, stream, logits = self._prefill_sequences([prompt for _, prompt in new_inputs])
         except Failed as failed:
@@ -229,18 +213,13 @@ class ContinuousBatch(Generic[T]):
             return
         vocab = logits.shape[1]
         slots = [
-            BatchSlot.from_stream(number, prompt, stream, index, vocab)
-            for index, (number, prompt) in enumerate(new_inputs)
+            BatchSlot.from_stream(index, prompt, stream, n, vocab)
+            for n, (index, prompt) in enumerate(new_inputs)
         ]
         self.valid_tokens += sum(slot.prompt_length for slot in slots)
         yield from _choose_tokens(slots, logits)
-        unfinished = np.array(
-            [number for number, slot in enumerate(slots) if not slot.is_finished], np.int64
-        )
-        self.slots = [
-            *(self.slots[index] for index in active),
-            *(slots[number] for number in unfinished),
-        ]
+        unfinished = np.array([n for n, slot in enumerate(slots) if not slot.is_finished], np.int64)
+        self.slots = [*(self.slots[n] for n in active), *(slots[n] for n in unfinished)]
         if active and self.session is not None:
             merge_batches(self.session, np.array(active), session, unfinished)
         else:
@@ -253,12 +232,9 @@ class ContinuousBatch(Generic[T]):
         """Prefill the prompts of new sequences; return their session, their stream and logits
         float32 [batch, vocab].
         """
-        metadata, input_signature = (
-            self.model.continuous_batching_metadata,
-            self.model.input_signature,
-        )
+        metadata = self.model.continuous_batching_metadata
         assert metadata is not None, "sequences of different lengths need a step that supports them"
-        stream = self.prepare(new_inputs)
+        input_signature, stream = self.model.input_signature, self.prepare(new_inputs)
         self._count_source_tokens(stream)
         prepared = prepend_padding_columns(
             input_signature, stream.prepared_inputs, count_extra_padding_columns(metadata.states)
@@ -282,14 +258,13 @@ class ContinuousBatch(Generic[T]):
         self.session.inputs.is_finished = np.array([slot.is_finished for slot in self.slots])
         # tokens after the end of a sequence are discarded
         tokens = np.array([[slot.tokens[-1]] for slot in self.slots], np.int64)
-        slots = [self.slots[index] for index in active]
+        slots = [self.slots[n] for n in active]
         try:
             logits = self._feed_tokens(self.session, tokens)
         except Failed as failed:
             self.slots, self.session = [], None
-            yield from self._retry_one_by_one(
-                [(slot.sequence_index, slot.input) for slot in slots], failed
-            )
+            inputs = [(slot.sequence_index, slot.input) for slot in slots]
+            yield from self._retry_one_by_one(inputs, failed)
             return
         self.valid_tokens += len(active)
         yield from _choose_tokens(slots, logits[active])
@@ -314,10 +289,8 @@ class ContinuousBatch(Generic[T]):
                 self, batch_size=1, session=None, slots=[], processed_tokens=0, valid_tokens=0
             )
             yield from single.generate([indexed_input])
-            self.processed_tokens, self.valid_tokens = (
-                self.processed_tokens + single.processed_tokens,
-                self.valid_tokens + single.valid_tokens,
-            )
+            self.processed_tokens += single.processed_tokens
+            self.valid_tokens += single.valid_tokens
 
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:

@@ -28,8 +28,7 @@ from specc.runtime.streaming_inference import StreamingModel, open_streaming_mod
 
 @dataclass(kw_only=True, eq=False)
 class InferenceModel(Closeable):
-    """A compiled model file or package at `path`, whose graphs are opened on first use on the
-    execution provider `provider`.
+    """A model file or package at `path`, whose graphs are opened on `provider` on first use.
 
     `graph` restricts a package to one graph; if it is "", each method uses its default graph. With
     `verify_contents`, all bytes are verified by hash.

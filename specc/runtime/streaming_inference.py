@@ -155,10 +155,9 @@ class InputStream:
     lock: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
-        generation, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
+        section, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
         return format_repr(
-            f"stream of {generation.name}: {self.position_count} rows of "
-            f"{generation.sequence_input}{end}"
+            f"stream of {section.name}: {self.position_count} rows of {section.sequence_input}{end}"
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
@@ -194,11 +193,8 @@ class InputStream:
         # An invalid piece does not change the stream.
         self.lengths = lengths
         results = self._run_step(inputs, chunked_count)
-        self.position_count, self.has_ended, self.past_inputs = (
-            self.position_count + chunked_count,
-            last,
-            past_inputs,
-        )
+        self.position_count += chunked_count
+        self.has_ended, self.past_inputs = last, past_inputs
         return results
 
     def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
@@ -274,7 +270,7 @@ class InputStream:
 
     def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and update the states."""
-        metadata, step_session = self.model.metadata, self.model.step_session
+        metadata, session = self.model.metadata, self.model.step_session
         if not self.states and not self.loop_invariant_inputs:
             self.loop_invariant_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
         if not count:
@@ -282,12 +278,11 @@ class InputStream:
         time_axes, fully_read = self.model.time_axes, {*metadata.full_inputs}
         step_inputs: dict[str, Array | DeviceTensor] = {}
         for name, axis in time_axes.items():
-            if name in step_session.inputs:
+            if name in session.inputs:
                 stop = count + (self.position_count if name in fully_read else 0)
                 step_inputs[name] = np.take(inputs[name], range(stop), axis)
-        results = step_session.run_on_device(
-            {**step_inputs, **self.loop_invariant_inputs, **self.states}
-        )
+        tensors = {**step_inputs, **self.loop_invariant_inputs, **self.states}
+        results = session.run_on_device(tensors)
         self.states = {s.name: results.pop(s.next_output) for s in metadata.states}
         return {name: value.numpy() for name, value in results.items()}
 
