@@ -73,26 +73,26 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     """
     check_profile(options.io_names)
     with open_job(spec, options) as requested_job:
-        job, drop_remarks = drop_unavailable_graphs(requested_job)
+        job, skipped = drop_unavailable_graphs(requested_job)
         _check_decode_loop_support(job)
         lowering_job = plan_lowering(job)
         with calibrate_weights(lowering_job) as calibrated_job:
             write = write_package if options.is_package else write_model_file
             report = write(calibrated_job)
-    return replace(report, remarks=(*report.remarks, *drop_remarks))
+    return replace(report, remarks=(*report.remarks, *skipped))
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
     """Raise E0934 if the target silently computes wrong results for decode loops."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
-    other_graphs = [graph for graph in job.options.graphs if graph != "generate"] or ["step"]
+    others = [graph for graph in job.options.graphs if graph != "generate"] or ["step"]
     raise_error(
         "E0934",
         f"`{job.target.name}` cannot run a generation loop inside a graph",
         notes=["it does not support caches that grow inside a loop"],
         helps=[
-            f"compile with `--graphs {','.join(other_graphs)}` and run the decoding loop in your program",
+            f"compile with `--graphs {','.join(others)}` and run the decoding loop in your program",
             "or use `--target onnx`, which any ONNX Runtime can run",
         ],
     )

@@ -32,9 +32,8 @@ def find_encoder_output(
     encode: Graph, source: Value, loop_invariant_inputs: Iterable[Value]
 ) -> Value | None:
     """Return the last value [batch, positions, features] on every path from `source` to
-    `loop_invariant_inputs` (their common dominator), or None if there is none.
-
-    Values that do not depend on `source`, such as a mask computed from another input, are ignored.
+    `loop_invariant_inputs` (their common dominator), or None if there is none. Values that do not
+    depend on `source`, such as a mask computed from another input, are ignored.
     """
     dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
@@ -251,9 +250,8 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
-    """Build `encoder_model`, `decoder_model` and `decoder_with_past_model`. `source` is the output
-    from which tokens are sampled. Raise E0752 if the decoder reads anything from the encoder except
-    keys, values and a mask.
+    """Build the three graphs; `source` is the output from which tokens are sampled. Raise E0752 if
+    the decoder reads anything from the encoder except keys, values and a mask.
     """
     layout = find_encoder_decoder_layout(derived)
     decoder, _ = _build_decoder(layout, source, without_past=True)
@@ -360,8 +358,8 @@ def _declare_cross_mask(
     invariant_names = layout.derived.loop_invariant_inputs
     masks = [n for n in invariant_names if n == layout.encoder_mask and n in step.inputs]
     # outputs of `encode` that depend only on the mask are recomputed here
-    encoder_outputs = [n for n in invariant_names if n in encode.outputs]
-    reads_mask = masks or not all(depends_on_encoder_input(layout, n) for n in encoder_outputs)
+    encoded = encode.outputs.keys() & {*invariant_names}
+    reads_mask = masks or not all(depends_on_encoder_input(layout, n) for n in encoded)
     if not layout.encoder_mask or not reads_mask:
         return
     mask = encode.inputs[layout.encoder_mask]
@@ -388,15 +386,15 @@ def _add_past_caches(
     order.
     """
     layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
-    for index, (layer, pair) in enumerate(layers):
+    for n, (layer, pair) in enumerate(layers):
         for part, state in layer.items():
             value = step.inputs[state.name]
             if without_past:
                 copier.copied_values[value] = copier.make_constant(value.type, 0.0)
             else:
-                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(index, part))
+                copier.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, part))
         for part in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[part]]
             copier.copied_values[value] = copier.builder.add_input(
-                PAST_CROSS_ATTENTION.format(index, part), Input(value.type)
+                PAST_CROSS_ATTENTION.format(n, part), Input(value.type)
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import NoReturn
 
@@ -94,30 +95,29 @@ def plan_quantization(
     weight can be quantized, E0853 if the group size is invalid, and E0963 if no layer can use
     per-tensor activation scales.
     """
-    weight_request = request.weight_request
+    weight_request, labels = request.weight_request, request.option_labels
     if weight_request is None:
         return QuantizationDecision({}, {})
     check_group_size(weight_request.group_size)
     _check_target(weight_request, target, opset)
     layout: WeightLayout = "rows" if target.quantized_operators else "columns"
 
-    def choose_for_request(options: QuantizationOptions) -> QuantizationDecision:
-        return choose_weight_formats(
-            graph,
-            options,
-            layout,
-            ties,
-            quantizes_activations=target.quantized_operators == "rows",
-            has_integer_lstm=INTEGER_LAYERS in target.recurrent_features,
-        )
-
-    decision = choose_for_request(weight_request)
+    choose_formats = partial(
+        choose_weight_formats,
+        graph,
+        layout=layout,
+        ties=ties,
+        quantizes_activations=target.quantized_operators == "rows",
+        has_integer_lstm=INTEGER_LAYERS in target.recurrent_features,
+    )
+    decision = choose_formats(weight_request)
+    plan = decision.plan
     check_patterns_match(
         decision.unmatched_patterns, decision.weight_names, request.pattern_spans, other_graphs
     )
-    if not decision.plan:
+    if not plan:
         _raise_nothing_to_quantize(graph, decision)
-    if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(decision.plan):
+    if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(plan):
         raise_error(
             "E0963",
             f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, but no layer of "
@@ -126,10 +126,7 @@ def plan_quantization(
             helps=["compile with `--quantize int8`"],
         )
     remarks = find_ineffective_options(
-        weight_request,
-        request.option_labels,
-        decision.plan,
-        lambda options: choose_for_request(options).plan,
+        weight_request, labels, plan, lambda options: choose_formats(options).plan
     )
     return replace(decision, ineffective_options=tuple(remarks))
 

@@ -38,7 +38,7 @@ UNQUANTIZED = "none"
 LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 """Valid values of `lm_head_bits`."""
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
-HEAD_KIND: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
+LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
 """The settings that choose the calibration data; at most one may be set."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
@@ -64,7 +64,7 @@ FOREIGN_SETTING_NAMES = {
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
-BOOLEAN_WORDS = ("true", "false")
+BOOLEAN_VALUES = ("true", "false")
 KV_CACHE_TYPES = ("int8", UNQUANTIZED)
 """Storage types of the KV cache; `none` means not quantized."""
 
@@ -158,14 +158,14 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     weight_request = (
         None if options.quantize == UNQUANTIZED else _apply_options(weight_request, options)
     )
-    flags = {w: get_option_flag(w) for w in OPTIONAL_ENTRIES if options.is_given(w)}
+    flags = {n: get_option_flag(n) for n in OPTIONAL_ENTRIES if options.is_given(n)}
     if weight_request is None:
         _check_quantization_requested(options, cache)
     else:
         check_flags_apply(weight_request, flags)
-    fold = parse_quantize_option(entries, "fold_norms", BOOLEAN_WORDS) == "true"
-    fold = weight_request is not None and (
-        fold if options.fold_norms is None else options.fold_norms
+    folds_norms = parse_quantize_option(entries, "fold_norms", BOOLEAN_VALUES) == "true"
+    folds_norms = weight_request is not None and (
+        folds_norms if options.fold_norms is None else options.fold_norms
     )
     return QuantizeRequest(
         weight_request=weight_request,
@@ -174,7 +174,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         remarks=remarks,
         calibration=calibration,
         kv_cache=cache,
-        folds_norms=fold,
+        folds_norms=folds_norms,
         dequantizes_checkpoint=options.quantize == UNQUANTIZED,
     )
 
@@ -189,58 +189,58 @@ def check_quantize_options(
     if request.weight_request is None:
         return
     names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fuses_loops=False))
-    missing = find_unmatched_patterns(request.weight_request.patterns, names)
-    check_patterns_match(missing, names, request.pattern_spans, iterate_other_graphs)
+    unmatched = find_unmatched_patterns(request.weight_request.patterns, names)
+    check_patterns_match(unmatched, names, request.pattern_spans, iterate_other_graphs)
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     """Return the entries of `quantize` by name; entries of a derived spec take precedence. Raise
     E0201 for invalid entries.
     """
-    found: dict[str, ast.QuantizeEntry] = {}
+    entries: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
         for entry in item.entries:
             if entry.name not in QUANTIZE_SETTINGS:
-                known = f"expected one of {', '.join(QUANTIZE_SETTINGS)}"
+                choices = f"expected one of {', '.join(QUANTIZE_SETTINGS)}"
                 name = FOREIGN_SETTING_NAMES.get(entry.name, entry.name)
                 raise_error(
                     "E0201",
                     f"unknown entry `{escape_text(entry.name)}` of `quantize`",
                     entry.span,
                     "unknown entry",
-                    helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
+                    helps=suggest_similar_name(name, QUANTIZE_SETTINGS, choices),
                 )
             # patterns of a derived spec come after those of its base spec, because the last
             # matching pattern wins
-            found.pop(entry.name, None)
-            found[entry.name] = entry
-    return found
+            entries.pop(entry.name, None)
+            entries[entry.name] = entry
+    return entries
 
 
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
-    """Return the request of the spec's section, and the spans of its patterns."""
+    """Return the request of the spec, None if no weights are quantized, and the pattern spans."""
     kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
-    every = parse_quantize_option(entries, "all", BOOLEAN_WORDS)
-    kept = entries["exclude"].values if "exclude" in entries else ()
+    quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
+    excluded = entries["exclude"].values if "exclude" in entries else ()
     # entries are in source order, because the last matching pattern wins
-    own = [
+    kind_patterns = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()
         if name in KINDS_BY_NAME
         for pattern in entry.values
     ]
-    patterns = (*kept, *(pattern for pattern, _ in own))
+    patterns = (*excluded, *(pattern for pattern, _ in kind_patterns))
     pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
     weight_request = QuantizationOptions(
         kind=KINDS_BY_NAME.get(kind),
-        unquantized_patterns=tuple(p.value for p in kept),
-        kind_by_pattern=tuple((pattern.value, name) for pattern, name in own),
+        unquantized_patterns=tuple(p.value for p in excluded),
+        kind_by_pattern=tuple((pattern.value, name) for pattern, name in kind_patterns),
         group_size=_read_group_size(entries),
-        lm_head_kind=HEAD_KIND[head],
-        quantizes_all=every == "true",
+        lm_head_kind=LM_HEAD_KINDS[head],
+        quantizes_all=quantizes_all == "true",
     )
     # `exclude` alone does not request quantization
     return (
@@ -270,10 +270,10 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
             "`--calibration-samples` and `--calibration-data` are mutually exclusive",
             helps=["remove one of them"],
         )
-    option = next(
+    flag = next(
         (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_given(name)), ""
     )
-    chosen = CalibrationSource(options.calibration_samples, options.calibration_data, option)
+    option_source = CalibrationSource(options.calibration_samples, options.calibration_data, flag)
     for item, module in program.iterate_items(ast.Quantize):
         entries = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(entries) > 1:
@@ -287,9 +287,9 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
             )
         for entry in entries.values():
             # invalid entries are errors even if an option overrides them
-            found = _read_calibration(entry, module)
-            return chosen if option else found
-    return chosen
+            spec_source = _read_calibration(entry, module)
+            return option_source if flag else spec_source
+    return option_source
 
 
 def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
@@ -347,7 +347,7 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 def _apply_options(
     weight_request: QuantizationOptions | None, options: QuantizeOptions
 ) -> QuantizationOptions | None:
-    """Return the request with its entries replaced by the given options."""
+    """Return the request of the spec with its settings overridden by the options."""
     if weight_request is None and not options.quantize:
         return None
     weight_request = weight_request or QuantizationOptions(kind=None)
@@ -356,7 +356,7 @@ def _apply_options(
         kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,
         unquantized_patterns=options.quantize_exclude or weight_request.unquantized_patterns,
         group_size=weight_request.group_size if options.group_size is None else options.group_size,
-        lm_head_kind=HEAD_KIND[options.lm_head_bits]
+        lm_head_kind=LM_HEAD_KINDS[options.lm_head_bits]
         if options.lm_head_bits
         else weight_request.lm_head_kind,
         quantizes_all=weight_request.quantizes_all
@@ -380,18 +380,18 @@ def _describe_overrides(
 def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
     """Return the flag that overrides a setting of the spec, or "" if no flag overrides it."""
     if options.quantize == UNQUANTIZED:
-        none = "--quantize none" if name == "kv_cache" else ""
-        return "--kv-cache" if none and options.kv_cache else none
-    related_settings = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
-    return next((get_option_flag(each) for each in related_settings if options.is_given(each)), "")
+        none_flag = "--quantize none" if name == "kv_cache" else ""
+        return "--kv-cache" if none_flag and options.kv_cache else none_flag
+    settings = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
+    return next((get_option_flag(s) for s in settings if options.is_given(s)), "")
 
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
     """Raise E0753 if an option requires quantized weights but no weights are quantized."""
     # calibration also determines the scales of an int8 KV cache
-    useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
+    allowed = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
-        if name not in useful and options.is_given(name):
+        if name not in allowed and options.is_given(name):
             raise_error(
                 "E0753",
                 f"`{get_option_flag(name)}` has no effect without quantized weights",

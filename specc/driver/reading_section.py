@@ -52,8 +52,8 @@ from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabula
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
-MAX_SHOWN = 8
-"""Maximum number of tokens listed in a warning about unreachable tokens."""
+MAX_LISTED = 8
+"""Maximum number of tokens that a warning about unreachable tokens lists."""
 MAX_VOCABULARY_BYTES = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 """Error codes of missing or unreadable files, and of missing Python packages."""
@@ -91,18 +91,18 @@ def build_preprocessing_config(
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
-    shared = _ReadingContext(Path(), None, tuple(paths), language)
+    base = _ReadingContext(Path(), None, tuple(paths), language)
 
     def read_record(name: str, data: Any, parse_record: Any) -> Any:
-        context = replace(shared, directory=spec_directories[data["home"]], span=spans.get(name))
+        context = replace(base, directory=spec_directories[data["home"]], span=spans.get(name))
         record = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, context)
 
         def raise_entry_error(path: tuple[str, ...], problem: str) -> NoReturn:
             span = spans.get(name)
             if path == ("kind",):
-                known = problem.removeprefix("is not one of ").split(", ")
+                choices = problem.removeprefix("is not one of ").split(", ")
                 kind = record["kind"]
-                helps = suggest_similar_name(kind, known, f"expected one of {', '.join(known)}")
+                helps = suggest_similar_name(kind, choices, f"expected one of {', '.join(choices)}")
                 raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
             raise_error("E0203", f"`{'.'.join(path) or name}` {problem}", span)
 
@@ -111,11 +111,11 @@ def build_preprocessing_config(
         return parse_record(record, (), raise_entry_error, context.files)
 
     inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.input_configs.items()]
-    displays = model.output_formats.items()
-    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in displays]
+    output_entries = model.output_formats.items()
+    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in output_entries]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
-        tuple(i for i in inputs if i[1] is not None),
+        tuple(item for item in inputs if item[1] is not None),
         tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in outputs if r is not None),
     )
 
@@ -128,28 +128,28 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 def check_reading_section(program: Program, model: ModelDefinition) -> list[Diagnostic]:
     """Return the errors of the `reading` section of a spec, except errors about missing files."""
-    bare = replace(model, input_configs={}, output_formats={})
-    entries = [replace(bare, input_configs={n: d}) for n, d in model.input_configs.items()]
-    entries += [replace(bare, output_formats={n: d}) for n, d in model.output_formats.items()]
-    found: list[Diagnostic] = []
+    empty = replace(model, input_configs={}, output_formats={})
+    entries = [replace(empty, input_configs={n: d}) for n, d in model.input_configs.items()]
+    entries += [replace(empty, output_formats={n: d}) for n, d in model.output_formats.items()]
+    errors: list[Diagnostic] = []
     for entry in entries:
         try:
             build_preprocessing_config(program, entry)
         except Failed as failed:
-            found += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
-    return found
+            errors += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
+    return errors
 
 
 def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
     """Return the paths that may contain a tokenizer: directories and GGUF files."""
-    found = []
+    directories = []
     for path in dict.fromkeys(filter(None, paths)):
         try:
-            found += [Path(path)] if is_gguf_path(path) or Path(path).is_dir() else []
+            directories += [Path(path)] if is_gguf_path(path) or Path(path).is_dir() else []
         except (OSError, ValueError):
             # an invalid path is reported when the weights are opened
             continue
-    return tuple(found)
+    return tuple(directories)
 
 
 def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def _describe_text_files(
 ) -> Iterator[str]:
     """Yield a remark on the tokenizer or vocabulary that is used by default."""
     entries = (*model.input_configs.items(), *model.output_formats.items())
-    names = [name for name, data in entries if _needs_directory_file(data, kind)]
+    names = [name for name, data in entries if _needs_checkpoint_file(data, kind)]
     if names and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
         if kind == "tokenizer" and not is_gguf_path(path):
@@ -201,15 +201,15 @@ def list_reading_files(
 ) -> list[Path]:
     """Return the files that preprocessing uses: vocabularies, tokenizers, audio settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
-    found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
-    if found[0] is not None:
-        found += list_chat_template_files(found[0].parent)
+    files = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
+    if files[0] is not None:
+        files += list_chat_template_files(files[0].parent)
     entries: list[Any] = [*model.input_configs.values(), *model.output_formats.values()]
     for data in entries:
-        found += list_audio_reading_files(data.get("kind", ""), paths)
-        found += [read_word_vocabulary(paths)] if _needs_directory_file(data, "words") else []
-        found += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
-    return [*filter(None, found)]
+        files += list_audio_reading_files(data.get("kind", ""), paths)
+        files += [read_word_vocabulary(paths)] if _needs_checkpoint_file(data, "words") else []
+        files += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
+    return [*filter(None, files)]
 
 
 def _iterate_named_files(data: Any) -> Iterator[str]:
@@ -223,7 +223,7 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
             yield from _iterate_named_files(argument)
 
 
-def _needs_directory_file(data: object, kind: str) -> bool:
+def _needs_checkpoint_file(data: object, kind: str) -> bool:
     """Return True if a tokenizer or vocabulary must be given at compile time."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
@@ -288,8 +288,8 @@ def _resolve_text(
         title = f'`text` needs a vocabulary or tokenizer: {examples}text(tokenizer("x.json"))'
         raise_error("E0203", title, context.span)
     record = _resolve_arguments(vocabulary, context)
-    rest = {k: v for k, v in options.items() if k != "kind"}
-    return {**record, **rest}
+    other_options = {k: v for k, v in options.items() if k != "kind"}
+    return {**record, **other_options}
 
 
 def _resolve_vocabulary(source: object, context: _ReadingContext) -> list[str]:
@@ -302,18 +302,18 @@ def _check_vocabulary_texts(tokens: Sequence[object], span: Span | None) -> list
     """Return the entries of a vocabulary list. Raise E0985 if an entry is not a string."""
     for token in tokens:
         if not isinstance(token, str):
-            shown = escape_text(json.dumps(token, default=str))[:60]
+            text = escape_text(json.dumps(token, default=str))[:60]
             helps = ['write a list of strings: ["one", "two"]']
             if isinstance(token, int | float):
-                helps = [f'quote a token that is a number: "{shown}"']
-            raise_error("E0985", f"`{shown}` in a vocabulary is not a string", span, helps=helps)
+                helps = [f'quote a token that is a number: "{text}"']
+            raise_error("E0985", f"`{text}` in a vocabulary is not a string", span, helps=helps)
     return [token for token in tokens if isinstance(token, str)]
 
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
     """Read the tokens of a vocabulary file, which is called `name` in messages."""
-    what = f"the vocabulary `{escape_text(name)}`"
-    data = read_required_file(path, MAX_VOCABULARY_BYTES, what, span)
+    description = f"the vocabulary `{escape_text(name)}`"
+    data = read_required_file(path, MAX_VOCABULARY_BYTES, description, span)
     return list(read_vocabulary(decode_spec(data, name)))
 
 
@@ -338,8 +338,8 @@ def _resolve_transcript(
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the padding token of the tokenizer is the CTC blank
-    found = read_ctc_transcript_options(context.paths, context.span, context.language)
-    return {**options, **({"absent": _NO_VOCABULARY} if found is None else found)}
+    fields = read_ctc_transcript_options(context.paths, context.span, context.language)
+    return {**options, **({"absent": _NO_VOCABULARY} if fields is None else fields)}
 
 
 def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
@@ -379,11 +379,11 @@ def warn_unreachable_tokens(program: Program, config: PreprocessingConfig) -> It
     for name, record in config.inputs:
         if isinstance(record, WordTokenizer) and (words := find_unreachable_words(record)):
             span = spans.get(name)
-            shown = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
-            more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
+            listed = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_LISTED])
+            more = f" and {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
             yield Diagnostic(
                 "W0756",
-                f"the tokenizer of `{name}` can never produce the tokens {shown}{more}",
+                f"the tokenizer of `{name}` can never produce the tokens {listed}{more}",
                 Label.from_span(span, "tokenized with this vocabulary"),
                 notes=tuple(_explain_unreachable(record, words)),
                 helps=("write the tokens as they occur in texts",),

@@ -31,7 +31,7 @@ from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
 CONFIG_FILE = "config.json"
-MAX_FEATURES = 2**20
+MAX_MODULES_BYTES = 2**20
 HIDDEN_OUTPUT = "last_hidden_state"
 LEGACY_POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -52,8 +52,8 @@ POOLING_EQUATIONS = {
 }
 """The equation of each pooling mode for hidden states `x`, the mask `kept`, `_rows` (the mask,
 [batch, seq, 1]) and `_weights` (1-based positions)."""
-FUNCTIONS = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
-ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in FUNCTIONS}
+ACTIVATION_MODULES = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
+ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in ACTIVATION_MODULES}
 BASE_GRAPH = "embeddings"
 SENTENCE_OUTPUT = "sentence_embedding"
 
@@ -91,9 +91,9 @@ def find_encoder_directory(directory: str) -> str:
     path = Path(directory)
     if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
         return directory
-    listed = _read_modules(path)
-    has_path = bool(listed) and listed[0].get("path")
-    return str(_resolve_module_directory(path, listed[0])) if has_path else directory
+    modules = _read_modules(path)
+    has_path = bool(modules) and modules[0].get("path")
+    return str(_resolve_module_directory(path, modules[0])) if has_path else directory
 
 
 def has_file(directory: Path, name: str) -> bool:
@@ -121,14 +121,14 @@ def wrap_encoder(
     base = find_spec_for_checkpoint(str(encoder))
     block = _find_encoder_graph(open_program(base), encoder)
     body = _GraphBody(root=root)
-    for number, (module, kind) in enumerate(zip(modules[1:], kinds[1:], strict=True), 1):
-        add = MODULE_BUILDERS.get(kind)
-        if add is None:
-            known = ", ".join(["Transformer", *MODULE_BUILDERS])
+    for module_index, (module, kind) in enumerate(zip(modules[1:], kinds[1:], strict=True), 1):
+        add_module = MODULE_BUILDERS.get(kind)
+        if add_module is None:
+            supported = ", ".join(["Transformer", *MODULE_BUILDERS])
             _raise_unsupported(
-                root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {known}"]
+                root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {supported}"]
             )
-        add(body, _resolve_module_directory(root, module) / CONFIG_FILE, number)
+        add_module(body, _resolve_module_directory(root, module) / CONFIG_FILE, module_index)
     if not body.vector_size:
         _raise_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
     config_path = find_first_file([encoder], SENTENCE_CONFIGS)
@@ -155,9 +155,7 @@ def _get_module_class(root: Path, type: str) -> str:
 
 
 def wrap_encoder_config(data: JsonObject) -> JsonObject:
-    """Return the config.json of the encoder, nested under the name that the generated spec gives
-    it.
-    """
+    """Nest the encoder's config.json under ENCODER_PART, its name in the generated spec."""
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)
 
@@ -173,9 +171,9 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
         return True
     if task != "feature-extraction":
         _raise_unsupported(path, f"the transformer_task `{task}` is not supported")
-    modes = config.get("modality_config")
-    text = modes.get("text") if isinstance(modes, dict) else None
-    if isinstance(text, dict) and text.get("method_output_name") != HIDDEN_OUTPUT:
+    modalities = config.get("modality_config")
+    text_config = modalities.get("text") if isinstance(modalities, dict) else None
+    if isinstance(text_config, dict) and text_config.get("method_output_name") != HIDDEN_OUTPUT:
         _raise_unsupported(path, f"`method_output_name` is not `{HIDDEN_OUTPUT}`")
     return False
 
@@ -185,36 +183,36 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     are several, choose the graph of the class in config.json, or `embeddings`, the graph of the
     base model.
     """
-    found = [
+    graphs = [
         block
         for block in list_graphs(program)
         if block.architectures
         and block.params[0].name == "input_ids"
         and HIDDEN_OUTPUT in [result.name for result in block.results]
     ]
-    listed = read_optional_object(encoder / CONFIG_FILE).get("architectures")
-    classes = listed if isinstance(listed, list) else []
-    if found:
-        found.sort(key=lambda block: block.name != BASE_GRAPH)
-        found.sort(key=lambda block: not any(name in classes for name in block.architectures))
-        return found[0]
+    architectures = read_optional_object(encoder / CONFIG_FILE).get("architectures")
+    classes = architectures if isinstance(architectures, list) else []
+    if graphs:
+        graphs.sort(key=lambda block: block.name != BASE_GRAPH)
+        graphs.sort(key=lambda block: not any(name in classes for name in block.architectures))
+        return graphs[0]
     reason = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
     _raise_unsupported(encoder / CONFIG_FILE, reason)
 
 
 def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
     """Format the spec: the encoder's inputs, its hidden states, and the other modules."""
-    keep = next((p for p in block.params if p.type.name == "keep"), None)
+    mask_param = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
     params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
-    mask = keep.name if keep else "input_ids >= 0"
-    kept = f"  kept = {mask}"
+    mask = mask_param.name if mask_param else "input_ids >= 0"
+    kept_line = f"  kept = {mask}"
     if body.excludes_prompt:
         params.append(f"pooling_mask: int[batch, seq] = cast({mask}, to=int)")
-        kept = f"  kept = {mask} & (pooling_mask != 0)"
-    results = [r.name if r.name == HIDDEN_OUTPUT else "_" for r in block.results]
-    hidden = ", ".join("x" if name == HIDDEN_OUTPUT else "_" for name in results)
-    called = f"{ENCODER_PART}.{block.name}({', '.join(names)})"
+        kept_line = f"  kept = {mask} & (pooling_mask != 0)"
+    result_names = [r.name if r.name == HIDDEN_OUTPUT else "_" for r in block.results]
+    results = ", ".join("x" if name == HIDDEN_OUTPUT else "_" for name in result_names)
+    call = f"{ENCODER_PART}.{block.name}({', '.join(names)})"
     return "\n".join(
         [
             "specc 1",
@@ -223,8 +221,8 @@ def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
             "dims batch >= 1, seq >= 1",
             f"graph sentence_embeddings({', '.join(params)})"
             f" -> ({SENTENCE_OUTPUT}: float[batch, _]) {{",
-            f"  {hidden} = {called}",
-            kept,
+            f"  {results} = {call}",
+            kept_line,
             "  _rows = insert(cast(kept, to=float), axis=2)",
             f"  _weights = insert(cast(positions({mask}), to=float) + 1.0, axis=2)",
             *body.lines,
@@ -257,10 +255,10 @@ def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in LEGACY_POOLING_KEYS.items() if config.get(key)] or ["mean"]
-    listed = [modes] if isinstance(modes, str) else modes
-    if not isinstance(listed, list) or not listed:
+    mode_list = [modes] if isinstance(modes, str) else modes
+    if not isinstance(mode_list, list) or not mode_list:
         _raise_unsupported(file, "`pooling_mode` has no mode")
-    unknown = [str(mode) for mode in listed if mode not in POOLING_EQUATIONS]
+    unknown = [str(mode) for mode in mode_list if mode not in POOLING_EQUATIONS]
     if unknown:
         reason = f"the pooling mode `{unknown[0]}` is not supported"
         _raise_unsupported(file, reason, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
@@ -270,10 +268,10 @@ def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
     _check_keys(config, file, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
     body.excludes_prompt = config.get("include_prompt") is False
-    parts = ", ".join(POOLING_EQUATIONS[mode] for mode in listed)
-    single_mode = len(listed) == 1
-    body.lines.append(f"  v = {parts}" if single_mode else f"  v = concat([{parts}], axis=1)")
-    body.vector_size = width * len(listed)
+    parts = ", ".join(POOLING_EQUATIONS[mode] for mode in mode_list)
+    is_single = len(mode_list) == 1
+    body.lines.append(f"  v = {parts}" if is_single else f"  v = concat([{parts}], axis=1)")
+    body.vector_size = width * len(mode_list)
 
 
 def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
@@ -281,19 +279,21 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
     config = read_json_object(file)
     _check_keys(config, file, {"in_features", "out_features", "bias", "activation_function",
                         "module_input_name", "module_output_name", "use_residual"})  # fmt: skip
-    named = str(config.get("activation_function", "torch.nn.Tanh"))
-    form = ACTIVATION_EQUATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
-    if form is None:
-        reason = f"the activation_function `{named}` is not supported"
+    activation = str(config.get("activation_function", "torch.nn.Tanh"))
+    equation = ACTIVATION_EQUATIONS.get(
+        activation.rpartition(".")[2] if activation.startswith("torch.") else ""
+    )
+    if equation is None:
+        reason = f"the activation_function `{activation}` is not supported"
         _raise_unsupported(file, reason, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
     width = config.get("out_features")
     if not isinstance(width, int):
         _raise_unsupported(file, "`out_features` is not an integer")
     bias = "true" if config.get("bias", True) else "false"
-    path = _record_weights(body, file, number)
+    path = _add_module_weights(body, file, number)
 
-    def format_linear(x: str, out: str, under: str) -> str:
-        return form.format(f"(linear({x}, out={out}, bias={bias}) @ {under})")
+    def format_linear(x: str, out: str, scope: str) -> str:
+        return equation.format(f"(linear({x}, out={out}, bias={bias}) @ {scope})")
 
     line = f"{format_linear('v', str(width), f'{path}.linear')}"
     if config.get("use_residual") and width == body.vector_size:
@@ -312,7 +312,7 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 def _add_layer_norm(body: _GraphBody, file: Path, number: int) -> None:
     """Add a LayerNorm of the embedding."""
     _check_keys(read_json_object(file), file, {"dimension"})
-    path = _record_weights(body, file, number)
+    path = _add_module_weights(body, file, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
@@ -339,21 +339,21 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
 """Supported modules after the `Transformer` module."""
 
 
-def _record_weights(body: _GraphBody, file: Path, number: int) -> str:
-    """Return the prefix of a module's weights in the spec, and record the directory of these
-    weights.
+def _add_module_weights(body: _GraphBody, file: Path, number: int) -> str:
+    """Add the weight directory of the module with this config file; return the scope of the
+    module's parameters.
     """
     path = f"module_{number}"
     body.weight_path_by_prefix[path] = str(file.parent)
     return path
 
 
-def _check_keys(config: Mapping[str, object], file: Path, known: set[str]) -> None:
+def _check_keys(config: Mapping[str, object], file: Path, known_keys: set[str]) -> None:
     """Raise E0427 if the config has an unknown key, or if the module's input is not the sentence
     embedding.
     """
     for key in config:
-        if key not in known:
+        if key not in known_keys:
             _raise_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, SENTENCE_OUTPUT):
@@ -365,16 +365,16 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
     path = root / MODULES_FILE
     try:
         value = parse_strict_json(
-            decode_spec(read_required_file(path, MAX_FEATURES), str(path)).text, NO_LIMITS
+            decode_spec(read_required_file(path, MAX_MODULES_BYTES), str(path)).text, NO_LIMITS
         )
     except ValueError as error:
         _raise_unsupported(path, escape_text(error)[:200])
     if not isinstance(value, list):
         _raise_unsupported(path, "not a list of modules")
-    found = [item for item in value if isinstance(item, dict)]
-    if len(found) < len(value):
+    modules = [item for item in value if isinstance(item, dict)]
+    if len(modules) < len(value):
         _raise_unsupported(path, "a module is not an object")
-    return found
+    return modules
 
 
 def _resolve_module_directory(root: Path, module: Mapping[str, Json]) -> Path:

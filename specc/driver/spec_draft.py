@@ -83,7 +83,7 @@ def draft_spec(
         for warning in warn_unread_keys(spec.program, data)
     ]
     unmapped += _iterate_binding_errors(spec, model, names)
-    instance = DerivedSpec(
+    derived_spec = DerivedSpec(
         name=name,
         extends=spec.spec_name,
         values={**chosen_specs, **reproduced},
@@ -92,7 +92,7 @@ def draft_spec(
         comment_separator=comment_separator,
     )
     return SpecDraft(
-        file=format_derived_spec(instance),
+        file=format_derived_spec(derived_spec),
         base=spec.spec_name,
         graph_name=model.graph.name,
         value_count=len(reproduced),
@@ -143,15 +143,15 @@ def _find_nearest_spec(
     specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
     candidates.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
-    wanted = _extract_name_patterns(names)
-    found: list[tuple[tuple[float, int, bool], LoadedSpec, ModelDefinition]] = []
+    patterns = _extract_name_patterns(names)
+    scored_specs: list[tuple[tuple[float, int, bool], LoadedSpec, ModelDefinition]] = []
     for base in candidates[:MAX_CANDIDATES]:
         with suppress(Failed):
             spec, model, graph = _elaborate_with_config(base, data)
-            shared_count = len(wanted & _extract_name_patterns(frozenset(model.graph.parameters)))
-            key = (shared_count / max(len(wanted), 1), known_key_counts[base], bool(graph))
-            found.append((key, spec, model))
-    if not found:
+            shared_count = len(patterns & _extract_name_patterns(frozenset(model.graph.parameters)))
+            key = (shared_count / max(len(patterns), 1), known_key_counts[base], bool(graph))
+            scored_specs.append((key, spec, model))
+    if not scored_specs:
         raise_error(
             "E0948",
             f"no built-in spec is similar to the model in `{escape_text(directory)}`",
@@ -163,7 +163,7 @@ def _find_nearest_spec(
                 "docs/families.md describes how to write a spec for a new model type",
             ],
         )
-    return max(found, key=lambda one: one[0])[1:]
+    return max(scored_specs, key=lambda scored: scored[0])[1:]
 
 
 def _extract_name_patterns(names: frozenset[str]) -> set[str]:
@@ -174,7 +174,7 @@ def _extract_name_patterns(names: frozenset[str]) -> set[str]:
 
 
 def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the spec of each `use` that allows several specs."""
+    """Yield the path of each `use` that allows several specs, with the spec that was chosen."""
     for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
@@ -191,22 +191,24 @@ def _find_differing_values(
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base = spec.spec_name
     base_values = _evaluate_derived_config(base, chosen_specs, name) or {}
-    wanted = {
+    differing = {
         path: value
         for path, value in _flatten_config(model.config)
         if base_values.get(path, ...) != value
     }
-    literals = {path: _format_literal(value, types.get(path)) for path, value in wanted.items()}
+    literals = {path: _format_literal(value, types.get(path)) for path, value in differing.items()}
     literals_by_path = {path: text for path, text in literals.items() if text is not None}
     reproduced = _select_accepted_literals(base, chosen_specs, literals_by_path, name)
-    instance_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
-    if instance_values is not None:
+    derived_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
+    if derived_values is not None:
         reproduced = {
             path: reproduced[path]
             for path in reproduced
-            if instance_values.get(path, ...) == wanted[path]
+            if derived_values.get(path, ...) == differing[path]
         }
-    unreproduced = {path: json.dumps(wanted[path]) for path in wanted if path not in reproduced}
+    unreproduced = {
+        path: json.dumps(differing[path]) for path in differing if path not in reproduced
+    }
     return reproduced, unreproduced
 
 
@@ -245,8 +247,8 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
             return json.dumps(value) if _has_string_type(kind) else value
         case list():
             items = [_format_literal(item, kind) for item in value]
-            known = [*filter(None, items)]
-            return f"[{', '.join(known)}]" if len(known) == len(items) else None
+            literals = [*filter(None, items)]
+            return f"[{', '.join(literals)}]" if len(literals) == len(items) else None
         case {"theta": float(theta), **rest} if rest == {"kind": "default"}:
             return f"rope(theta={theta!r})"
     return None
@@ -266,8 +268,8 @@ def _evaluate_derived_config(
     values.
     """
     with suppress(Failed):
-        instance = DerivedSpec(name=name, extends=base, values=values, omits_defaults=True)
-        spec = open_spec_argument(format_dsl(format_derived_spec(instance)) if values else base)
+        derived_spec = DerivedSpec(name=name, extends=base, values=values, omits_defaults=True)
+        spec = open_spec_argument(format_dsl(format_derived_spec(derived_spec)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.reader)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
         return dict(_flatten_config({n: value_to_plain_data(value) for n, value in config.items()}))

@@ -118,11 +118,11 @@ def open_spec(
         )
     if directory:
         config = config or encoder
-        own = wrapped.source if wrapped else checkpoint_spec
-        spec = own or model_family.find_spec_for_checkpoint(config)
+        source = wrapped.source if wrapped else checkpoint_spec
+        spec = source or model_family.find_spec_for_checkpoint(config)
         reader_name = escape_text(_get_display_name(spec))
-        described = f"checkpoint `{escape_text(directory)}`: using the spec `{reader_name}`"
-        remarks = wrapped.remarks if wrapped else (described,)
+        remark = f"checkpoint `{escape_text(directory)}`: using the spec `{reader_name}`"
+        remarks = wrapped.remarks if wrapped else (remark,)
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
     program = build_program(library.open_spec(spec), library)
@@ -133,22 +133,22 @@ def open_spec(
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(config_settings))
     reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
-    opened = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
-    opened.repository = directory
-    opened.module_weights = wrapped.weight_path_by_prefix if wrapped else {}
-    return opened if data is None else _apply_config(opened, data)
+    loaded = LoadedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
+    loaded.repository = directory
+    loaded.module_weights = wrapped.weight_path_by_prefix if wrapped else {}
+    return loaded if data is None else _apply_config(loaded, data)
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
     """Return notes on a built-in or user spec. Raise E0222 if `checkpoint_spec` is given, too."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
-        known = f"`{name}` names the built-in spec; write `{path}` for the directory"
+        hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
         raise_error(
             "E0222",
             "`--spec` requires a checkpoint directory with a config.json, and "
             f"`{escape_text(name)}` is not one",
-            helps=[known if path else "pass only the spec, or a checkpoint directory with --spec"],
+            helps=[hint if path else "pass only the spec, or a checkpoint directory with --spec"],
         )
     return (note,) if (note := format_shadowing_note(name)) else ()
 
@@ -182,15 +182,15 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = _check_model_type(spec.program, data)
-    stored = read_quantization_config(data)
+    quantization = read_quantization_config(data)
     # only if the file has a declared model_type is every key expected to be read by the spec
     return replace(
         spec,
         reader=replace(
             spec.reader, hf_config_lookup=spec.library.read_hf_config_field, config_file=data
         ),
-        quantization=stored,
-        remarks=spec.remarks + (stored.remarks if stored else ()),
+        quantization=quantization,
+        remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
             *([] if spec.reader.max_length else _warn_limited_contexts(spec.program, data)),
@@ -202,15 +202,16 @@ def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool 
     """Return True if a spec declares a model_type. Raise E0405 if the config, or the part that a
     used spec reads, has a different model_type.
     """
-    wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
+    expected = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
     # a part without a model_type is assumed to have the model_type that the spec declares
-    silent = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
-    check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
+    is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
+    checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
+    check_expected_keys(checked, data)
     for part in program.used_specs:
-        if (inner := get_config_section(part, data)) is not None:
+        if (section := get_config_section(part, data)) is not None:
             with show_use_in_errors(part.use):
-                _check_model_type(part.program, inner, is_used_spec=True)
-    return any(e.key == MODEL_TYPE_KEY for e in wanted)
+                _check_model_type(part.program, section, is_used_spec=True)
+    return any(e.key == MODEL_TYPE_KEY for e in expected)
 
 
 def warn_unread_keys(
@@ -222,20 +223,20 @@ def warn_unread_keys(
     sources = {key for part in program.used_specs for key in part.use.sources}
     entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
     yield from find_unread_keys(entries, data)
-    known = set(iterate_known_keys(entries))
+    known_keys = set(iterate_known_keys(entries))
     for part in program.used_specs:
-        if (inner := get_config_section(part, data)) is not None:
+        if (section := get_config_section(part, data)) is not None:
             prefixes = [f"{key}." for key in part.use.sources]
-            read_keys = [k.removeprefix(p) for k in known for p in prefixes if k.startswith(p)]
-            yield from warn_unread_keys(part.program, inner, tuple(read_keys))
+            read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
+            yield from warn_unread_keys(part.program, section, tuple(read_keys))
 
 
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 if RoPE settings limit the context length, for each part of the config."""
     yield from find_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
-        if (inner := get_config_section(part, data)) is not None:
-            yield from _warn_limited_contexts(part.program, inner)
+        if (section := get_config_section(part, data)) is not None:
+            yield from _warn_limited_contexts(part.program, section)
 
 
 def _choose_default_graph(spec: LoadedSpec) -> str:
@@ -246,8 +247,8 @@ def _choose_default_graph(spec: LoadedSpec) -> str:
 
 @dataclass
 class SpecCheckResult:
-    """The result of `check_spec`: the symbolic trials, and the model with the config values if all
-    of them are known.
+    """The result of `check_spec`: the symbolic trials, and the model for the config, or None if
+    config values are missing. `missing` are the errors about missing values.
     """
 
     trials: list[SymbolicTrial]
@@ -304,9 +305,9 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
     )
     _check_context_used(spec, model)
-    unneeded = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
-    unreachable = _warn_unreachable_tokens(spec, model)
-    warnings = (*spec.warnings, *unneeded, *model.warnings, *unreachable)
+    unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
+    unreachable_tokens = _warn_unreachable_tokens(spec, model)
+    warnings = (*spec.warnings, *unused, *model.warnings, *unreachable_tokens)
     return SpecCheckResult(trials, model, (), warnings, spec.remarks)
 
 
@@ -344,9 +345,9 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if a context length is given and has no effect on the model."""
-    if (wanted := spec.reader.max_length) and not has_context_length(wanted, model.graph):
+    if (length := spec.reader.max_length) and not has_context_length(length, model.graph):
         title = (
-            f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
+            f"`--context-length {length}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length"
         )
         raise_error("E0435", title, helps=["remove `--context-length`"])
@@ -361,8 +362,8 @@ def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
             with suppress(Failed):
                 model = elaborate_model(spec.program, spec.library, spec.reader, name)
                 spec.graphs[name] = model.graph
-        if (found := spec.graphs[name]) is not None:
-            yield found
+        if (other_graph := spec.graphs[name]) is not None:
+            yield other_graph
 
 
 def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
@@ -393,7 +394,7 @@ def _check_shares(
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 if a rule matches nothing."""
     all_models = [*(trial.model for trial in trials), *models]
-    found = check_share_rules(spec.program, spec.library, all_models)
-    if errors := [d for d in found if d.severity == "error"]:
+    diagnostics = check_share_rules(spec.program, spec.library, all_models)
+    if errors := [d for d in diagnostics if d.severity == "error"]:
         raise Failed(*errors)
-    return tuple(found)
+    return tuple(diagnostics)

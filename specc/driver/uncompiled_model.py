@@ -36,17 +36,17 @@ def reject_uncompiled_model(model: str | Path) -> None:
                 _format_compile_arguments(name, get_specs_directory() / "models"),
             )
         return
-    out = f"{escape_text(path.resolve().stem)}.onnx"
+    output = f"{escape_text(path.resolve().stem)}.onnx"
     if path.suffix in SPEC_SUFFIXES and path.is_file():
-        given = f"{escape_text(name)} --weights DIR -o {out}"
+        arguments = f"{escape_text(name)} --weights DIR -o {output}"
         _raise_uncompiled(
-            "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", given + _OR_SEED
+            "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", arguments + _OR_SEED
         )
     if (path / "config.json").is_file():
         _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(make_explicit_path(name))} -o {out}",
+            f"{escape_text(make_explicit_path(name))} -o {output}",
         )
 
 
@@ -59,6 +59,8 @@ def _format_compile_arguments(spec: str, directory: Path) -> str:
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
 
 
-def _raise_uncompiled(code: str, title: str, command: str) -> NoReturn:
-    line, comma, more = command.partition(",")
-    raise_error(code, title, helps=[f"compile it first: `specc compile {line}`{comma}{more}"])
+def _raise_uncompiled(code: str, title: str, arguments: str) -> NoReturn:
+    command, comma, alternative = arguments.partition(",")
+    raise_error(
+        code, title, helps=[f"compile it first: `specc compile {command}`{comma}{alternative}"]
+    )

@@ -13,8 +13,8 @@ from specc.driver import reading_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
     find_spec_weights_file,
+    iterate_required_parameters,
     list_required_parameters,
-    merge_required_parameters,
     read_configured_rules,
 )
 from specc.frontend.elaboration_state import extend_recursion_limit
@@ -58,12 +58,12 @@ from specc.weights.weight_rules import (
 )
 
 
-def describe_memory_shortage(stored: ParameterSource, parameter_count: int) -> tuple[str, ...]:
+def describe_memory_shortage(parameters: ParameterSource, parameter_count: int) -> tuple[str, ...]:
     """Return a remark if the weights do not fit in the free memory of this machine."""
     memory_bytes, stored_bytes, free_bytes = 0, 0, get_free_memory()
-    for name, parameter in stored.parameters.items():
-        if stored.get_tied_source(name) is None:
-            dtype = stored.get_stored_dtype(name)
+    for name, parameter in parameters.parameters.items():
+        if parameters.get_tied_source(name) is None:
+            dtype = parameters.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
             # floats are converted to float32 in memory; integers keep their type
             memory_bytes += count_tensor_bytes(
@@ -113,8 +113,8 @@ def load_parameters(
     parameters = list_required_parameters(graph, config)
     rules = select_graph_rules(
         rules,
-        {w.name: w for w in parameters},
-        lambda: merge_required_parameters(elaborate_other_graphs(spec, graph.name)),
+        {parameter.name: parameter for parameter in parameters},
+        lambda: iterate_required_parameters(elaborate_other_graphs(spec, graph.name)),
     )
     _check_seeds(sources)
     if sources.init is not None:
@@ -123,14 +123,20 @@ def load_parameters(
     path = sources.checkpoint or spec.checkpoint
     path = path or find_spec_weights_file(spec.program, is_required=True)
     if path:
-        fresh = HeadInitialization(
+        head_initialization = HeadInitialization(
             sources.init_missing,
             _map_initializers(graph),
             lambda: _find_shared_parameters(spec, graph),
         )
         modules = spec.module_weights if path == spec.checkpoint else {}
         return bind_checkpoint(
-            parameters, rules, path, fresh, sources.adapter, modules, quantization=spec.quantization
+            parameters,
+            rules,
+            path,
+            head_initialization,
+            sources.adapter,
+            modules,
+            quantization=spec.quantization,
         )
     if parameters:
         raise_error(
@@ -185,7 +191,10 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
     """Return the parameters that all graphs of a spec share; empty if the spec has a single
     graph.
     """
-    names = [frozenset(other.parameters) for other in elaborate_other_graphs(spec, graph.name)]
+    names = [
+        frozenset(other_graph.parameters)
+        for other_graph in elaborate_other_graphs(spec, graph.name)
+    ]
     if not names:
         return frozenset()
     return frozenset(graph.parameters).intersection(*names)
@@ -195,7 +204,7 @@ def initialize_parameters(
     graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
     """Return the initial value of every parameter, from its initializer and the seed."""
-    by_name = {w.name: w for w in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
     return RandomInitWeights(
         seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules)
     )
@@ -257,24 +266,28 @@ def describe_weight_sources(
 
     With `hash_contents`, whole files are hashed, both now and whenever the model is loaded.
     """
-    facts = {
+    entries = {
         **_describe_weight_origin(values, seed, hash_contents),
         "beside": to_json_value(weight_files),
     }
-    return {**facts, "every_load": True} if hash_contents else facts
+    return {**entries, "every_load": True} if hash_contents else entries
 
 
 def _describe_weight_origin(
     values: ParameterSource, seed: int | None, hash_contents: bool
 ) -> dict[str, object]:
-    """Return the seed, or the size and header hash of each file."""
+    """Return the manifest entries about the origin: the seed of random weights, or the size and the
+    header hash of each checkpoint file.
+    """
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
-    facts: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     for file in values.checkpoint.all_files:
-        fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
-        facts.append({**fact, "sha256": compute_file_sha256(file.path)} if hash_contents else fact)
-    origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
+        entry = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
+        entries.append(
+            {**entry, "sha256": compute_file_sha256(file.path)} if hash_contents else entry
+        )
+    origin: dict[str, object] = {"files": sorted(entries, key=lambda entry: str(entry["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.adapted_tensors)
     if (initialized := values.head_weights) is not None:

@@ -41,10 +41,10 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     then of the specs that it uses.
     """
     rules = _read_spec_rules(context, program, env)
-    for used, use, used_env in iterate_used_specs(program, env.config):
+    for used_program, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
             rules = rules.add_fallback_rules(
-                _read_spec_rules(context, used, used_env).add_prefix(used_env.scope)
+                _read_spec_rules(context, used_program, used_env).add_prefix(used_env.scope)
             )
     return rules
 
@@ -93,7 +93,7 @@ def list_required_parameters(
     """Return the parameters of a graph with their sizes, and the config values that determine the
     sizes. Raise E0308 if a size is not a positive integer.
     """
-    found = []
+    parameters = []
     for name, facts in graph.parameter_facts.items():
         sizes = []
         for dim in facts.type.shape:
@@ -109,7 +109,7 @@ def list_required_parameters(
                 )
             sizes.append(number)
         size_names = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
-        found.append(
+        parameters.append(
             RequiredParameter(
                 name=name,
                 shape=tuple(sizes),
@@ -119,7 +119,7 @@ def list_required_parameters(
                 config_names=size_names,
             )
         )
-    return found
+    return parameters
 
 
 def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
@@ -128,8 +128,8 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
     return name if name in config and config[name] == dim.number else ""
 
 
-def merge_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
-    """Yield the parameters of several graphs without duplicates."""
+def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
+    """Yield the parameters of several graphs; shared parameters are repeated."""
     for graph in graphs:
         yield from list_required_parameters(graph)
 
@@ -151,8 +151,8 @@ def resolve_spec_file(
             name.span,
         )
     # a spec must not depend on the directories of one machine
-    absolute = Path(name.value).is_absolute()
-    if absolute or not path.is_relative_to(module.directory):
+    is_absolute = Path(name.value).is_absolute()
+    if is_absolute or not path.is_relative_to(module.directory):
         raise_error(
             "E0803",
             f"`{escape_text(name.value)}` is outside the directory of the spec",
@@ -277,8 +277,8 @@ def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
         case ast.Call(function=function):
             name = function.path
             if name not in WEIGHT_TRANSFORMS:
-                known = f"expected one of {', '.join(WEIGHT_TRANSFORMS)}"
-                helps = suggest_similar_name(name, WEIGHT_TRANSFORMS, known)
+                choices = f"expected one of {', '.join(WEIGHT_TRANSFORMS)}"
+                helps = suggest_similar_name(name, WEIGHT_TRANSFORMS, choices)
                 raise_error("E0522", f"unknown transform `{name}`", function.span, helps=helps)
             if not expr.args:
                 raise_error("E0522", f"missing tensor name in `{name}`", expr.span)
@@ -310,10 +310,10 @@ def _read_stack(call: _TransformCall) -> t.Expr:
     parts = call.tensors
     if not call.call.options:
         return t.StackExpr(parts)
-    (name, *more) = [option.name for option in call.call.options]
+    (name, *other_options) = [option.name for option in call.call.options]
     placeholder, count = "{" + name + "}", call.read_int(name)
-    named = [name for part in parts for name in t.iterate_tensor_names(part)]
-    if more or len(parts) != 1 or not all(placeholder in name for name in named):
+    tensor_names = [name for part in parts for name in t.iterate_tensor_names(part)]
+    if other_options or len(parts) != 1 or not all(placeholder in name for name in tensor_names):
         title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
         raise_error("E0522", title, call.call.span, helps=['write `stack("w.{e}", e=8)`'])
     if not 1 <= count <= MAX_STACKED:
@@ -362,13 +362,13 @@ def check_rules(
     A rule for weights that this graph lacks may apply to another graph of the spec;
     `iterate_other_graphs` builds them on demand.
     """
-    wanted = {w.name: w for w in list_required_parameters(graph)}
+    parameters = {parameter.name: parameter for parameter in list_required_parameters(graph)}
     rules, _ = read_configured_rules(program, library, reader)
     rules = select_graph_rules(
-        rules, wanted, lambda: merge_required_parameters(iterate_other_graphs())
+        rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
     )
-    find_tied_pairs(wanted, rules)
-    check_loads_used(wanted, rules)
+    find_tied_pairs(parameters, rules)
+    check_loads_used(parameters, rules)
     find_spec_weights_file(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initializer, facts.span)
@@ -392,9 +392,9 @@ def mark_ties(
     facts = dict(model.graph.parameter_facts)
     for rule in rules.ties:
         pattern = NamePattern(rule.name)
-        for name, known in facts.items():
-            captures = None if known.tied_to else pattern.get_captures(name)
+        for name, fact in facts.items():
+            captures = None if fact.tied_to else pattern.get_captures(name)
             source = captures.fill_template(rule.source) if captures is not None else ""
             if source in facts and source != name:
-                facts[name] = replace(known, tied_to=source)
+                facts[name] = replace(fact, tied_to=source)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
 from specc.driver.weights_section import (
+    iterate_required_parameters,
     list_required_parameters,
-    merge_required_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import Env
@@ -81,7 +81,7 @@ def _made(
     rules = select_graph_rules(
         read_weight_rules(context, found.program, env),
         {w.name: w for w in list_required_parameters(model.graph)},
-        lambda: merge_required_parameters(elaborate_other_graphs(found, model.graph.name)),
+        lambda: iterate_required_parameters(elaborate_other_graphs(found, model.graph.name)),
     )
     return ElaboratedSpec(model, rules)
 

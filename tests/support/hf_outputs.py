@@ -21,8 +21,8 @@ import specc_numpy
 from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section import (
+    iterate_required_parameters,
     list_required_parameters,
-    merge_required_parameters,
     read_weight_rules,
 )
 from specc.frontend.elaboration_context import Env
@@ -144,7 +144,7 @@ def _rules(spec: LoadedSpec, model: ModelDefinition) -> WeightRules:
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
     required = {w.name: w for w in list_required_parameters(model.graph)}
-    elsewhere = lambda: merge_required_parameters(elaborate_other_graphs(spec, model.graph.name))
+    elsewhere = lambda: iterate_required_parameters(elaborate_other_graphs(spec, model.graph.name))
     return select_graph_rules(read_weight_rules(context, spec.program, env), required, elsewhere)
 
 
