@@ -41,25 +41,25 @@ def add_list_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_list(args: Namespace) -> int:
-    """Print one line per name."""
+    """Print one line per name, with the summary of its documentation."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
-    listed = {kind: dict(sorted(_map_rows(kind).items())) for kind in kinds}
+    docs_by_kind = {kind: dict(sorted(_map_summaries(kind).items())) for kind in kinds}
     items = [
         {"kind": kind, "name": name, "doc": doc}
-        for kind, rows in listed.items()
-        for name, doc in rows.items()
+        for kind, docs in docs_by_kind.items()
+        for name, doc in docs.items()
     ]
     if print_json_result({"items": items}):
         return 0
-    for kind, rows in listed.items():
-        width = max(map(len, rows), default=0)
+    for kind, docs in docs_by_kind.items():
+        width = max(map(len, docs), default=0)
         print(f"{kind}:")
-        for name, text in rows.items():
-            print(f"  {name.ljust(width)}  {text}".rstrip())
+        for name, doc in docs.items():
+            print(f"  {name.ljust(width)}  {doc}".rstrip())
     return 0
 
 
-def _map_rows(kind: str) -> dict[str, str]:
+def _map_summaries(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {name: read_spec_title(path) for name, path in find_builtin_specs().items()}
     if kind == "types":
@@ -73,21 +73,21 @@ def _map_rows(kind: str) -> dict[str, str]:
 
 def read_spec_title(path: Path) -> str:
     """Return the title of a spec. The file is parsed only if its header has an unusual form."""
-    meanings = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
-    return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
+    title = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
+    return title[1] or title[2] if title else read_spec_file(path, path.name).doc
 
 
 def _map_std_definitions(kind: str) -> dict[str, str]:
-    """Return the std blocks, or the std definitions of a kind, with their docstrings."""
+    """Map the names of the std blocks, or of the std definitions of a kind, to their docstrings."""
     library = SpecLibrary()
-    meanings = {}
+    docs = {}
     for name in library.list_std_names():
         item = library.find_std_item(name)
         assert item is not None
         is_block = isinstance(item[0], ast.Block)
         if kind == ("blocks" if is_block else DEFINITION_PLURALS[item[0].kind]):
-            meanings[name] = item[0].doc
-    return meanings
+            docs[name] = item[0].doc
+    return docs
 
 
 READING_DOCS = {
@@ -203,12 +203,12 @@ def execute_doc(args: Namespace) -> int:
     """Print the signature and documentation of a name."""
     library = SpecLibrary()
     if args.source and _is_only_spec_name(args.name, library):
-        meanings = [_document_spec(args.name)]
+        definitions = [_document_spec(args.name)]
     else:
-        meanings = find_name_documentation(args.name, library, with_source=args.source)
-    items = [*map(vars, meanings)]
+        definitions = find_name_documentation(args.name, library, with_source=args.source)
+    items = [*map(vars, definitions)]
     if not print_json_result({"name": args.name, "definitions": items}):
-        print("\n\n".join(meaning.format_text() for meaning in meanings))
+        print("\n\n".join(definition.format_text() for definition in definitions))
     return 0
 
 
@@ -243,38 +243,38 @@ def find_name_documentation(
     """Return the documentation of all functions and definitions called `name`. Raise E0204 if there
     are none.
     """
-    word, meanings = BUILTINS.get(name), library.find_std_item(name)
-    meanings_found = (
-        [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
-        if word
+    builtin, definition = BUILTINS.get(name), library.find_std_item(name)
+    documentation = (
+        [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]
+        if builtin
         else []
     )
-    if meanings is not None:
-        item, module = meanings
+    if definition is not None:
+        item, module = definition
         kind = "block" if isinstance(item, ast.Block) else item.kind
         if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(format_statement(item, 0))
-        meanings_found.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
+        documentation.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     for kind, docs in OTHER_DOCS.items():
         if name in docs:
             text, doc = docs[name]
-            meanings_found.append(NameDocumentation(kind=kind, text=text, doc=doc))
-    if not meanings_found:
+            documentation.append(NameDocumentation(kind=kind, text=text, doc=doc))
+    if not documentation:
         _raise_unknown_name(name, library)
-    return meanings_found
+    return documentation
 
 
 def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204 for an unknown name, with a suggestion of a similar name."""
-    known = [
+    names = [
         *BUILTINS,
         *library.list_std_names(),
         *(n for docs in OTHER_DOCS.values() for n in docs),
     ]
-    helps = suggest_similar_name(name, known, "see `specc list`")
+    helps = suggest_similar_name(name, names, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
-        helps = [suggest_for_foreign_operation(name, known)]
+        helps = [suggest_for_foreign_operation(name, names)]
     if name in find_builtin_specs():
         helps = [
             f"`{name}` is a spec: `specc show {name}` prints its architecture",
@@ -285,8 +285,8 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
 
 def _is_only_spec_name(name: str, library: SpecLibrary) -> bool:
     """Return True if `name` is a built-in spec but not a block or function."""
-    other = name in BUILTINS or name in library.list_std_names()
-    return name in find_builtin_specs() and not other
+    is_block_or_function = name in BUILTINS or name in library.list_std_names()
+    return name in find_builtin_specs() and not is_block_or_function
 
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
@@ -300,8 +300,8 @@ def execute_explain(args: Namespace) -> int:
     pages = map_error_pages()
     if code not in pages:
         suggestion = find_similar_name(code, pages)
-        known = f"codes range from {min(pages)} to {max(pages)}"
-        hint = f"did you mean {suggestion}?" if suggestion else known
+        code_range = f"codes range from {min(pages)} to {max(pages)}"
+        hint = f"did you mean {suggestion}?" if suggestion else code_range
         raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])
     page, status = pages[code].read_text(encoding="utf-8").rstrip(), get_error_category(code).value
     result = {"code": code, "title": read_page_title(page), "status": status, "page": page}

@@ -23,17 +23,17 @@ def add_check_arguments(parser: ArgumentParser) -> None:
 def execute_check(args: Namespace) -> int:
     """Print the proved properties to stdout, and warnings to stderr."""
     spec = open_spec_from_arguments(args)
-    checked = check_spec(spec, args.graph)
-    model = checked.model or checked.trials[0].model
+    check_result = check_spec(spec, args.graph)
+    model = check_result.model or check_result.trials[0].model
     report = _analyze_model(model)
     if report.errors:
         raise Failed(*report.errors)
-    terminal.print_diagnostics([*checked.warnings, *report.warnings], args.format, args.color)
-    if terminal.print_json_result(_report_to_json(spec, checked, report)):
+    terminal.print_diagnostics([*check_result.warnings, *report.warnings], args.format, args.color)
+    if terminal.print_json_result(_report_to_json(spec, check_result, report)):
         return 0
     terminal.print_outcome(f"{spec.program.name}: ok")
     for line in (
-        *_format_trials(spec, checked),
+        *_format_trials(spec, check_result),
         *report.format_lines(),
         *_list_other_graphs(spec, model),
     ):
@@ -46,8 +46,8 @@ def _report_to_json(
 ) -> dict[str, object]:
     """Return the proved properties as a JSON object."""
     axes = [
-        {"axis": each.symbol, "causal": each.is_causal, "reason": each.reason}
-        for each in report.other_axes
+        {"axis": axis.symbol, "causal": axis.is_causal, "reason": axis.reason}
+        for axis in report.other_axes
     ]
     if report.time_symbol:
         axes.insert(0, {"axis": report.time_symbol, "causal": report.is_causal, "reason": ""})
@@ -55,7 +55,7 @@ def _report_to_json(
         "model": spec.program.name,
         "trial_values": _list_trial_values(check_result),
         "parameters": _count_parameters(spec, check_result),
-        "missing_config": [missing.title for missing in check_result.missing],
+        "missing_config": [diagnostic.title for diagnostic in check_result.missing],
         "notes": list(spec.remarks),
         "axes": axes,
         "batch_axis": report.batch_symbol,
@@ -67,8 +67,8 @@ def _report_to_json(
 def _list_other_graphs(spec: LoadedSpec, model: ModelDefinition) -> list[str]:
     """Return one line that names the graphs of the spec that are not checked, or an empty list."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
-    others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
-    return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []
+    names = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
+    return [f"other graphs, checked with --graph NAME: {', '.join(names)}"] if names else []
 
 
 def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
@@ -110,6 +110,6 @@ def _format_trials(spec: LoadedSpec, check_result: SpecCheckResult) -> list[str]
     ]
     if (count := _count_parameters(spec, check_result)) is not None:
         lines.append(f"with this config: {format_thousands(count)} parameters")
-    for missing in check_result.missing:
-        lines.append(f"not checked with concrete sizes: {missing.title}")
+    for diagnostic in check_result.missing:
+        lines.append(f"not checked with concrete sizes: {diagnostic.title}")
     return lines

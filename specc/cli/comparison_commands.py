@@ -117,16 +117,16 @@ def execute_verify(args: Namespace) -> int:
     """
     _check_options(args)
     reject_uncompiled_model(args.model)
-    opened = open_compiled_model(
+    model = open_compiled_model(
         args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
     )
     verify_results = VerifyResults()
     try:
-        _compare_rounds(args, opened, verify_results)
+        _compare_rounds(args, model, verify_results)
         if args.strict:
             _check_coverage(verify_results)
         if args.baseline:
-            _compare_baseline(args, opened, verify_results)
+            _compare_baseline(args, model, verify_results)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
         is_difference = status in (ErrorCategory.DIFFERENT.value, ErrorCategory.INCONCLUSIVE.value)
@@ -171,7 +171,7 @@ def _check_options(args: Namespace) -> None:
 
 
 def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: VerifyResults) -> None:
-    """Run the rounds, printing one line each."""
+    """Run the verification rounds, add them to `verify_results`, and print one line per round."""
     rounds = iterate_all_rounds(model, seed=args.seed, rounds=args.rounds)
     try:
         for round in iterate_with_counter(rounds, "comparing rounds"):
@@ -194,13 +194,13 @@ def _check_coverage(verify_results: VerifyResults) -> None:
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
             _raise_not_compared(round)
-    missing = [name for round in verify_results.rounds for name in round.uncovered_cases]
-    if missing:
+    uncovered_cases = [name for round in verify_results.rounds for name in round.uncovered_cases]
+    if uncovered_cases:
         count = sum(len(round.uncovered_subgraphs) for round in verify_results.rounds)
-        _raise_incomplete_coverage(missing, count)
+        _raise_incomplete_coverage(uncovered_cases, count)
 
 
-def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> NoReturn:
+def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: int) -> NoReturn:
     """Raise E0933 because no round executed some subgraphs, or because no round had a long
     sequence.
     """
@@ -210,7 +210,7 @@ def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> N
         count = "1 subgraph was" if subgraph_count == 1 else f"{subgraph_count} subgraphs were"
         title = f"{count} not executed in any round"
         help = "verify a smaller model of the same spec, or try another `--seed`"
-    raise_error("E0933", title, notes=[", ".join(missing)], helps=[help])
+    raise_error("E0933", title, notes=[", ".join(uncovered_cases)], helps=[help])
 
 
 def _raise_not_compared(round: VerificationRound) -> NoReturn:
@@ -228,8 +228,10 @@ def _compare_baseline(
     """Print the quantization error per layer and output. Raise E0856 if an error exceeds its
     threshold.
     """
-    full = open_compiled_model(args.baseline, graph=args.graph, provider=args.execution_provider)
-    comparison = QuantizationComparison(model.full_forward_model, full.full_forward_model)
+    baseline = open_compiled_model(
+        args.baseline, graph=args.graph, provider=args.execution_provider
+    )
+    comparison = QuantizationComparison(model.full_forward_model, baseline.full_forward_model)
     comparison.compare_random_inputs(args.seed, args.rounds)
     for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
         terminal.print_outcome(f"relative error of `{escape_text(name)}`: {error:.1e}")
@@ -252,8 +254,8 @@ DIFFERENCE_STATUS = 4
 def add_diff_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `specc diff`."""
     parser.epilog = "Exit status: 0 equal, 4 different."
-    what = "spec, checkpoint directory, compiled model or package"
-    parser.add_argument("a", metavar="A", help=what)
+    kinds = "spec, checkpoint directory, compiled model or package"
+    parser.add_argument("a", metavar="A", help=kinds)
     parser.add_argument(
         "b", metavar="B", help="second spec, checkpoint directory, compiled model or package"
     )
@@ -263,8 +265,8 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
 
 def execute_diff(args: Namespace) -> int:
     """Print the differences, one per line. Return 0 if there are none, otherwise 4."""
-    a = _load_side(args.a, args.graph)
-    b = _load_side(args.b, args.graph, args.config, args.set)
+    a = _load_architecture_to_compare(args.a, args.graph)
+    b = _load_architecture_to_compare(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
     if not print_json_result(_difference_to_json(a, b, difference)):
         print("\n".join(map(escape_text, format_difference(a, b, difference))))
@@ -284,11 +286,12 @@ def _difference_to_json(
     }
 
 
-def _load_side(
+def _load_architecture_to_compare(
     path: str, graph: str, config: str = "", settings: list[str] | None = None
 ) -> ComparedArchitecture:
-    """Load one of the two compared architectures. Raise E0956 if it is a standalone generator, and
-    E0957 if config options are given for a compiled model.
+    """Load one of the two architectures to compare: a spec, a checkpoint directory, or a compiled
+    model. Raise E0956 if it is a standalone generator, and E0957 if config options are given for a
+    compiled model.
     """
     name = Path(path).name or path
     if is_compiled_model(path):

@@ -52,7 +52,9 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
         required=True,
         type=parse_output_path,
     )
-    groups = {t: {n: COMPILE_OPTIONS[n] for n in names} for t, names in COMPILE_GROUPS.items()}
+    groups = {
+        title: {n: COMPILE_OPTIONS[n] for n in names} for title, names in COMPILE_GROUPS.items()
+    }
     add_option_groups(parser, **{**groups, "output": {**output, **groups["output"]}})
     add_generation_options(
         parser,
@@ -86,7 +88,7 @@ def execute_compile(args: Namespace) -> int:
 
 
 def _compile(args: Namespace) -> CompileReport:
-    """Compile a single model file, or a package if `--graphs` is given."""
+    """Compile the spec of a command line to a model file, or to a package with `--graphs`."""
     settings = {"generation_config": collect_generation_settings(args)}
     return compile_model(
         open_spec_from_arguments(args, args.weights),

@@ -34,18 +34,18 @@ class CommandCompletion:
     arguments: CompletionChoice
 
 
-def _merge_choices(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
+def _merge_choices(choices: Sequence[CompletionChoice]) -> CompletionChoice:
     """Merge the completion candidates of several positional arguments."""
-    words = tuple(word for each in arguments for word in each.values)
-    dynamic_kind = next((each.dynamic_kind for each in arguments if each.dynamic_kind), "")
+    values = tuple(value for choice in choices for value in choice.values)
+    dynamic_kind = next((choice.dynamic_kind for choice in choices if choice.dynamic_kind), "")
     return CompletionChoice(
-        words, dynamic_kind, includes_files=any(each.includes_files for each in arguments)
+        values, dynamic_kind, includes_files=any(choice.includes_files for choice in choices)
     )
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
     """Return the completions of each command."""
-    found = {}
+    completions = {}
     for name, parser in commands.items():
         options = {
             option: (
@@ -55,18 +55,20 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
             for action in parser._actions
             for option in action.option_strings
         }
-        arguments = [_build_choice(a) for a in parser._actions if not a.option_strings]
-        found[name] = CommandCompletion(
+        arguments = [
+            _build_choice(action) for action in parser._actions if not action.option_strings
+        ]
+        completions[name] = CommandCompletion(
             format_plain_help(parser.description or ""), options, _merge_choices(arguments)
         )
-    return found
+    return completions
 
 
 def _build_choice(action: Action) -> CompletionChoice:
-    words = tuple(map(str, action.choices or ()))
+    values = tuple(map(str, action.choices or ()))
     dynamic_kind = COMPLETED_KINDS.get(action.dest, "")
     return CompletionChoice(
-        words, dynamic_kind, includes_files=not words and dynamic_kind in ("", "specs")
+        values, dynamic_kind, includes_files=not values and dynamic_kind in ("", "specs")
     )
 
 
@@ -78,7 +80,7 @@ def format_plain_help(text: str) -> str:
 
 def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a bash function that fills COMPREPLY."""
-    first = " ".join([*commands, "--help", "--version"])
+    first_words = " ".join([*commands, "--help", "--version"])
     lines = [
         "# source <(specc completion bash)",
         "_specc() {",
@@ -86,7 +88,7 @@ def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
         "  local words='' files=''",
         "  COMPREPLY=()",
         "  if (( COMP_CWORD == 1 )); then",
-        f"    COMPREPLY=($(compgen -W '{first}' -- \"$word\"))",
+        f"    COMPREPLY=($(compgen -W '{first_words}' -- \"$word\"))",
         "    return",
         "  fi",
         "  # `=` splits words: the option is before it",
@@ -123,8 +125,8 @@ def _format_bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.values)}'"
     if choice.dynamic_kind:
         # the config keys depend on the spec on the command line
-        of = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
-        words = f'words="$(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)"'
+        spec_argument = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
+        words = f'words="$(specc _complete {choice.dynamic_kind}{spec_argument} 2>/dev/null)"'
     return words + ("; files=1" if choice.includes_files else "")
 
 
@@ -133,7 +135,7 @@ def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
     lines = [
         "#compdef specc",
         "# specc completion zsh > _specc, in a directory of $fpath",
-        "_specc_asked() {",
+        "_specc_candidates() {",
         "  local -a found",
         '  found=(${(f)"$(specc _complete "$@" 2>/dev/null)"})',
         "  if [[ $1 == set ]]; then compadd -S '' -a found; else compadd -a found; fi",
@@ -170,9 +172,9 @@ def _format_zsh_words(choice: CompletionChoice) -> str:
         return f"({' '.join(choice.values)})"
     if not choice.dynamic_kind:
         return "_files"
-    of = ' "$spec"' if choice.dynamic_kind == "set" else ""
-    dynamic_kind = f"_specc_asked {choice.dynamic_kind}{of}"
-    return f"{{_files; {dynamic_kind}}}" if choice.includes_files else f"{{{dynamic_kind}}}"
+    spec_argument = ' "$spec"' if choice.dynamic_kind == "set" else ""
+    command = f"_specc_candidates {choice.dynamic_kind}{spec_argument}"
+    return f"{{_files; {command}}}" if choice.includes_files else f"{{{command}}}"
 
 
 def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
@@ -183,8 +185,8 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
         "    commandline -opc",
         "end",
         "complete -c specc -f",
-        "show the help message and exit",
-        "show the version and exit",
+        "complete -c specc -n __fish_use_subcommand -l help -d 'show this help message and exit'",
+        "complete -c specc -n __fish_use_subcommand -l version -d 'show the version and exit'",
     ]
     for name, completion in commands.items():
         lines.append(
@@ -211,8 +213,8 @@ def _format_fish_words(choice: CompletionChoice) -> str:
         return f" -a '{' '.join(choice.values)}'"
     if not choice.dynamic_kind:
         return " -F"
-    of = " (__specc_words)[3]" if choice.dynamic_kind == "set" else ""
-    return f" -a '(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)'"
+    spec_argument = " (__specc_words)[3]" if choice.dynamic_kind == "set" else ""
+    return f" -a '(specc _complete {choice.dynamic_kind}{spec_argument} 2>/dev/null)'"
 
 
 SCRIPT_RENDERERS = {
@@ -237,8 +239,8 @@ def execute_complete(args: Namespace) -> int:
     """Print the completion candidates. Print nothing if the spec does not exist, because messages
     are not displayed during completion.
     """
-    for word in _list_candidates(args.kind, args.spec):
-        print(word)
+    for candidate in _list_candidates(args.kind, args.spec):
+        print(candidate)
     return 0
 
 

@@ -146,11 +146,13 @@ class ArgumentParser(argparse.ArgumentParser):
         command = self.prog.split()[-1]
         unrecognized = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized") and unrecognized[0].startswith("-"):
-            others = {
+            options_by_command = {
                 name: parser._option_string_actions
                 for name, parser in build_command_parsers().items()
             }
-            message = describe_unknown_option(unrecognized[0], self._option_string_actions, others)
+            message = describe_unknown_option(
+                unrecognized[0], self._option_string_actions, options_by_command
+            )
         raise UsageError(
             self.prog, message, COMMANDS[command].example if command in COMMANDS else ""
         )
@@ -218,10 +220,10 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         print_diagnostics(error.diagnostics, _get_requested_format(argv), "auto")
         return get_exit_code(error.diagnostics)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt as stop:  # interrupted while the module of a command is imported
-        return _handle_interrupt(stop)
+    except SystemExit as interrupt:
+        return interrupt.code if isinstance(interrupt.code, int) else 2
+    except KeyboardInterrupt as interrupt:  # interrupted while the module of a command is imported
+        return _handle_interrupt(interrupt)
     except Exception:
         if termination := get_pending_termination():
             return _handle_interrupt(termination)
@@ -245,8 +247,8 @@ def _run_command(
         # flush here, so that a closed pipe or a full disk is reported here and not at exit
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt as stop:
-        return _handle_interrupt(stop)
+    except KeyboardInterrupt as interrupt:
+        return _handle_interrupt(interrupt)
     except BrokenPipeError:
         _discard_output()
         return 141
@@ -275,12 +277,12 @@ def _report_failure(error: Exception, arguments: argparse.Namespace) -> int:
 
 def _get_requested_format(argv: Sequence[str]) -> str:
     """Return the value of `--format` in an invalid command line."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
     options = argv[: argv.index("--")] if "--" in argv else argv
     try:
-        return str(finder.parse_known_args(options)[0].format)
+        return str(parser.parse_known_args(options)[0].format)
     except argparse.ArgumentError:  # the format option itself is invalid
         return MESSAGE_FORMATS[0]
 
@@ -295,11 +297,11 @@ def _describe_internal_error(error: Exception) -> Diagnostic:
     )
 
 
-def _handle_interrupt(stop: KeyboardInterrupt) -> int:
+def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
     """Report an interrupt or a termination signal, and return the exit status."""
     reason, status = "interrupted", 130  # exit status for Ctrl-C
-    if isinstance(stop, ProcessTerminated):
-        reason, status = "terminated", stop.exit_status
+    if isinstance(interrupt, ProcessTerminated):
+        reason, status = "terminated", interrupt.exit_status
     print(f"{reason}; no further output was written", file=sys.stderr)
     return status
 

@@ -185,29 +185,29 @@ def map_report_to_json(report: JobReport) -> dict[str, object]:
 
 
 def _parse_columns(assignments: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` options and return the column of each input. Raise E0880 for an invalid
-    option.
+    """Parse `COLUMN=INPUT` options; return the column of each input by input name. Raise E0880 if
+    an option is invalid or an input has two columns.
     """
-    found: dict[str, str] = {}
-    for word in assignments:
-        column, equals, name = word.rpartition("=")
-        if not equals or not column or not name or name in found:
-            problem = "twice" if name in found else "expected `COLUMN=INPUT`"
+    columns: dict[str, str] = {}
+    for assignment in assignments:
+        column, equals, name = assignment.rpartition("=")
+        if not equals or not column or not name or name in columns:
+            problem = "twice" if name in columns else "expected `COLUMN=INPUT`"
             raise_error(
                 "E0880",
-                f"invalid option `--column {escape_text(word)}`",
+                f"invalid option `--column {escape_text(assignment)}`",
                 notes=[f"the input `{escape_text(name)}` is mapped to two columns"]
                 if problem == "twice"
                 else [problem],
                 helps=["for example --column text=source"],
             )
-        found[name] = column
-    return found
+        columns[name] = column
+    return columns
 
 
 @dataclass
 class _JobProgressLine:
-    """A progress line on a terminal."""
+    """The progress line of a batch inference job on stderr. `width` is the length of its text."""
 
     is_terminal: bool
     width: int = 0
@@ -252,7 +252,9 @@ def format_progress(report: JobReport) -> str:
     remaining time.
     """
     total = report.plan.rows
-    left = (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
+    seconds_left = (
+        (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
+    )
     parts = [
         f"{format_thousands(report.rows)} of {format_thousands(total)} rows",
         f"{format_thousands(round(report.rows_per_second))} rows/s",
@@ -261,7 +263,7 @@ def format_progress(report: JobReport) -> str:
     if report.errors:
         parts.append(f"{report.errors} errors")
     if report.rows < total:
-        parts.append(f"{int(left) // 60}:{int(left) % 60:02} left")
+        parts.append(f"{int(seconds_left) // 60}:{int(seconds_left) % 60:02} left")
     return ", ".join(parts)
 
 
@@ -269,27 +271,29 @@ def format_run_times(report: JobReport) -> str:
     """Format the run time: startup, elapsed time, compute time, and the time predicted by the cost
     model.
     """
-    work = max(report.seconds - report.startup_seconds, 0.0)
+    work_seconds = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
-        f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work:.1f} compute",
+        f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work_seconds:.1f} compute",
         f"{format_thousands(round(report.rows_per_second))} rows/s",
         f"{report.padding_ratio:.0%} padding".replace("%", " %"),
     ]
-    computed = f"{report.compute_seconds:.1f} s of model execution"
+    model_text = f"{report.compute_seconds:.1f} s of model execution"
     if report.predicted_seconds is not None:
-        computed += f", {report.predicted_seconds:.1f} s predicted from the first block"
-    return f"{', '.join(parts)}; {computed}"
+        model_text += f", {report.predicted_seconds:.1f} s predicted from the first block"
+    return f"{', '.join(parts)}; {model_text}"
 
 
 def _print_report(report: JobReport) -> None:
     """Print a one-line report."""
     count = len(report.plan.blocks)
-    parts = "1 part" if count == 1 else f"{count} parts"
-    before = f", {report.resumed_rows} of them from an earlier run" if report.resumed_rows else ""
-    print(f"{report.rows} rows in {parts} in {escape_text(report.out)}{before}")
+    part_text = "1 part" if count == 1 else f"{count} parts"
+    resumed_text = (
+        f", {report.resumed_rows} of them from an earlier run" if report.resumed_rows else ""
+    )
+    print(f"{report.rows} rows in {part_text} in {escape_text(report.out)}{resumed_text}")
     if report.errors:
-        rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{rows} failed: see {escape_text(report.out / ERRORS_FILE)}")
+        row_text = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
+        print(f"{row_text} failed: see {escape_text(report.out / ERRORS_FILE)}")
     if report.null_rows:
-        rows = "1 row has" if report.null_rows == 1 else f"{report.null_rows} rows have"
-        print_note(f"{rows} NaN or infinity, stored as null in JSON Lines")
+        row_text = "1 row has" if report.null_rows == 1 else f"{report.null_rows} rows have"
+        print_note(f"{row_text} NaN or infinity, stored as null in JSON Lines")

@@ -62,28 +62,28 @@ def execute_new(args: Namespace) -> int:
     *names, path = args.words
     _check_argument_count(len(names), args.directory)
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work is done
-    yaml = not path.lower().endswith(".specc")
+    is_yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
-    above = (SCHEMA_MODELINE,) if yaml and not args.no_schema else ()
-    sign = ": " if yaml else " = "
+    schema_comments = (SCHEMA_MODELINE,) if is_yaml and not args.no_schema else ()
+    separator = ": " if is_yaml else " = "
     draft = None
     if args.directory:
-        draft = draft_spec(args.directory, name, sign, above)
+        draft = draft_spec(args.directory, name, separator, schema_comments)
         file = draft.file
     else:
         base = names[0]
         comments = (f"Derived from {base}.", REMOVE_FIELD_COMMENT, UNCOMMENT_FIELD_COMMENT)
-        instance = DerivedSpec(
+        derived_spec = DerivedSpec(
             name=name,
             extends=base,
-            header_comments=(*above, *comments),
-            footer_comments=_format_next_steps(yaml),
-            comment_separator=sign,
+            header_comments=(*schema_comments, *comments),
+            footer_comments=_format_next_steps(is_yaml),
+            comment_separator=separator,
         )
-        file = format_derived_spec(instance)
-    text = format_yaml(file) if yaml else format_dsl(file)
+        file = format_derived_spec(derived_spec)
+    text = format_yaml(file) if is_yaml else format_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
-    if above:
+    if schema_comments:
         _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
@@ -136,10 +136,10 @@ def make_spec_name(stem: str) -> str:
     return name if name[:1].isalpha() else f"my_{name}"
 
 
-def _format_next_steps(yaml: bool) -> tuple[str, ...]:
+def _format_next_steps(is_yaml: bool) -> tuple[str, ...]:
     """Return comments that describe the next steps for the user."""
     comment = "Trained weights for `specc compile` (path relative to this file):"
-    if yaml:
+    if is_yaml:
         return (comment, "weights:", "  - from: my.safetensors")
     return (comment, 'weights { from "my.safetensors" }')
 

@@ -118,8 +118,8 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
     """Return the option group with this title. Add it to the parser if it does not exist."""
-    found = (group for group in parser._action_groups if group.title == title)
-    return next(found, None) or parser.add_argument_group(title)
+    groups = (group for group in parser._action_groups if group.title == title)
+    return next(groups, None) or parser.add_argument_group(title)
 
 
 def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
@@ -245,19 +245,19 @@ class UsageError(Failed):
 
 
 def describe_unknown_option(
-    word: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
+    option: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
     """Return the message for an unknown option. The message suggests the equivalent of another
     tool's option, a similar option, or the commands that have the option.
     """
-    word = word.split("=")[0]
-    name = word.replace("_", "-")
+    option = option.split("=")[0]
+    name = option.replace("_", "-")
     equivalent = OTHER_TOOLS.get(name, name)
     flag = equivalent.split(" ")[0]
-    similar = equivalent if flag in options else _find_option(name, options)
-    if similar:
-        return f"unknown option `{escape_text(word)}`; {format_suggestion(similar)}"
-    return f"unknown option `{escape_text(word)}`{_format_commands(flag, options_by_command)}"
+    suggestion = equivalent if flag in options else _find_option(name, options)
+    if suggestion:
+        return f"unknown option `{escape_text(option)}`; {format_suggestion(suggestion)}"
+    return f"unknown option `{escape_text(option)}`{_format_commands(flag, options_by_command)}"
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:

@@ -44,7 +44,7 @@ from specc.io.output_paths import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.ir_text import format_ir as format_ir
+from specc.ir.ir_text import format_ir
 from specc.library.spec_files import read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
@@ -68,17 +68,19 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_fmt(args: Namespace) -> int:
-    """Format each file and print the changed ones; format stdin to stdout."""
+    """Format each file in place and print the names of the changed files; format stdin to
+    stdout.
+    """
     changed, text = [], None
-    written = not (args.check or args.diff)
+    is_written = not (args.check or args.diff)
     for name in args.files:
-        old, new = _format_spec(name)
-        if name == STDIN_NAME and written:
-            text = new
-        elif new != old:
+        old_text, new_text = _format_spec(name)
+        if name == STDIN_NAME and is_written:
+            text = new_text
+        elif new_text != old_text:
             changed.append(name)
-            _rewrite_or_diff(name, old, new, args)
-    return _report_formatted(changed, text, is_written=written, is_check=args.check)
+            _rewrite_or_diff(name, old_text, new_text, args)
+    return _report_formatted(changed, text, is_written=is_written, is_check=args.check)
 
 
 def _report_formatted(
@@ -95,7 +97,7 @@ def _report_formatted(
         "diagnostics": [*map(diagnostic_to_json, errors)],
     }
     if print_json_result(result):
-        return compute_exit_status(fault.code for fault in errors)
+        return compute_exit_status(error.code for error in errors)
     if errors:
         raise Failed(*errors)
     if text is not None:
@@ -112,9 +114,9 @@ def _format_spec(name: str) -> tuple[str, str]:
 
 def _build_format_error(name: str) -> Diagnostic:
     """Build the E0984 diagnostic of `--check` for a file that formatting would change."""
-    name_shown = escape_text(name)
-    fix = f"run `specc fmt {name_shown}`"
-    return Diagnostic("E0984", f"`{name_shown}` is not in its canonical form", helps=(fix,))
+    escaped_name = escape_text(name)
+    fix = f"run `specc fmt {escaped_name}`"
+    return Diagnostic("E0984", f"`{escaped_name}` is not in its canonical form", helps=(fix,))
 
 
 def _read_spec(name: str) -> tuple[ast.File, Source]:
@@ -125,15 +127,15 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
     return tree, tree.span.source
 
 
-def _rewrite_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
+def _rewrite_or_diff(name: str, old_text: str, new_text: str, args: Namespace) -> None:
     """Rewrite a file, or with `--diff` print the differences."""
-    name_shown = escape_text(name)
+    escaped_name = escape_text(name)
     if args.diff and not get_output_settings().is_machine_readable:
-        lines = (old.splitlines(True), new.splitlines(True))
-        sys.stdout.writelines(difflib.unified_diff(*lines, name_shown, name_shown))
+        lines = (old_text.splitlines(True), new_text.splitlines(True))
+        sys.stdout.writelines(difflib.unified_diff(*lines, escaped_name, escaped_name))
     elif not (args.check or args.diff):
-        write_file_atomically(Path(name), [new.encode()])
-        print_outcome(f"{name_shown} reformatted", to_stderr=True)
+        write_file_atomically(Path(name), [new_text.encode()])
+        print_outcome(f"{escaped_name} reformatted", to_stderr=True)
 
 
 def add_convert_arguments(parser: ArgumentParser) -> None:
@@ -180,16 +182,16 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
             "E0816", "word vectors can be converted only to a .safetensors file", helps=helps
         )
     vectors = read_glove(source)
-    words = Path(target).with_suffix(".vocab")
+    vocabulary_path = Path(target).with_suffix(".vocab")
     vocabulary = "".join(f"{word}\n" for word in vectors.words).encode()
     resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
-    write_output(words, VOCABULARY_OUTPUT, vocabulary, inputs=[source], force=force)
+    write_output(vocabulary_path, VOCABULARY_OUTPUT, vocabulary, inputs=[source], force=force)
     write_safetensors(target, {DEFAULT_TENSOR: vectors.vectors}, force=force)
     shape = list(vectors.vectors.shape)
-    if not print_json_result({"files": [target, str(words)], "text": None}):
+    if not print_json_result({"files": [target, str(vocabulary_path)], "text": None}):
         print_outcome(
-            f"{escape_text(target)}: tensor `{DEFAULT_TENSOR}` {shape}; {escape_text(words)}: "
-            "the words, one per row"
+            f"{escape_text(target)}: tensor `{DEFAULT_TENSOR}` {shape}; "
+            f"{escape_text(vocabulary_path)}: the words, one per row"
         )
     return 0
 
@@ -211,16 +213,16 @@ def expand_spec(spec: LoadedSpec) -> tuple[ast.File, tuple[str, ...]]:
 def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidate files with their notes, from the most to the least self-contained."""
     yield build_standalone_spec(spec.program, spec.library), ()
-    file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
+    file, new_names = build_renamed_standalone_spec(spec.program, spec.library)
     yield (
         file,
         tuple(
             f"config value `{old}` is renamed to `{new}`, because std also defines `{old}`"
-            for old, new in renamed.items()
+            for old, new in new_names.items()
         ),
     )
-    stays = "blocks of std are called, not inlined, because of name conflicts"
-    yield merge_extends_chain(spec.program), (stays,)
+    note = "blocks of std are called, not inlined, because of name conflicts"
+    yield merge_extends_chain(spec.program), (note,)
 
 
 def _format_graphs(spec: LoadedSpec) -> list[str]:
@@ -237,7 +239,9 @@ def _format_graphs(spec: LoadedSpec) -> list[str]:
 def _outline_graph(graph: Graph) -> str:
     """Format the ops, shapes and weights of a graph with symbolic dimensions."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
-    nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
+    nodes = [
+        f"{node.op.name} {[str(value.type) for value in results]}" for node, results in graph.nodes
+    ]
     return "\n".join((*weights, *nodes))
 
 
@@ -263,10 +267,10 @@ def execute_expand(args: Namespace) -> int:
     """Print the expanded spec, or write it with -o."""
     spec = open_spec_from_arguments(args)
     file, notes = expand_spec(spec)
-    for line in notes:
-        print_note(line)
-    yaml = args.output.endswith((".yaml", ".yml"))
-    text = format_yaml(file) if yaml else format_dsl(file)
+    for note in notes:
+        print_note(note)
+    is_yaml = args.output.endswith((".yaml", ".yml"))
+    text = format_yaml(file) if is_yaml else format_dsl(file)
     if not args.output:
         if not print_json_result({"file": None, "text": text, "notes": notes}):
             print(text, end="")

@@ -147,20 +147,20 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 def execute_run(args: Namespace) -> int:
     """Run the model, print its results, and write the requested files."""
     reject_uncompiled_model(args.model)
-    opened = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
-    input_signature, settings = opened.input_signature, collect_generation_settings(args)
-    if opened.random_init is not None:
-        print_note(str(opened.random_init))
-    task = get_model_task(opened) if args.chat is None and not args.chunk_size else None
+    model = open_compiled_model(args.model, graph=args.graph, provider=args.execution_provider)
+    input_signature, settings = model.input_signature, collect_generation_settings(args)
+    if model.random_init is not None:
+        print_note(str(model.random_init))
+    task = get_model_task(model) if args.chat is None and not args.chunk_size else None
     try:
-        return _run_opened(opened, task, args, settings)
+        return _run_model(model, task, args, settings)
     except Failed as failed:
         if args.inputs or args.image:
             raise
         raise add_example_command(failed, args.model, input_signature, task) from None
 
 
-def _run_opened(
+def _run_model(
     model: InferenceModel, task: Task | None, args: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run a loaded model in its mode: task, streaming, generation, or one forward pass."""
@@ -168,8 +168,8 @@ def _run_opened(
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         args.inputs = add_task_images(task, args.image, args.inputs)
         return run_task_command(model, task, args, settings)
-    words, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
-    run_inputs = parse_input_arguments(input_signature, words)
+    arguments, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
+    run_inputs = parse_input_arguments(input_signature, arguments)
     files = [*run_inputs.files, *args.image]
     outputs = parse_output_options(args, [*list_model_files(model), *map(Path, files)])
     outputs.check_paths()
@@ -186,29 +186,29 @@ def _run_opened(
     return 0
 
 
-def _read_messages(args: str) -> object:
-    """Parse the value of `--chat`: the text of a message, or a file of messages. Raise E0802 or
-    E0425 if the file is invalid.
+def _read_messages(chat: str) -> object:
+    """Parse the value of `--chat`: the text of a user message, or `@FILE` with a JSON list of
+    messages. Raise E0802 or E0425 if the file is invalid.
     """
-    if not args.startswith("@"):
-        return args
-    description = f"the chat `{escape_text(args[1:])}`"
+    if not chat.startswith("@"):
+        return chat
+    description = f"the chat `{escape_text(chat[1:])}`"
     try:
-        text = read_required_file(args[1:], MAX_TEXT, description).decode("utf-8-sig")
+        text = read_required_file(chat[1:], MAX_TEXT, description).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
-def _run_graph(opened: InferenceModel, run_inputs: ParsedInputs, outputs: RunOutputFiles) -> None:
+def _run_graph(
+    inference_model: InferenceModel, run_inputs: ParsedInputs, outputs: RunOutputFiles
+) -> None:
     """Run one forward pass and print the postprocessed results."""
-    model = opened.default_model
+    model = inference_model.default_model
     if outputs.attention_plot_path:
-        attention_results = capture_attention(
-            model, run_inputs.inputs, scope=outputs.selection.scope
-        )
-        outputs.write_attention_plot(attention_results)
-        results = attention_results.results
+        capture = capture_attention(model, run_inputs.inputs, scope=outputs.selection.scope)
+        outputs.write_attention_plot(capture)
+        results = capture.results
     else:
         results = model.run(**run_inputs.inputs)
     _print_outputs(model.manifest.preprocessing, results, outputs, run_inputs.sizes)
@@ -221,14 +221,14 @@ def _print_outputs(
     sizes: Sequence[ImageSize] = (),
 ) -> None:
     """Print postprocessed results, or arrays as JSON; write images and arrays."""
-    found = format_results(preprocessing, results, sizes)
+    formatted = format_results(preprocessing, results, sizes)
     result = {
-        "lines": list(found.lines),
+        "lines": list(formatted.lines),
         "results": {name: array_to_json(array) for name, array in results.items()},
     }
-    lines = () if print_json_result(result) else found.lines
+    lines = () if print_json_result(result) else formatted.lines
     print(*lines, sep="\n", end="\n" if lines else "")
-    outputs.write_images(found.images)
+    outputs.write_images(formatted.images)
     outputs.save_arrays(results)
 
 
@@ -238,13 +238,13 @@ def _stream_chunks(
     """Run a streaming model on chunks of the input. Raise E0977 if the model is not a streaming
     model, or if `--attention` is given.
     """
-    streamer = open_stream(model)
+    streaming_model = open_stream(model)
     if outputs.attention_plot_path:
         require_attention_model(model)  # E0931, raised here, takes precedence over E0977
         helps = ["remove `--chunk-size`"]
         raise_error("E0977", "attention weights of a stream cannot be plotted", helps=helps)
-    results = streamer.run(inputs, chunk_size)
-    _print_outputs(streamer.input_signature.preprocessing, results, outputs)
+    results = streaming_model.run(inputs, chunk_size)
+    _print_outputs(streaming_model.input_signature.preprocessing, results, outputs)
 
 
 def _print_generated_text(stream: GenerationStream) -> None:
@@ -258,9 +258,9 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
     """Return True if text is printed during generation, i.e. if there is a single sequence and no
     JSON output.
     """
-    at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
-    is_text = stream.model.decode is not None
-    return at_once and is_text and not get_output_settings().is_machine_readable
+    is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
+    has_text = stream.model.decode is not None
+    return is_single_sequence and has_text and not get_output_settings().is_machine_readable
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
@@ -273,7 +273,7 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
     if prints_pieces:
         _print_generated_text(stream)
     results = stream.results()
-    result = {"texts": [[*map(generated_sequence_to_json, row)] for row in results]}
+    result = {"texts": [[*map(generated_sequence_to_json, sequences)] for sequences in results]}
     if not print_json_result(result) and not prints_pieces:
         print_generated_texts(results)
     # the attention plot shows the best sequence of the first prompt
@@ -282,9 +282,9 @@ def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutpu
         print_note(f"truncated after {len(best.tokens)} tokens, {reason}")
     attention_results: dict[str, Array] = {}
     if outputs.attention_plot_path:
-        attention_run = capture_generation_attention(
+        capture = capture_generation_attention(
             require_attention_model(model), stream, best, outputs.selection.scope
         )
-        outputs.write_attention_plot(attention_run)
-        attention_results = attention_run.results
+        outputs.write_attention_plot(capture)
+        attention_results = capture.results
     outputs.save_arrays({**attention_results, **convert_results_to_arrays(stream, results)})

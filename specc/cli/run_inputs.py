@@ -58,10 +58,10 @@ class ParsedInputs:
 class _BatchElements:
     """Values of an input, one per batch element: texts, token ids, waveforms, or image paths."""
 
-    rows: Sequence[Array | str | Path | list[Path]]
+    elements: Sequence[Array | str | Path | list[Path]]
 
 
-Piece = Array | _BatchElements
+ArgumentValue = Array | _BatchElements
 """The value of one command-line argument: an array, or one value per batch element."""
 
 
@@ -72,116 +72,116 @@ class _InputCollector:
     """
 
     model: ModelInputs
-    pieces: dict[str, list["Piece"]] = field(default_factory=dict)
+    pieces: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     sizes: list[ImageSize] = field(default_factory=list)
 
-    def add_argument(self, name: str, word: str) -> None:
+    def add_argument(self, name: str, argument: str) -> None:
         """Assign an argument to an input; a file of named arrays may contain several inputs."""
         record = self.model.preprocessing.get_input_config(name)
         # only the suffix decides, whether or not the file exists
-        if word.lower().endswith(ARRAY_FILE_SUFFIXES):
-            return self._read_arrays(name, word)
+        if argument.lower().endswith(ARRAY_FILE_SUFFIXES):
+            return self._read_arrays(name, argument)
         if isinstance(record, TEXT_CONFIGS):
-            return self._add_value(name, self._read_text(word))
+            return self._add_value(name, self._read_text(argument))
         if isinstance(record, ImageConfig):
-            return self._add_value(name, self._collect_images(name, word, record))
+            return self._add_value(name, self._collect_images(name, argument, record))
         if isinstance(record, AUDIO_READINGS):
-            self.files.append(word)
-            audio = read_audio(word, record)
+            self.files.append(argument)
+            audio = read_audio(argument, record)
             # waveforms of a batch may differ in length
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
         # token ids: text input requires a `reading` section in the spec
-        ids = input_type.dtype == "i64" and len(input_type.shape) == 2
-        text_hint = READ_AS_TEXT.format(name) if ids else ""
-        left = self.model.is_left_padded(name)
-        numbers = _read_numbers(word, name, text_hint, pad_left=left)
+        is_token_ids = input_type.dtype == "i64" and len(input_type.shape) == 2
+        text_hint = TEXT_HINT.format(name) if is_token_ids else ""
+        pad_left = self.model.is_left_padded(name)
+        numbers = _read_numbers(argument, name, text_hint, pad_left=pad_left)
         if numbers is None:
-            return self._read_arrays(name, word)
+            return self._read_arrays(name, argument)
         return self._add_value(name, numbers)
 
-    def _add_value(self, name: str, piece: "Piece") -> None:
-        self.pieces.setdefault(name, []).append(piece)
+    def _add_value(self, name: str, value: "ArgumentValue") -> None:
+        self.pieces.setdefault(name, []).append(value)
 
-    def _read_arrays(self, name: str, word: str) -> None:
+    def _read_arrays(self, name: str, argument: str) -> None:
         """Assign each named array of a file to the input of the same name, and an unnamed array to
         `name`.
         """
-        self.files.append(word)
+        self.files.append(argument)
         try:
-            arrays_found = dict(_read_values(word))
+            arrays = dict(_read_values(argument))
         except Failed as failed:
-            if failed.diagnostics[0].code != "E0802" or not isinstance(
-                self.model.preprocessing.get_input_config(name), TEXT_CONFIGS
-            ):
+            record = self.model.preprocessing.get_input_config(name)
+            if failed.diagnostics[0].code != "E0802" or not isinstance(record, TEXT_CONFIGS):
                 raise
-            raise_missing_file(word)
+            raise_missing_file(argument)
         # keys that are names of inputs take precedence over `name`
-        for key in [k for k in arrays_found if k in self.model.graph.inputs]:
-            self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
-        if len(arrays_found) > 1:
+        for key in [k for k in arrays if k in self.model.graph.inputs]:
+            self._add_value(key, self._read_piece(key, arrays.pop(key), argument))
+        if len(arrays) > 1:
             helps = [f"the inputs of the model are {', '.join(self.model.graph.inputs)}"]
             raise_error(
                 "E0910",
-                f"`{escape_text(word)}` contains arrays that are not inputs of the model: "
-                f"{escape_text(', '.join(arrays_found))}",
+                f"`{escape_text(argument)}` contains arrays that are not inputs of the model: "
+                f"{escape_text(', '.join(arrays))}",
                 helps=helps,
             )
-        for value in arrays_found.values():
-            self._add_value(name, self._read_piece(name, value, word))
+        for value in arrays.values():
+            self._add_value(name, self._read_piece(name, value, argument))
 
-    def _read_piece(self, name: str, value: object, word: str) -> "Piece":
+    def _read_piece(self, name: str, value: object, argument: str) -> "ArgumentValue":
         """Convert a value from a file to an array or, for a text input, to lists of token ids."""
         record = self.model.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, list):
-            return _BatchElements(_parse_sequences(value, escape_text(word)))
+            return _BatchElements(_parse_sequences(value, escape_text(argument)))
         array = value
         if not isinstance(array, np.ndarray):
             pad_left = self.model.is_left_padded(name)
             array = convert_nested_lists(
-                value, f"the JSON text in {escape_text(word)}", pad_left=pad_left
+                value, f"the JSON text in {escape_text(argument)}", pad_left=pad_left
             )
         # token ids are one sequence of a batch, padded to a common length; any other array is a
         # batch
-        of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
-        if not isinstance(record, TEXT_CONFIGS) or not of_ids:
+        is_token_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
+        if not isinstance(record, TEXT_CONFIGS) or not is_token_ids:
             return array
         return _BatchElements([array] if array.ndim == 1 else list(array))
 
-    def _read_text(self, word: str) -> _BatchElements:
+    def _read_text(self, argument: str) -> _BatchElements:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
-        if word == STDIN_NAME or word.startswith("@"):
-            return _BatchElements(self._read_lines(word))
-        listed = parse_json_values(word, ("[",))
-        if listed is None:
-            return _BatchElements([word])
-        return _BatchElements(_parse_sequences(listed, escape_text(word)[:60]))
+        if argument == STDIN_NAME or argument.startswith("@"):
+            return _BatchElements(self._read_lines(argument))
+        items = parse_json_values(argument, ("[",))
+        if items is None:
+            return _BatchElements([argument])
+        return _BatchElements(_parse_sequences(items, escape_text(argument)[:60]))
 
-    def _collect_images(self, name: str, word: str, record: ImageConfig) -> _BatchElements:
+    def _collect_images(self, name: str, argument: str, record: ImageConfig) -> _BatchElements:
         """Return the path of one image, or the paths in a JSON list of images of one prompt."""
-        several = has_several_images(self.model.graph, name, record)
-        listed = parse_json_values(word, ("[",)) if several else None
-        paths = [word] if listed is None else _check_image_paths(listed, name, word)
+        is_multi_image = has_several_images(self.model.graph, name, record)
+        items = parse_json_values(argument, ("[",)) if is_multi_image else None
+        paths = [argument] if items is None else _check_image_paths(items, name, argument)
         self.files += paths
-        if any(isinstance(shown, DetectionOutput) for _, shown in self.model.preprocessing.outputs):
-            decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
-            self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
-        images = [*map(Path, paths)]
-        return _BatchElements(images if listed is None else [images])
+        output_formats = dict(self.model.preprocessing.outputs).values()
+        if any(isinstance(format, DetectionOutput) for format in output_formats):
+            images = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
+            self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in images]
+        image_paths = [*map(Path, paths)]
+        return _BatchElements(image_paths if items is None else [image_paths])
 
-    def _read_lines(self, word: str) -> list[str]:
-        if word == STDIN_NAME and STDIN_NAME in self.files:
+    def _read_lines(self, argument: str) -> list[str]:
+        if argument == STDIN_NAME and STDIN_NAME in self.files:
             raise_error("E0910", "`-` (stdin) can be passed to one input only")
-        arrays_found = read_lines(word)
-        self.files.append(word.removeprefix("@"))
-        return arrays_found
+        lines = read_lines(argument)
+        self.files.append(argument.removeprefix("@"))
+        return lines
 
 
-def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[str]:
+def _check_image_paths(values: Sequence[object], name: str, argument: str) -> list[str]:
     """Return the image paths in a JSON list. Raise E0906 if the list is empty or contains values
     other than strings.
     """
@@ -189,7 +189,7 @@ def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[s
     if not paths or len(paths) < len(values):
         raise_error(
             "E0906",
-            f"`{escape_text(word)[:60]}` is not a list of image paths",
+            f"`{escape_text(argument)[:60]}` is not a list of image paths",
             helps=[f'write {name}=\'["a.png", "b.png"]\' for two images of one prompt'],
         )
     return paths
@@ -201,23 +201,23 @@ def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> Parse
     """
     names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
-    named = [_split_name(word, names) for word in arguments]
-    named_inputs = {name for name, _ in named}
-    missing = [name for name in model.required_inputs if name not in named_inputs]
+    named_arguments = [_split_name(argument, names) for argument in arguments]
+    assigned_names = {name for name, _ in named_arguments}
+    missing = [name for name in model.required_inputs if name not in assigned_names]
     # several positional texts form a batch if only one input is missing
-    batch = missing[0] if len(missing) == 1 else ""
+    batch_input = missing[0] if len(missing) == 1 else ""
     remaining = iter(missing)
-    for name, word in named:
-        target = name or next(remaining, batch)
-        if not target or not (name or _fits_input(model, target, word)):
-            raise_too_many_arguments(word, model.required_inputs, is_batch=len(missing) > 1)
-        collector.add_argument(target, word)
+    for name, argument in named_arguments:
+        target = name or next(remaining, batch_input)
+        if not target or not (name or _fits_input(model, target, argument)):
+            raise_too_many_arguments(argument, model.required_inputs, is_batch=len(missing) > 1)
+        collector.add_argument(target, argument)
     return ParsedInputs(
         _batch_inputs(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
     )
 
 
-def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
+def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
     """Return True if a positional argument can be the value of an input. Text is not assigned to
     the generated input if this input has no tokenizer and an earlier input takes text.
     """
@@ -225,77 +225,78 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
         model.preprocessing.get_input_config(target), TEXT_CONFIGS
     ):
         return True
-    before = model.required_inputs[: model.required_inputs.index(target)]
-    texts = any(
-        isinstance(model.preprocessing.get_input_config(name), TEXT_CONFIGS) for name in before
-    )
-    file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
-    return not texts or file or word.startswith("[")
+    earlier_inputs = model.required_inputs[: model.required_inputs.index(target)]
+    configs = [*map(model.preprocessing.get_input_config, earlier_inputs)]
+    has_text_input = any(isinstance(config, TEXT_CONFIGS) for config in configs)
+    is_file = argument.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(argument)
+    return not has_text_input or is_file or argument.startswith("[")
 
 
-def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
+def _batch_inputs(
+    model: ModelInputs, pieces: Mapping[str, Sequence[ArgumentValue]]
+) -> dict[str, Array]:
     """Return one array per input. A mask that the user passes replaces the computed padding
     mask.
     """
-    rows = {name: _list_rows(parts) for name, parts in pieces.items()}
-    prepared = prepare_images(model.graph, model.preprocessing, rows)
-    arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
-    for name in [name for name in pieces if name not in arrays_found]:
-        arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
-        texts = prepared[name]
-        assert isinstance(texts, list)
-        for key, array in _batch_values(model, name, arrays, texts).items():
-            if key == name or key not in arrays_found:
-                arrays_found[key] = array
-    return arrays_found
+    elements = {name: _list_elements(values) for name, values in pieces.items()}
+    prepared = prepare_images(model.graph, model.preprocessing, elements)
+    arrays = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
+    for name in [name for name in pieces if name not in arrays]:
+        input_arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
+        input_elements = prepared[name]
+        assert isinstance(input_elements, list)
+        for key, array in _batch_values(model, name, input_arrays, input_elements).items():
+            if key == name or key not in arrays:
+                arrays[key] = array
+    return arrays
 
 
-def _list_rows(pieces: Sequence[Piece]) -> list[object]:
+def _list_elements(pieces: Sequence[ArgumentValue]) -> list[object]:
     """Return the batch elements of all `pieces` that are not arrays. If some elements are lists of
     images, a single image becomes a list of one image.
     """
-    rows = [row for piece in pieces if isinstance(piece, _BatchElements) for row in piece.rows]
-    if not any(isinstance(row, list) for row in rows):
-        return [*rows]
-    return [[row] if isinstance(row, Path) else row for row in rows]
+    elements = [x for piece in pieces if isinstance(piece, _BatchElements) for x in piece.elements]
+    if not any(isinstance(x, list) for x in elements):
+        return [*elements]
+    return [[x] if isinstance(x, Path) else x for x in elements]
 
 
-def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
+def _split_name(argument: str, names: Sequence[str]) -> tuple[str, str]:
     """Split `name=value`. Raise E0910 if an input name is misspelled."""
-    name, equals, rest = word.partition("=")
+    name, equals, value = argument.partition("=")
     if equals and name in names:
-        return name, rest
+        return name, value
     # text may contain `=`: report an error only if the name is similar to an input name
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = find_similar_name(name, names) if looks_like_name else None
-    if suggestion and not exists(word):
+    if suggestion and not exists(argument):
         helps = [
             format_suggestion(suggestion),
             "if this is text, write it to a file and pass @FILE",
         ]
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
-    return "", word
+    return "", argument
 
 
 def _batch_values(
-    model: ModelInputs, name: str, arrays: Sequence[Array], rows: Sequence[object]
+    model: ModelInputs, name: str, arrays: Sequence[Array], elements: Sequence[object]
 ) -> dict[str, Array]:
     """Concatenate `arrays` along the batch axis, or encode and pad the texts and other batch
-    elements in `rows`. Add a padding mask if there is padding. Raise E0912 if their shapes differ.
+    elements in `elements`, with their padding mask. Raise E0912 if the shapes differ.
     """
     if not arrays:
         record = model.preprocessing.get_input_config(name)
-        encoded = [
-            encode_text_ids(row, record)
-            if isinstance(row, str) and isinstance(record, TEXT_CONFIGS)
-            else np.asarray(row)
-            for row in rows
+        sequences = [
+            encode_text_ids(element, record)
+            if isinstance(element, str) and isinstance(record, TEXT_CONFIGS)
+            else np.asarray(element)
+            for element in elements
         ]
-        if len(encoded) == 1:
-            return {name: encoded[0][None]}
-        return batch_sequences(model.graph, name, encoded, generated_input=model.sequence_input)
+        if len(sequences) == 1:
+            return {name: sequences[0][None]}
+        return batch_sequences(model.graph, name, sequences, generated_input=model.sequence_input)
     shapes = sorted({a.shape[1:] for a in arrays})
-    if rows or (len(arrays) > 1 and (len(shapes) > 1 or not all(a.ndim for a in arrays))):
+    if elements or (len(arrays) > 1 and (len(shapes) > 1 or not all(a.ndim for a in arrays))):
         _raise_unbatchable(name, shapes)
     return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)}
 
@@ -304,11 +305,11 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
     """Raise E0912 because the values of an input cannot be batched: arrays are mixed with text,
     differ in shape, or have no batch axis.
     """
-    shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
+    shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
         f"the values of `{name}` have different shapes and cannot be batched",
-        notes=[f"shapes after the batch axis: {shown_shapes}"],
+        notes=[f"shapes after the batch axis: {shape_texts}"],
     )
 
 
@@ -334,38 +335,38 @@ def _read_values(path: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {"": value}
 
 
-READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
+TEXT_HINT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
-def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
+def _read_numbers(argument: str, name: str, hint: str, *, pad_left: bool = False) -> Array | None:
     """Parse a JSON number or a JSON list of numbers; return None if the argument is a file name.
-    Raise E0906 if it is neither, with `text_hint` as additional help.
+    Raise E0906 if it is neither, with `hint` as additional help.
     """
     try:
-        arrays_found = parse_strict_json(word, NO_LIMITS)
-        if isinstance(arrays_found, list | int | float):
-            return convert_nested_lists(arrays_found, f"the JSON text in {name}", pad_left=pad_left)
+        value = parse_strict_json(argument, NO_LIMITS)
+        if isinstance(value, list | int | float):
+            return convert_nested_lists(value, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
     # an argument with a suffix or an existing path is a file
-    if not word.startswith("[") and (splitext(word)[1] or exists(word)):
+    if not argument.startswith("[") and (splitext(argument)[1] or exists(argument)):
         return None
     raise_error(
         "E0906",
-        f"the input `{name}` expects numbers, but `{escape_text(word)[:60]}` is neither a "
+        f"the input `{name}` expects numbers, but `{escape_text(argument)[:60]}` is neither a "
         "file nor a list of numbers",
         notes=[f"the spec does not declare `{name}` as text"],
         helps=[
             'pass numbers, "[[1, 2, 3]]", or an array in a file (.npy, .npz, .json)',
-            *([text_hint] if text_hint else []),
+            *([hint] if hint else []),
         ],
     )
 
 
 def add_task_images(task: Task, images: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a task, with the images of `--image` added by name."""
-    named = [f"image={path}" for path in images if any(s.name == "image" for s in task.slots)]
-    return [*named, *arguments]
+    has_image_slot = any(slot.name == "image" for slot in task.slots)
+    return [*(f"image={path}" for path in images if has_image_slot), *arguments]
 
 
 def add_prompt_images(
@@ -379,21 +380,21 @@ def add_prompt_images(
     if not images or chat is not None:
         return [*arguments], chat
     image_input = find_image_input(model.graph, model.preprocessing)
-    named = [f"{image_input}={path}" for path in images]
+    image_arguments = [f"{image_input}={path}" for path in images]
     prompts = find_prompt_inputs(model.graph, model.preprocessing)
     if not prompts or len(arguments) != 1 or not _is_text_argument(arguments[0]):
-        return [*named, *arguments], None
+        return [*image_arguments, *arguments], None
     (text_input, record), (argument,) = prompts[0], arguments
     text = argument.removeprefix(f"{text_input}=")
     placeholder = find_placeholder(record)
     if placeholder in text:
-        return [*named, *arguments], None
+        return [*image_arguments, *arguments], None
     if has_chat_template(model):
         return [], text
-    return [*named, f"{text_input}={placeholder * len(images)}{text}"], None
+    return [*image_arguments, f"{text_input}={placeholder * len(images)}{text}"], None
 
 
-def _is_text_argument(word: str) -> bool:
+def _is_text_argument(argument: str) -> bool:
     """Return True if an argument is text, rather than a file or a list."""
-    is_file = word.startswith("@") or word.lower().endswith(ARRAY_FILE_SUFFIXES)
-    return word != STDIN_NAME and not is_file and not word.startswith("[")
+    is_file = argument.startswith("@") or argument.lower().endswith(ARRAY_FILE_SUFFIXES)
+    return argument != STDIN_NAME and not is_file and not argument.startswith("[")

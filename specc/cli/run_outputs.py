@@ -46,11 +46,11 @@ def array_to_json(array: Array) -> dict[str, object]:
     """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
     # converts low-precision floats, which JSON encoders do not support
-    converted = array.astype("float64") if array.dtype.kind not in "biufU" else array
+    array_to_convert = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),
         "shape": list(array.shape),
-        "values": converted.tolist() if is_small else None,
+        "values": array_to_convert.tolist() if is_small else None,
     }
 
 
@@ -96,10 +96,10 @@ class RunOutputFiles:
         for name, png in images:
             self._write(name, IMAGE_OUTPUT, png)
 
-    def write_attention_plot(self, run: AttentionCapture) -> None:
+    def write_attention_plot(self, capture: AttentionCapture) -> None:
         """Write the attention plot, in the format given by its suffix."""
         suffix = Path(self.attention_plot_path).suffix.lower()
-        plot = render_attention(run, suffix, self.selection, log_scale=self.uses_log_scale)
+        plot = render_attention(capture, suffix, self.selection, log_scale=self.uses_log_scale)
         for note in plot.remarks:
             print_note(note)
         self._write(self.attention_plot_path, ATTENTION_PLOT_OUTPUT, plot.content)
@@ -148,10 +148,10 @@ def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None
     """Print one generated sequence per line, with its score if there are several sequences per
     prompt. With several codebooks, print one line per codebook.
     """
-    for row in results:
-        for result in row:
+    for sequences in results:
+        for result in sequences:
             score = ""
-            if result.score is not None and len(row) > 1:
+            if result.score is not None and len(sequences) > 1:
                 # avoids printing `-0.0000`
                 rounded = 0.0 if abs(result.score) < 5e-5 else result.score
                 score = f"{rounded:8.4f}  "
@@ -214,7 +214,7 @@ def _reject_option(flag: str, task: Task) -> None:
 def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> None:
     """Print predictions as JSON or text, and, if requested, their pairwise cosine similarities."""
     lines = [*format_predictions(predictions.task, predictions.predictions)]
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "task": predictions.task,
         "predictions": predictions.predictions,
         "lines": lines,
@@ -222,10 +222,10 @@ def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> 
     }
     if with_similarities:
         table = compute_cosine_similarities(predictions[EMBEDDING_OUTPUT])
-        found["cosine_similarities"] = table.tolist()
+        result["cosine_similarities"] = table.tolist()
         lines = [*_format_similarities(table)]
-        found["lines"] = lines
-    if not print_json_result(found):
+        result["lines"] = lines
+    if not print_json_result(result):
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
@@ -234,17 +234,17 @@ def format_predictions(task: str, predictions: Sequence[Prediction]) -> Iterator
     list_cells = TASK_CELLS.get(task, _list_label_cells)
     width = len(str(len(predictions) - 1))
     for number, prediction in enumerate(predictions):
-        lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
+        prefix = f"{number:>{width}}:  " if len(predictions) > 1 else ""
         # with several mask tokens, a prediction contains a list of candidates per mask token
         is_nested = isinstance(prediction, list) and isinstance([*prediction, ""][0], list)
         lines = [
             line
-            for part in (prediction if is_nested else [prediction])
-            for line in align_columns(list_cells(part))
+            for group in (prediction if is_nested else [prediction])
+            for line in align_columns(list_cells(group))
         ]
         for line in lines or ["(no results)"]:
-            yield lead + line
-            lead = " " * len(lead)
+            yield prefix + line
+            prefix = " " * len(prefix)
 
 
 def _format_score(value: float) -> str:

@@ -26,33 +26,35 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """Suffixes of array files."""
 
 
-def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
+def raise_too_many_arguments(
+    argument: str, input_names: Sequence[str], *, is_batch: bool
+) -> NoReturn:
     """Raise E0910 for a positional argument that no input takes."""
     helps = [f"the inputs of the model are {', '.join(input_names)}"]
     if is_batch:
         helps.append(
             f"to pass a batch, name the input each time: {input_names[0]}=… {input_names[0]}=…"
         )
-    raise_error("E0910", f"unexpected extra argument `{escape_text(word)[:200]}`", helps=helps)
+    raise_error("E0910", f"unexpected extra argument `{escape_text(argument)[:200]}`", helps=helps)
 
 
-def raise_missing_file(word: str) -> NoReturn:
+def raise_missing_file(argument: str) -> NoReturn:
     """Raise E0802 for a file that cannot be read. The help explains how to pass the argument as
     text.
     """
-    path = word.removeprefix("@")
-    kinds = (
+    path = argument.removeprefix("@")
+    argument_kind = (
         "an argument that starts with `@`"
-        if word.startswith("@")
+        if argument.startswith("@")
         else f"an argument that ends in {', '.join(ARRAY_FILE_SUFFIXES)}"
     )
     raise_error(
         "E0802",
         f"cannot read `{escape_text(path)}`: file not found, or not readable",
-        notes=[f"{kinds} is a file name"],
+        notes=[f"{argument_kind} is a file name"],
         helps=[
             "check the path, which is relative to the working directory",
-            f"to pass the argument as text, use stdin: echo '{escape_text(word)}' | specc run "
+            f"to pass the argument as text, use stdin: echo '{escape_text(argument)}' | specc run "
             "MODEL -",
         ],
     )
@@ -62,20 +64,20 @@ MAX_TEXT = 2**20
 """Maximum size in bytes of a text file or stdin."""
 
 
-def read_lines(word: str) -> list[str]:
+def read_lines(argument: str) -> list[str]:
     """Return the lines of stdin or `@FILE`. Raise E0802 if the input cannot be read, and E0112 if
     it is not UTF-8.
     """
-    if word == STDIN_NAME:
+    if argument == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
         try:
-            data = read_bytes(word[1:], MAX_TEXT)
+            data = read_bytes(argument[1:], MAX_TEXT)
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
-            raise_missing_file(word)
-    name = "stdin" if word == STDIN_NAME else f"`{escape_text(word[1:])}`"
+            raise_missing_file(argument)
+    name = "stdin" if argument == STDIN_NAME else f"`{escape_text(argument[1:])}`"
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -87,7 +89,7 @@ def read_lines(word: str) -> list[str]:
 NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
 """A value of a task parameter: a string, a path, or a JSON value."""
-Words: TypeAlias = dict[str, list[Value]]
+SlotValues: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
 
@@ -95,36 +97,36 @@ def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Seque
     """Return True if an argument is an array for a graph input; in that case arguments are not
     tokenized.
     """
-    for word in arguments:
-        name, equals, _ = word.partition("=")
-        if (equals and name in input_names) or word.lower().endswith(NUMPY_SUFFIXES):
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if (equals and name in input_names) or argument.lower().endswith(NUMPY_SUFFIXES):
             return True
-        if _is_number_list(parse_json_values(word)):
+        if _is_number_list(parse_json_values(argument)):
             return True
     return not arguments
 
 
-def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
+def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, list[Path]]:
     """Parse the arguments of a task: `NAME=VALUE`, or values in the order of the task's parameters;
     the last parameter takes all remaining values. Return the values by parameter, and the files.
     Raise E0910 if there are too many arguments.
     """
     files: list[Path] = []
-    found: Words = {}
+    values: SlotValues = {}
     slots = {slot.name: slot for slot in task.slots}
-    named = [_split_named_inputs(word, slots) for word in arguments]
-    remaining = [s for s in task.slots if s.name not in {n for n, _ in named}]
-    for name, word in named:
-        slot = slots[name] if name else _get_next_slot(remaining, found)
+    named_arguments = [_split_named_inputs(argument, slots) for argument in arguments]
+    remaining = [s for s in task.slots if s.name not in {n for n, _ in named_arguments}]
+    for name, argument in named_arguments:
+        slot = slots[name] if name else _get_next_slot(remaining, values)
         if slot is None:
-            raise_too_many_arguments(word, [*slots], is_batch=True)
-        values = [*_iterate_values(slot, word, files)]
-        records = [dict(_assign_value(slot, value, slots)) for value in values]
-        if any(isinstance(value, dict | list) for value in values):
+            raise_too_many_arguments(argument, [*slots], is_batch=True)
+        argument_values = [*_iterate_values(slot, argument, files)]
+        records = [dict(_assign_value(slot, value, slots)) for value in argument_values]
+        if any(isinstance(value, dict | list) for value in argument_values):
             records = [_fill_optional_slots(record, task) for record in records]
         for key, item in chain.from_iterable(record.items() for record in records):
-            found.setdefault(key, []).append(item)
-    return found, files
+            values.setdefault(key, []).append(item)
+    return values, files
 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
@@ -134,52 +136,52 @@ def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, V
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 
-def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
+def _split_named_inputs(argument: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
     """Split `NAME=VALUE` if NAME is a parameter of the task."""
-    name, equals, rest = word.partition("=")
-    return (name, rest) if equals and name in slots else ("", word)
+    name, equals, value = argument.partition("=")
+    return (name, value) if equals and name in slots else ("", argument)
 
 
-def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
+def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlot | None:
     """Return the parameter for a positional argument: the first one that is empty or variadic."""
     required = [slot for slot in remaining if not slot.is_optional]
     for slot in required:
-        if slot.is_variadic or slot.name not in found:
+        if slot.is_variadic or slot.name not in values:
             return slot
     return None
 
 
-def _iterate_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
+def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterator[Value]:
     """Yield the values of an argument: a path, the lines of a file, JSON items, or the argument
     itself.
     """
     if slot.name == "image":
-        files.append(Path(word))
-        yield Path(word)
-    elif word == STDIN_NAME or word.startswith("@"):
-        if word != STDIN_NAME:
-            files.append(Path(word[1:]))
-        yield from read_lines(word)
-    elif word.lower().endswith(".json"):
-        files.append(Path(word))
-        listed = load_strict_json(read_bytes(word, MAX_TEXT_BYTES), word)
-        yield from listed if isinstance(listed, list) else [listed]
+        files.append(Path(argument))
+        yield Path(argument)
+    elif argument == STDIN_NAME or argument.startswith("@"):
+        if argument != STDIN_NAME:
+            files.append(Path(argument[1:]))
+        yield from read_lines(argument)
+    elif argument.lower().endswith(".json"):
+        files.append(Path(argument))
+        items = load_strict_json(read_bytes(argument, MAX_TEXT_BYTES), argument)
+        yield from items if isinstance(items, list) else [items]
     else:
-        listed = parse_json_values(word)
-        yield from [word] if listed is None else listed
+        items = parse_json_values(argument)
+        yield from [argument] if items is None else items
 
 
-def parse_json_values(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
+def parse_json_values(argument: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
     """Return the items of a JSON list, or a list that contains a single JSON object. Return None
     for any other argument.
     """
-    if not word.startswith(opening):
+    if not argument.startswith(opening):
         return None
     try:
-        found = parse_strict_json(word, NO_LIMITS)
+        items = parse_strict_json(argument, NO_LIMITS)
     except ValueError:
         return None
-    return found if isinstance(found, list) else [found]
+    return items if isinstance(items, list) else [items]
 
 
 def _is_number_list(value: object) -> bool:
@@ -226,13 +228,13 @@ SLOT_EXAMPLES = {
 def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
     """Add an example command line to errors about missing inputs."""
     if task:
-        words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
+        arguments = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.is_optional]
     else:
         readings = dict(model.preprocessing.inputs).values()
-        computed = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
-        names = [name for name in model.required_inputs if name not in computed]
-        words = [_make_example_argument(model, name) for name in names]
-    example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
+        computed_names = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
+        names = [name for name in model.required_inputs if name not in computed_names]
+        arguments = [_make_example_argument(model, name) for name in names]
+    example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"
     return Failed(
         *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in error.diagnostics)
     )

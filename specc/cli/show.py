@@ -102,16 +102,17 @@ def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[st
 
 def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to a JSON object. Its totals include all `repeats` layers."""
-    work = scope.sum_over_subtree("multiply_adds")
+    multiply_adds = scope.sum_over_subtree("multiply_adds")
+    saved = scope.sum_over_subtree("saved_multiply_adds")
     return {
         "name": scope.name,
         "op": scope.op if not scope.parts else "",
         "repeats": scope.repeats,
         "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
         "weights": _format_dim(scope.sum_over_subtree("parameter_count"), sizes),
-        "multiply_adds": _format_dim(work - scope.sum_over_subtree("saved_multiply_adds"), sizes),
-        "dense_multiply_adds": _format_dim(work, sizes),
-        "children": [_convert_part(inner, sizes) for inner in scope.parts.values()],
+        "multiply_adds": _format_dim(multiply_adds - saved, sizes),
+        "dense_multiply_adds": _format_dim(multiply_adds, sizes),
+        "children": [_convert_part(part, sizes) for part in scope.parts.values()],
     }
 
 
@@ -161,8 +162,8 @@ def execute_show(args: Namespace) -> int:
     """
     if check_drawing_options(args):
         return _draw_architecture(args)
-    as_ir = args.ir or args.print_after
-    if _is_whole_package(args) and not as_ir:
+    prints_ir = args.ir or args.print_after
+    if _is_whole_package(args) and not prints_ir:
         from specc.runtime.model_package import format_package_overview, open_package
 
         return _print_text("\n".join(format_package_overview(open_package(args.spec))))
@@ -171,12 +172,12 @@ def execute_show(args: Namespace) -> int:
         if args.print_after:
             _raise_unknown_pass(args.print_after, "none runs on a standalone generator")
         return _print_text("\n".join(_describe_generator(manifest)))
-    if as_ir:
+    if prints_ir:
         return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))
-    graph, own = load_graph(args, manifest)
+    graph, parameter_count = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
-    lines = format_scope_tree(graph, sizes, _format_parameter_count(graph, own))
-    if not print_json_result(graph_to_json(graph, sizes, own)):
+    lines = format_scope_tree(graph, sizes, _format_parameter_count(graph, parameter_count))
+    if not print_json_result(graph_to_json(graph, sizes, parameter_count)):
         print("\n".join(lines))
     return 0
 
@@ -205,12 +206,12 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
     if _is_whole_package(args):
         manifests = _load_manifests(args.spec)
         model = next(iter(manifests.values()))
-        graphs = {role: each.graph for role, each in manifests.items()}
-        count = _format_parameter_count(*load_graph(args, model))
+        graphs = {role: manifest.graph for role, manifest in manifests.items()}
+        count_text = _format_parameter_count(*load_graph(args, model))
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         graphs = map_model_graphs(model)
-        count = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
+        count_text = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(
             "E0956",
@@ -219,10 +220,10 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         )
     else:
         model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
-        count = _format_parameter_count(*load_graph(args, manifest))
+        count_text = _format_parameter_count(*load_graph(args, manifest))
     sizes = parse_sizes(args.dims, next(iter(graphs.values())))
     return ArchitectureView(
-        name=model.name, doc=model.doc, graphs=graphs, parameter_count_text=count, sizes=sizes
+        name=model.name, doc=model.doc, graphs=graphs, parameter_count_text=count_text, sizes=sizes
     )
 
 
@@ -249,12 +250,10 @@ def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_
     """Run the passes up to the one named by `--print-after`, and return the resulting graphs.
     Without this option, run no passes.
     """
-    names = [each.name for each in pass_pipeline.ALL_PASSES]
+    names = [compiler_pass.name for compiler_pass in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
-        listed = f"the passes are {', '.join(names)}"
-        _raise_unknown_pass(
-            args.print_after, *suggest_similar_name(args.print_after, names, listed)
-        )
+        hint = f"the passes are {', '.join(names)}"
+        _raise_unknown_pass(args.print_after, *suggest_similar_name(args.print_after, names, hint))
     state = _build_pass_state(args, manifest)
     if not args.print_after:
         return state
@@ -302,40 +301,40 @@ def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> lis
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    done = substitute_lengths(
+    multiply_adds = substitute_lengths(
         tree.sum_over_subtree("multiply_adds") - tree.sum_over_subtree("saved_multiply_adds"), sizes
     ).number
-    return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
+    total = [f"{format_magnitude(multiply_adds)} multiply-adds"] if multiply_adds else []
+    return [*lines, count, *total]
 
 
-def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str, int]) -> Row:
-    op = f" ({part.op})" if part.op and not part.parts else ""
-    repeats = f" × {part.repeats}" if part.repeats > 1 else ""
-    shape = format_dims(part.type.shape, sizes) if part.type else ""
-    weights, work, saved_work = map(
-        part.sum_over_subtree, ("parameter_count", "multiply_adds", "saved_multiply_adds")
+def _format_row(graph: Graph, depth: int, node: SummaryNode, sizes: Mapping[str, int]) -> Row:
+    op = f" ({node.op})" if node.op and not node.parts else ""
+    repeats = f" × {node.repeats}" if node.repeats > 1 else ""
+    shape = format_dims(node.type.shape, sizes) if node.type else ""
+    weights, multiply_adds, saved = map(
+        node.sum_over_subtree, ("parameter_count", "multiply_adds", "saved_multiply_adds")
     )
     return (
-        f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",
+        f"{'  ' * depth}{node.name or graph.name}{repeats}{op}",
         shape,
         format_dim_formula(weights, {}) if weights.terms else "",
-        format_dim_formula(work - saved_work, sizes) if work.terms else "",
-        format_dim_formula(work, sizes) if saved_work.terms else "",
+        format_dim_formula(multiply_adds - saved, sizes) if multiply_adds.terms else "",
+        format_dim_formula(multiply_adds, sizes) if saved.terms else "",
     )
 
 
 def _format_parameter_count(graph: Graph, count: Dim) -> str:
-    both = count_parameters(graph)
-    shared = (
-        f", {group_digits(both.number or 0)} counting tied weights twice" if both != count else ""
-    )
-    return f"{group_digits(count.number or 0)} parameters{shared}"
+    text, total = f"{group_digits(count.number or 0)} parameters", count_parameters(graph)
+    if total == count:
+        return text
+    return f"{text}, {group_digits(total.number or 0)} counting tied weights twice"
 
 
 def _is_whole_package(args: Namespace) -> bool:
     """Return True if SPEC is a package and `--graph` selects none of its graphs."""
-    package = is_compiled_model(args.spec) and not args.spec.endswith(".onnx")
-    return package and not args.graph
+    is_package = is_compiled_model(args.spec) and not args.spec.endswith(".onnx")
+    return is_package and not args.graph
 
 
 def _read_manifest(args: Namespace) -> "Manifest | None":
@@ -347,14 +346,12 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
     """Format the generation settings and the inputs of a standalone generator, one per line."""
-    settings = manifest.decoding or {}
-    beam = settings.get("strategy") == "beam"
-    known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
-    relevant = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
-    settings_text = [
-        f"{name} {value}" for name, value in relevant.items() if value not in (None, [], ())
-    ]
-    lines = [f"{manifest.name}: standalone generator ({', '.join(settings_text)})"]
+    recorded = manifest.decoding or {}
+    is_beam_search = recorded.get("strategy") == "beam"
+    settings = {n: recorded[key] for n, key in RECORDED_SETTINGS.items() if key in recorded}
+    relevant = {n: v for n, v in settings.items() if is_beam_search or n not in BEAM_SETTINGS}
+    texts = [f"{n} {value}" for n, value in relevant.items() if value not in (None, [], ())]
+    lines = [f"{manifest.name}: standalone generator ({', '.join(texts)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
     return [*lines, "to see its graphs, compile a package: --graphs step"]
 
@@ -362,10 +359,13 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
     """Load the graph of a spec or of a compiled model. Also return its parameter count."""
     if manifest is not None:
-        stored, named = {*manifest.initializers.values()}, manifest.graph.parameter_facts.items()
-        facts = [f for n, f in named if manifest.initializers.get(n) in stored]
-        parameters = {manifest.initializers[f.name]: multiply_dims(f.type.shape) for f in facts}
-        return manifest.graph, sum_dims(parameters.values())
+        # tied parameters share an initializer and count once
+        counts = {
+            manifest.initializers[name]: multiply_dims(facts.type.shape)
+            for name, facts in manifest.graph.parameter_facts.items()
+            if name in manifest.initializers
+        }
+        return manifest.graph, sum_dims(counts.values())
     spec = open_spec_from_arguments(args)
     graph = elaborate_spec(spec, args.graph).graph
     return graph, count_untied_parameters(graph)

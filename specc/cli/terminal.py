@@ -75,7 +75,7 @@ class OutputSettings:
         return not (self.is_quiet or self.is_machine_readable)
 
 
-OUTPUT_SETTINGS: ContextVar[OutputSettings] = ContextVar("output_style")
+OUTPUT_SETTINGS: ContextVar[OutputSettings] = ContextVar("output_settings")
 
 
 def get_output_settings() -> OutputSettings:
@@ -132,10 +132,10 @@ def print_json_result(values: Mapping[str, object]) -> bool:
     """Print a result as one line of JSON if `--format json` is given. Return True if it was
     printed.
     """
-    style = get_output_settings()
-    if style.format != "json":
+    settings = get_output_settings()
+    if settings.format != "json":
         return False
-    result = {"command": style.command, **values}
+    result = {"command": settings.command, **values}
     text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
     # lone surrogates become JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
@@ -201,12 +201,12 @@ class ProgressLine:
         left`.
         """
         rate = self.count / seconds if seconds > 0 else 0.0
-        done = f"{self.count / 1e9:.2f} GB"
-        parts = [done, f"{rate / 1e6:.0f} MB/s"]
+        progress = f"{self.count / 1e9:.2f} GB"
+        parts = [progress, f"{rate / 1e6:.0f} MB/s"]
         if self.total > self.count and rate:
-            left = int((self.total - self.count) / rate)
+            seconds_left = int((self.total - self.count) / rate)
             parts[0] = f"{self.count / 1e9:.2f} of {self.total / 1e9:.2f} GB"
-            parts.append(f"{left // 60}:{left % 60:02} left")
+            parts.append(f"{seconds_left // 60}:{seconds_left % 60:02} left")
         return f"{self.title}: {', '.join(parts)}"
 
 
@@ -240,10 +240,10 @@ def iterate_with_counter(items: Iterator[Item], label: str) -> Iterator[Item]:
     for count in itertools.count():
         sys.stderr.write(f"\r\x1b[K{label}, {count} done …")
         sys.stderr.flush()
-        line = next(items, None)
+        item = next(items, None)
         # erase the count before the next line is printed
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
-        if line is None:
+        if item is None:
             return
-        yield line
+        yield item

@@ -49,6 +49,13 @@ def test_shell_parses_the_script(shell: str, scripts: dict[str, Path]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_every_fish_line_is_a_completion(scripts: dict[str, Path]) -> None:
+    lines = scripts["fish"].read_text(encoding="utf-8").splitlines()
+    after_function = lines[lines.index("end") + 1 :]
+    assert [line for line in after_function if not line.startswith("complete -c specc ")] == []
+    assert any("-l version" in line for line in after_function)
+
+
 def complete_in_bash(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[str]:
     """Return the completions of bash; `specc` is replaced by a shell script."""
     (tmp_path / "specc").write_text('#!/bin/sh\necho "gpt2 $2"\necho "layers="\n', encoding="utf-8")
