@@ -278,23 +278,20 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     if not sequences:
         return {sequence_input: prompts}
     mask_input = input_signature.mask_input
-    max_length, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
-    if not max_length:
+    longest, codebooks = max(map(len, sequences)), _count_input_codebooks(input_signature)
+    if not longest:
         shape = (len(sequences), 0, codebooks) if codebooks else (len(sequences), 0)
         prompts = np.zeros(shape, np.int64)
     # No padding is needed, but a mask may be a required input.
-    if min(map(len, sequences)) == max_length:
+    if min(map(len, sequences)) == longest:
         default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
         if not mask_input or mask_input in default_inputs:
             return {sequence_input: prompts}
-        return {
-            sequence_input: prompts,
-            mask_input: np.ones((len(sequences), max_length), np.bool_),
-        }
+        return {sequence_input: prompts, mask_input: np.ones((len(sequences), longest), np.bool_)}
     if not mask_input:
         raise_error(
             "E0912",
-            f"the prompts have {min(map(len, sequences))} to {max_length} tokens, but the model "
+            f"the prompts have {min(map(len, sequences))} to {longest} tokens, but the model "
             "has no padding mask",
             notes=["no `keep` input has the axes of the prompts"],
             helps=[
@@ -304,10 +301,8 @@ def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, obj
     # Left padding aligns the last tokens of all sequences at one position. The padding id has no
     # effect, because the padding mask excludes it.
     padding = [0] * codebooks if codebooks else 0
-    padded = [[padding] * (max_length - len(sequence)) + list(sequence) for sequence in sequences]
-    mask = [
-        [False] * (max_length - len(sequence)) + [True] * len(sequence) for sequence in sequences
-    ]
+    padded = [[padding] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
     return {sequence_input: padded, mask_input: mask}
 
 
