@@ -129,7 +129,7 @@ def execute_verify(args: Namespace) -> int:
             _compare_baseline(args, model, verify_results)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        is_difference = status in (ErrorCategory.DIFFERENT.value, ErrorCategory.INCONCLUSIVE.value)
+        is_difference = status in (ErrorCategory.MISMATCH.value, ErrorCategory.INCONCLUSIVE.value)
         if not (is_difference and terminal.print_json_result(verify_results.to_json(failed))):
             raise
         return status
@@ -179,7 +179,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
             verify_results.rounds.append(round)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
-        verify_results.agrees = False if status == ErrorCategory.DIFFERENT.value else None
+        verify_results.agrees = False if status == ErrorCategory.MISMATCH.value else None
         raise
     # without a compared output, the model is not reported as correct
     verify_results.agrees = (

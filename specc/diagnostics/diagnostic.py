@@ -67,10 +67,10 @@ class Diagnostic:
             return
         span, text = self.primary.span, self.primary.text
         call_site = Label(self.primary.span.caller, text or "called here")
-        inner = Label(replace(span, caller=None), "in the called block")
-        others = (o for o in self.related_labels if o.span != call_site.span)
+        library_label = Label(replace(span, caller=None), "in the called block")
+        other_labels = (o for o in self.related_labels if o.span != call_site.span)
         object.__setattr__(self, "primary", call_site)
-        object.__setattr__(self, "related_labels", (inner, *others))
+        object.__setattr__(self, "related_labels", (library_label, *other_labels))
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -84,7 +84,7 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 @dataclass
 class ErrorCollector:
-    """Base class of parsers and checkers that continue after an error to report several errors."""
+    """Base class of parsers and checkers that report several errors: `errors` collects them."""
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
@@ -106,7 +106,9 @@ class ErrorCollector:
 
 
 class Failed(Exception):
-    """Raised for all errors in specs, weights, models, inputs and arguments."""
+    """The exception for all errors in specs, weights, models, inputs and arguments. `diagnostics`
+    are the errors.
+    """
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
@@ -145,13 +147,13 @@ class ErrorCategory(Enum):
     """The category of an error. The value of a member is the process exit code."""
 
     WARNING = 0
-    GIVEN = 1
+    INPUT = 1
     """Errors in a spec, weights, a model or an input."""
     USAGE = 2
     """Invalid command-line arguments."""
     ENVIRONMENT = 3
     """Files that cannot be read or written, and missing packages."""
-    DIFFERENT = 4
+    MISMATCH = 4
     """`verify` found a difference."""
     INCONCLUSIVE = 5
     """`verify` is inconclusive: the model is too sensitive to rounding, or not every subgraph was
@@ -171,7 +173,7 @@ CODES_BY_CATEGORY = {
         *("E0813",),
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
-    ErrorCategory.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},
+    ErrorCategory.MISMATCH: {"E0855", "E0856", "E0930", "E0980"},
     ErrorCategory.INCONCLUSIVE: {"E0932", "E0933"},
     ErrorCategory.BUG: {"E0986"},
 }
@@ -180,21 +182,23 @@ CODES_BY_CATEGORY = {
 
 def get_error_category(code: str) -> ErrorCategory:
     """Return the category of a diagnostic code."""
-    for family, codes in CODES_BY_CATEGORY.items():
+    for category, codes in CODES_BY_CATEGORY.items():
         if code in codes:
-            return family
-    return ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.GIVEN
+            return category
+    return ErrorCategory.WARNING if code.startswith("W") else ErrorCategory.INPUT
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """Return the process exit code for errors: 0 if there are none, 2 or 3 if all of them are in
-    the category command line or environment, otherwise the exit code of `verify` if there is one,
-    or 1.
+    """Return the process exit code for the diagnostic codes `errors`: 0 if there are none, 2 or 3
+    if all of them are in the category USAGE or ENVIRONMENT, otherwise 4 or 5 if `verify` failed, or
+    1.
     """
-    families = set(map(get_error_category, errors))
-    if not families:
+    categories = set(map(get_error_category, errors))
+    if not categories:
         return 0
-    if families in ({ErrorCategory.USAGE}, {ErrorCategory.ENVIRONMENT}):
-        return families.pop().value
-    found = families & {ErrorCategory.DIFFERENT, ErrorCategory.INCONCLUSIVE}
-    return min((family.value for family in found), default=ErrorCategory.GIVEN.value)
+    if categories in ({ErrorCategory.USAGE}, {ErrorCategory.ENVIRONMENT}):
+        return categories.pop().value
+    verify_categories = categories & {ErrorCategory.MISMATCH, ErrorCategory.INCONCLUSIVE}
+    return min(
+        (category.value for category in verify_categories), default=ErrorCategory.INPUT.value
+    )

@@ -58,8 +58,8 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
     """Format diagnostics as a SARIF 2.1.0 log. `help_uri` is the URI of the documentation page of a
     code, with the placeholder `{code}`.
     """
-    found = list(diagnostics)
-    codes = sorted({d.code for d in found})
+    diagnostics_list = list(diagnostics)
+    codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [
         {"id": code, **({"helpUri": help_uri.format(code=code)} if help_uri else {})}
         for code in codes
@@ -71,7 +71,7 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
         "runs": [
             {
                 "tool": {"driver": driver},
-                "results": [build_sarif_result(d, codes.index(d.code)) for d in found],
+                "results": [build_sarif_result(d, codes.index(d.code)) for d in diagnostics_list],
             }
         ],
     }
@@ -83,23 +83,23 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )
-    out: dict[str, object] = {
+    result: dict[str, object] = {
         "ruleId": diagnostic.code,
         "ruleIndex": rule,
         "level": diagnostic.severity,
         "message": {"text": "\n".join(map(escape_control_characters, text.split("\n")))},
     }
     if diagnostic.count > 1:
-        out["occurrenceCount"] = diagnostic.count
+        result["occurrenceCount"] = diagnostic.count
     if diagnostic.primary is not None:
-        out["locations"] = [build_sarif_location(diagnostic.primary)]
+        result["locations"] = [build_sarif_location(diagnostic.primary)]
     if diagnostic.related_labels:
-        out["relatedLocations"] = [
+        result["relatedLocations"] = [
             {"id": n, **build_sarif_location(label)}
             for n, label in enumerate(diagnostic.related_labels)
         ]
     if diagnostic.fixes:
-        out["fixes"] = [
+        result["fixes"] = [
             {
                 "artifactChanges": [
                     {
@@ -115,20 +115,20 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
             }
             for fix in diagnostic.fixes
         ]
-    return out
+    return result
 
 
 def build_sarif_location(label: Label) -> dict[str, object]:
     """Build the SARIF location of a span."""
-    found: dict[str, object] = {
+    location: dict[str, object] = {
         "physicalLocation": {
             "artifactLocation": {"uri": file_name_to_uri(label.span.source.name)},
             "region": build_sarif_region(label.span),
         }
     }
     if label.text:
-        found["message"] = {"text": escape_control_characters(label.text)}
-    return found
+        location["message"] = {"text": escape_control_characters(label.text)}
+    return location
 
 
 def build_sarif_region(span: Span) -> dict[str, int]:

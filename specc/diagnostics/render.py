@@ -18,14 +18,14 @@ TAB_WIDTH = 4
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Escape control characters, direction marks and line separators as `\u{1b}`."""
+    r"""Escape control characters, direction marks and line separators, e.g. as `\u{1b}`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 def measure_display_width(text: str) -> int:
-    """Return the number of terminal columns of a string without control characters."""
+    """Return the number of terminal columns that a string without control characters occupies."""
     if text.isascii():
         return len(text)
     return sum(
@@ -38,17 +38,17 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
     """Return a source line as displayed, and the display column of each of its characters and of
     its end.
     """
-    shown: list[str] = []
-    places = [0]
+    pieces: list[str] = []
+    columns = [0]
     for character in line:
         text = (
-            " " * (TAB_WIDTH - places[-1] % TAB_WIDTH)
+            " " * (TAB_WIDTH - columns[-1] % TAB_WIDTH)
             if character == "\t"
             else escape_control_characters(character)
         )
-        shown.append(text)
-        places.append(places[-1] + measure_display_width(text))
-    return "".join(shown), places
+        pieces.append(text)
+        columns.append(columns[-1] + measure_display_width(text))
+    return "".join(pieces), columns
 
 
 MAX_EXCERPT_WIDTH = 160
@@ -71,12 +71,12 @@ ANSI_COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class Colorizer:
-    """ANSI colors for a terminal."""
+    """A function that colors a text for a terminal with ANSI escapes, if `is_enabled` is set."""
 
     is_enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
-        """Return a string in the color of its role."""
+        """Return `text` in the color of `role`, a key of ANSI_COLORS."""
         return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.is_enabled and text else text
 
 
@@ -95,39 +95,43 @@ def render_excerpt(
     labels: Sequence["Label"],
     primary: "Label | None",
     margin: str,
-    paint: Colorizer,
+    colorize: Colorizer,
     *,
     is_first: bool,
 ) -> list[str]:
-    """Render the labeled source lines of one file."""
+    """Render the labeled source lines of one file. All labels are in this file; `margin` is the
+    indentation of lines without a number.
+    """
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
-    out = [f"{margin}{paint('margin', arrow)} {escape_control_characters(str(labels[0].span))}"]
+    location = escape_control_characters(str(labels[0].span))
+    lines = [f"{margin}{colorize('margin', arrow)} {location}"]
     if not source.text:  # the file could not be read
-        return out
-    by_line: dict[int, list[Label]] = {}
+        return lines
+    labels_by_line: dict[int, list[Label]] = {}
     for label in labels:
-        by_line.setdefault(locate_underline(label.span)[0], []).append(label)
-    bar = paint("margin", "|")
-    out.append(f"{margin} {bar}")
+        labels_by_line.setdefault(locate_underline(label.span)[0], []).append(label)
+    bar = colorize("margin", "|")
+    lines.append(f"{margin} {bar}")
     previous = None
-    for number in sorted(by_line):
-        skipped = number - previous - 1 if previous is not None else 0
+    for number in sorted(labels_by_line):
+        skipped_count = number - previous - 1 if previous is not None else 0
         # a `...` in place of a single line would save no space
-        if skipped == 1:
-            between = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
-            out.append(render_numbered_line(number - 1, between, margin, paint))
-        elif skipped > 1:
-            out.append(paint("margin", "..."))
-        here = sorted(by_line[number], key=lambda label: locate_underline(label.span)[1])
-        view = SourceLineExcerpt.from_line(
-            source.get_line_text(number), [locate_underline(label.span) for label in here]
-        )
-        out.append(render_numbered_line(number, view, margin, paint))
-        out += [f"{margin} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
+        if skipped_count == 1:
+            hidden_line = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
+            lines.append(render_numbered_line(number - 1, hidden_line, margin, colorize))
+        elif skipped_count > 1:
+            lines.append(colorize("margin", "..."))
+        line_labels = labels_by_line[number]
+        line_labels.sort(key=lambda label: locate_underline(label.span)[1])
+        underlines = [locate_underline(label.span) for label in line_labels]
+        excerpt = SourceLineExcerpt.from_line(source.get_line_text(number), underlines)
+        lines.append(render_numbered_line(number, excerpt, margin, colorize))
+        underline_rows = render_underlines(excerpt, line_labels, primary, colorize)
+        lines += [f"{margin} {bar} {row}" for row in underline_rows]
         previous = number
-    return out
+    return lines
 
 
 def locate_underline(span: Span) -> tuple[int, int, int]:
@@ -158,16 +162,18 @@ class SourceLineExcerpt:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
-        """Return the complete line if it is short, or the part around its first label."""
-        mark = min(a[1] for a in anchors)
-        first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
-        part = line[first : first + LONG_LINE_LENGTH]
+        """Return the complete line if it is short, or the part around its first label. `anchors`
+        are the underlines in the line, as returned by `locate_underline`.
+        """
+        anchor = min(a[1] for a in anchors)
+        offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
+        part = line[offset : offset + LONG_LINE_LENGTH]
         text, columns = expand_source_line(part)
-        is_whole = len(part) == len(line) and columns[-1] <= MAX_EXCERPT_WIDTH
-        start = 0 if is_whole else max(0, columns[mark - first] - MAX_EXCERPT_WIDTH // 2)
-        return cls(text, columns, first, start, len(part) < len(line) - first)
+        is_complete = len(part) == len(line) and columns[-1] <= MAX_EXCERPT_WIDTH
+        start = 0 if is_complete else max(0, columns[anchor - offset] - MAX_EXCERPT_WIDTH // 2)
+        return cls(text, columns, offset, start, len(part) < len(line) - offset)
 
-    def column(self, character: int) -> int:
+    def get_column(self, character: int) -> int:
         """Return the 0-based display column of a character."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
@@ -179,63 +185,66 @@ class SourceLineExcerpt:
 
     def render(self) -> str:
         """Return the displayed text, with `…` for omitted parts."""
-        column, stop, out = 0, self.start + MAX_EXCERPT_WIDTH, ""
+        column, stop, shown_text = 0, self.start + MAX_EXCERPT_WIDTH, ""
         # a wide character belongs to its first column
         for character in self.text:
             if self.start <= column < stop:
-                out += character
+                shown_text += character
             column += measure_display_width(character)
         end = "…" if self.is_truncated_right or column > stop else ""
-        return ("…" if self.is_truncated_left else "") + out + end
+        return ("…" if self.is_truncated_left else "") + shown_text + end
 
 
 def render_numbered_line(
-    number: int, excerpt: SourceLineExcerpt, margin: str, paint: Colorizer
+    number: int, excerpt: SourceLineExcerpt, margin: str, colorize: Colorizer
 ) -> str:
     """Format a source line with its number."""
-    return f"{paint('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render()}"
+    return f"{colorize('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render()}"
 
 
 def render_underlines(
-    excerpt: SourceLineExcerpt, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
+    excerpt: SourceLineExcerpt,
+    labels: Sequence["Label"],
+    primary: "Label | None",
+    colorize: Colorizer,
 ) -> list[str]:
     """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
     underlines: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_underline(label.span)
-        first = excerpt.column(start)
-        underlines.append((first, max(first + 1, excerpt.column(end)), label))
-    _, _, final = underlines[-1]
-    suffix = " " + render_label_text(final, primary, paint) if final.text else ""
-    out = [render_underline_row(underlines, primary, paint) + suffix]
+        start_column = excerpt.get_column(start)
+        underlines.append((start_column, max(start_column + 1, excerpt.get_column(end)), label))
+    _, _, last_label = underlines[-1]
+    suffix = " " + render_label_text(last_label, primary, colorize) if last_label.text else ""
+    lines = [render_underline_row(underlines, primary, colorize) + suffix]
     # the message of the rightmost label is on the line of the underlines; other messages are below,
     # from right to left, connected to their underlines by bars
     for n in range(len(underlines) - 2, -1, -1):
-        first, _, label = underlines[n]
+        start_column, _, label = underlines[n]
         if label.text:
             bar_columns = [column for column, _, earlier in underlines[:n] if earlier.text]
-            bars = ["|" if column in bar_columns else " " for column in range(first)]
-            out.append("".join(bars) + render_label_text(label, primary, paint))
-    return out
+            bars = ["|" if column in bar_columns else " " for column in range(start_column)]
+            lines.append("".join(bars) + render_label_text(label, primary, colorize))
+    return lines
 
 
 def render_underline_row(
-    underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", paint: Colorizer
+    underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", colorize: Colorizer
 ) -> str:
     """Render a line of underlines, given as `(first column, last column + 1, label)`."""
-    row: list[str] = []
+    characters: list[str] = []
     # the primary label is drawn over other labels
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
-        row += [" "] * (last - len(row))
-        row[first:last] = [paint(role, sign)] * (last - first)
-    return "".join(row)
+        characters += [" "] * (last - len(characters))
+        characters[first:last] = [colorize(role, sign)] * (last - first)
+    return "".join(characters)
 
 
-def render_label_text(label: "Label", primary: "Label | None", paint: Colorizer) -> str:
+def render_label_text(label: "Label", primary: "Label | None", colorize: Colorizer) -> str:
     """Render the message of a label in the color of its underline."""
     role = "primary" if label is primary else "other"
-    return paint(role, escape_control_characters(label.text))
+    return colorize(role, escape_control_characters(label.text))
 
 
 SYNTAX_CODE_PREFIX = "E01"
@@ -253,9 +262,9 @@ def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = Fal
 
 def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> str:
     """Render a diagnostic with its source lines, notes and helps, ending with a line break."""
-    paint = Colorizer(color)
-    mark = paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
-    out = [f"{mark}{paint('note', ': ' + escape_control_characters(diagnostic.title))}"]
+    colorize = Colorizer(color)
+    mark = colorize(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
+    lines = [f"{mark}{colorize('note', ': ' + escape_control_characters(diagnostic.title))}"]
     groups = group_labels_by_source(diagnostic)
     numbers = [
         label.span.source.get_line_and_column(label.span.end)[0]
@@ -264,17 +273,17 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
     ]
     margin = " " * len(str(max(numbers, default=0)))
     for n, labels in enumerate(groups):
-        out += render_excerpt(labels, diagnostic.primary, margin, paint, is_first=n == 0)
+        lines += render_excerpt(labels, diagnostic.primary, margin, colorize, is_first=n == 0)
     for word, texts in (
         ("note", (*diagnostic.notes, *_render_repetitions(diagnostic))),
         ("help", diagnostic.helps),
     ):
         for text in texts:
             head, *rest = text.split("\n")
-            mark = f"{paint('margin', '=')} {paint(word, word)}"
-            out.append(f"{margin} {mark}: {escape_control_characters(head)}")
-            out += [f"{margin}         {escape_control_characters(line)}" for line in rest]
-    return "\n".join(line.rstrip() for line in out) + "\n"
+            mark = f"{colorize('margin', '=')} {colorize(word, word)}"
+            lines.append(f"{margin} {mark}: {escape_control_characters(head)}")
+            lines += [f"{margin}         {escape_control_characters(line)}" for line in rest]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 MAX_SHOWN_LOCATIONS = 6
@@ -285,41 +294,48 @@ def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
     """Yield lines that state how often and where a message is repeated."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
-    if not (others := diagnostic.related_locations):
+    if not (spans := diagnostic.related_locations):
         return
-    shown = ", ".join(str(span) for span in others[:MAX_SHOWN_LOCATIONS])
-    more = len(others) - MAX_SHOWN_LOCATIONS
-    plural = "s" if len(others) > 1 else ""
-    rest = f" and {more} more" if more > 0 else ""
-    yield f"also at {len(others)} more place{plural}: {shown}{rest}"
+    spans_text = ", ".join(str(span) for span in spans[:MAX_SHOWN_LOCATIONS])
+    hidden_count = len(spans) - MAX_SHOWN_LOCATIONS
+    plural = "s" if len(spans) > 1 else ""
+    suffix = f" and {hidden_count} more" if hidden_count > 0 else ""
+    yield f"also at {len(spans)} more place{plural}: {spans_text}{suffix}"
 
 
 def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
     """Render `file:line:column: error[E0101]: title`."""
-    place = (
+    location = (
         f"{escape_control_characters(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
     )
-    times = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
+    suffix = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
     title = escape_control_characters(diagnostic.title)
-    return f"{place}{diagnostic.severity}[{diagnostic.code}]: {title}{times}"
+    return f"{location}{diagnostic.severity}[{diagnostic.code}]: {title}{suffix}"
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
     """Merge diagnostics that differ only in location into the first one, which then lists the other
     locations. Syntax errors are not merged.
     """
-    firsts: dict[object, Diagnostic] = {}
-    for found in diagnostics:
-        label = found.primary.text if found.primary else ""
-        message = (found.code, found.title, found.notes, found.helps, label, found.severity)
+    merged: dict[object, Diagnostic] = {}
+    for diagnostic in diagnostics:
+        label = diagnostic.primary.text if diagnostic.primary else ""
+        message = (
+            diagnostic.code,
+            diagnostic.title,
+            diagnostic.notes,
+            diagnostic.helps,
+            label,
+            diagnostic.severity,
+        )
         # diagnostics without a location are not merged
-        is_unique = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
-        key = found if is_unique else message
-        first = firsts.setdefault(key, found)
-        if first is not found and found.primary and not is_unique:
-            elsewhere = (*first.related_locations, found.primary.span)
-            firsts[key] = replace(first, related_locations=elsewhere)
-    return list(firsts.values())
+        is_unique = diagnostic.primary is None or diagnostic.code.startswith(SYNTAX_CODE_PREFIX)
+        key = diagnostic if is_unique else message
+        first = merged.setdefault(key, diagnostic)
+        if first is not diagnostic and diagnostic.primary and not is_unique:
+            locations = (*first.related_locations, diagnostic.primary.span)
+            merged[key] = replace(first, related_locations=locations)
+    return list(merged.values())
 
 
 MAX_REPR_LENGTH = 199
@@ -336,12 +352,12 @@ def format_repr(text: str) -> str:
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """Render an HTML table of names and values. Rows with an empty value are omitted."""
-    shown = [(name, text) for name, text in rows if text]
-    if (more := len(shown) - MAX_TABLE_ROWS) > 0:
-        shown = [*shown[:MAX_TABLE_ROWS], ("…", f"{more} more")]
+    shown_rows = [(name, text) for name, text in rows if text]
+    if (hidden_count := len(shown_rows) - MAX_TABLE_ROWS) > 0:
+        shown_rows = [*shown_rows[:MAX_TABLE_ROWS], ("…", f"{hidden_count} more")]
     lines = "".join(
         f"<tr><th>{_escape_html_cell(name)}</th><td>{_escape_html_cell(text)}</td></tr>"
-        for name, text in shown
+        for name, text in shown_rows
     )
     return f"<table><caption>{_escape_html_cell(title)}</caption>{lines}</table>"
 
@@ -359,13 +375,14 @@ def format_thousands(count: int) -> str:
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format rows of cells as lines with aligned columns."""
+    """Return one line per row, with the cells padded so that columns are aligned."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _escape_html_cell(text: str) -> str:
+    """Escape a table cell for HTML, truncated to MAX_CELL_LENGTH characters."""
     return escape(_truncate(escape_control_characters(text), MAX_CELL_LENGTH))
 
 

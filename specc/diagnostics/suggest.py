@@ -13,15 +13,15 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
     # the difference in length is a lower bound of the distance
     if abs(len(a) - len(b)) > limit:
         return limit + 1
-    before: list[int] = []
+    previous_row: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
-        before, last, row = row, before, [i, *[0] * len(b)]
+        previous_row, older_row, row = row, previous_row, [i, *[0] * len(b)]
         for j, y in enumerate(b, 1):
-            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            row[j] = min(previous_row[j] + 1, row[j - 1] + 1, previous_row[j - 1] + (x != y))
             # a transposition counts as one edit: `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
-                row[j] = min(row[j], last[j - 2] + 1)
+                row[j] = min(row[j], older_row[j - 2] + 1)
         # the minimum of a matrix row never decreases
         if min(row) > limit:
             return limit + 1
@@ -33,18 +33,18 @@ def find_similar_name(word: str, names: Iterable[str]) -> str | None:
     None.
     """
     normalized = normalize_identifier(word)
-    best: tuple[int, str] | None = None
+    best_match: tuple[int, str] | None = None
     for name in names:
-        other = normalize_identifier(name)
-        length = max(len(normalized), len(other))
+        normalized_name = normalize_identifier(name)
+        length = max(len(normalized), len(normalized_name))
         limit = max(1, length // 3)
-        edits = compute_edit_distance(normalized, other, limit)
+        edits = compute_edit_distance(normalized, normalized_name, limit)
         # the edit distance between the anagrams `kv_heads` and `heads_kv` is large
-        if edits > limit and normalized and sorted(normalized) == sorted(other):
+        if edits > limit and normalized and sorted(normalized) == sorted(normalized_name):
             edits = limit
-        if edits <= limit and edits < length and (best is None or (edits, name) < best):
-            best = edits, name
-    return best[1] if best else None
+        if edits <= limit and edits < length and (best_match is None or (edits, name) < best_match):
+            best_match = edits, name
+    return best_match[1] if best_match else None
 
 
 def format_suggestion(name: str) -> str:
@@ -53,11 +53,11 @@ def format_suggestion(name: str) -> str:
 
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
-    """Return the help for an unknown name, which suggests the most similar known name. If no name
-    is similar, return `default_help`, or () if it is empty.
+    """Return the helps for an unknown name: a suggestion of the most similar known name, or
+    `default_help` if no name is similar. The list is empty if there is neither.
     """
-    near = find_similar_name(word, names)
-    help_ = format_suggestion(near) if near else default_help
+    similar_name = find_similar_name(word, names)
+    help_ = format_suggestion(similar_name) if similar_name else default_help
     return [help_] if help_ else []
 
 
@@ -67,8 +67,9 @@ def normalize_identifier(word: str) -> str:
 
 
 def format_name_list(names: Iterable[str]) -> str:
-    """Format a list of names: `a, b, c and 4 more`."""
-    known = sorted(names)
-    if len(known) <= MAX_LISTED_NAMES:
-        return ", ".join(known)
-    return f"{', '.join(known[:MAX_LISTED_NAMES])} and {len(known) - MAX_LISTED_NAMES} more"
+    """Format up to MAX_LISTED_NAMES names in alphabetical order: `a, b, c and 4 more`."""
+    sorted_names = sorted(names)
+    if len(sorted_names) <= MAX_LISTED_NAMES:
+        return ", ".join(sorted_names)
+    hidden_count = len(sorted_names) - MAX_LISTED_NAMES
+    return f"{', '.join(sorted_names[:MAX_LISTED_NAMES])} and {hidden_count} more"

@@ -47,7 +47,7 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(directory: str) -> bool:
-    """Return True if a checkpoint path is a directory that contains a config.json."""
+    """Return True if `directory` is a directory that contains a config.json, not "" or a file."""
     try:
         return (
             bool(directory)
@@ -63,13 +63,13 @@ SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 
 def get_specs_directory() -> Path:
     """Return the specs directory: `specc/_specs` in a wheel or `<checkout>/specs` in a checkout."""
-    packaged = Path(__file__).parents[1] / "_specs"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
+    package_directory = Path(__file__).parents[1] / "_specs"
+    return package_directory if package_directory.is_dir() else Path(__file__).parents[2] / "specs"
 
 
 @cache
 def find_builtin_specs() -> Mapping[str, Path]:
-    """Return the built-in specs by name."""
+    """Return the path of each built-in spec by its name."""
     return {
         p.stem: p
         for p in sorted((get_specs_directory() / "models").iterdir())
@@ -191,7 +191,7 @@ class SpecLibrary:
         return _load_std()
 
     def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the std block or definition with this name."""
+        """Return the std block or definition with this name and its module, or None."""
         return self._std.get(name)
 
     def list_std_names(self) -> tuple[str, ...]:
@@ -199,7 +199,9 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open_spec(self, spec: str | Source) -> SpecModule:
-        """Return the module of a built-in spec, of a file or of a source text."""
+        """Return the module of a built-in spec, of a file or of a source text. Raise E0222 or E0802
+        if there is no such spec.
+        """
         if isinstance(spec, Source):
             return self._load_source(spec)
         models = find_builtin_specs()
@@ -222,7 +224,9 @@ class SpecLibrary:
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """Return the module of a spec file. Modules are cached."""
+        """Return the module of the spec file `path`. Modules are cached. `spec` is the name of the
+        file in messages.
+        """
         key = _resolve_spec_path(path, spec, span)
         # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
         if key not in self.modules:
@@ -237,18 +241,19 @@ class SpecLibrary:
 
     def load_used_module(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
-        relative to `user`.
+        relative to `user`. Raise E0222 if it does not exist, and E0803 if it is outside the
+        directory of `user`.
         """
         models = find_builtin_specs()
-        target = Path(path)
-        if target.suffix not in SPEC_SUFFIXES:
+        used_path = Path(path)
+        if used_path.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.load_module(models[path], models[path].name, span)
             # without a suffix, use the first file that exists, in the order of suffixes
-            existing = [
+            existing_paths = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]
-            if not existing:
+            if not existing_paths:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
                 raise_error(
                     "E0222",
@@ -256,10 +261,10 @@ class SpecLibrary:
                     span,
                     helps=helps,
                 )
-            path, target = existing[0], Path(existing[0])
-        resolved = _resolve_spec_path(user.directory / target, path, span)
+            path, used_path = existing_paths[0], Path(existing_paths[0])
+        resolved_path = _resolve_spec_path(user.directory / used_path, path, span)
         # resolve symbolic links first, because a link could point outside the directory
-        if target.is_absolute() or not resolved.is_relative_to(user.directory):
+        if used_path.is_absolute() or not resolved_path.is_relative_to(user.directory):
             helps = ["move it to that directory or a subdirectory, or use a built-in spec"]
             raise_error(
                 "E0803",
@@ -267,7 +272,7 @@ class SpecLibrary:
                 span,
                 helps=helps,
             )
-        return self.load_module(resolved, path, span)
+        return self.load_module(resolved_path, path, span)
 
     def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
         """Return the value of a field that the spec reads from a Hugging Face config.json."""
@@ -276,8 +281,12 @@ class SpecLibrary:
 
 def map_error_pages() -> dict[str, Path]:
     """Return the documentation page of every diagnostic code."""
-    packaged = Path(__file__).parents[1] / "_errors"
-    directory = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
+    package_directory = Path(__file__).parents[1] / "_errors"
+    directory = (
+        package_directory
+        if package_directory.is_dir()
+        else Path(__file__).parents[2] / "docs" / "errors"
+    )
     return {p.stem: p for p in sorted(directory.glob("[EW]*.md"))}
 
 

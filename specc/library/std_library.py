@@ -28,7 +28,9 @@ StdItem = ast.Block | ast.Definition
 
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
-    """Read a spec file. Raise E0802 if it cannot be read."""
+    """Read a spec file. `display_name` is its name in messages, and `span` the `use` that refers to
+    it. Raise E0802 if the file cannot be read.
+    """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one byte beyond the limit is enough to detect E0109
@@ -45,7 +47,7 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a source text. It detects edits, but is not cryptographic.."""
+    """Return the length and the CRC-32 of a source text, which detect edits."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -61,8 +63,8 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
-    """The blocks and definitions of std by name, with their modules. A file is parsed on first
-    access.
+    """The blocks and definitions of std by name, with their modules. A file is parsed when one of
+    its names is accessed for the first time. `table_path` is the generated table.
     """
 
     directory: Path
@@ -104,21 +106,24 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
     @cached_property
     def _files(self) -> dict[str, str]:
         """The name of the file that defines each std name."""
-        known = {
+        names_by_file = {
             name: self._trees[name]["names"] if name in self._trees else None
             for name in self._sources
         }
         return {
             item: name
-            for name, items in known.items()
+            for name, items in names_by_file.items()
             for item in items or self._load_module(name).items
         }
 
     def _load_module(self, name: str) -> SpecModule:
+        """Return the module of the std file `name`, from its syntax tree in the table if
+        possible.
+        """
         if name not in self.modules:
             source = self._sources[name]
-            row = self._trees.get(name)
-            file = tree_from_json(row["tree"], source) if row else parse_spec(source)
+            entry = self._trees.get(name)
+            file = tree_from_json(entry["tree"], source) if entry else parse_spec(source)
             self.modules[name] = build_module(file, f"std/{name}", standard=True)
         return self.modules[name]
 
@@ -136,14 +141,14 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     stack: list[tuple[Any, bool]] = [(file, False)]
     # iterative, because the tree of a long text can be deep
     while stack:
-        node, ready = stack.pop()
+        node, is_visited = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
         # the table records the field order of each class; a table with a different order is
         # rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
-        if ready:
+        if is_visited:
             node_numbers[id(node)] = len(nodes)
             nodes.append([type(node).__name__, *(encode_field(v, node_numbers) for v in values)])
             continue
@@ -181,15 +186,15 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
     parsed.
     """
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
-    for name, known in data["fields"].items():
-        assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
+    for name, field_names in data["fields"].items():
+        assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
             f"{name} has different fields in this version"
         )
     nodes: list[Any] = []
     for name, *values in data["nodes"]:
-        kind = CLASSES_BY_NAME[name]
-        decoded = (decode_field(v, nodes, source) for v in values)
-        nodes.append(kind(**dict(zip(FIELD_NAMES[kind], decoded, strict=True))))
+        node_class = CLASSES_BY_NAME[name]
+        field_values = (decode_field(v, nodes, source) for v in values)
+        nodes.append(node_class(**dict(zip(FIELD_NAMES[node_class], field_values, strict=True))))
     file = nodes[-1]
     assert isinstance(file, ast.File)
     return file

@@ -45,7 +45,7 @@ class DocumentAnalysis:
 
     @property
     def items(self) -> Sequence[ast.Item]:
-        """Return the items of the file, or an empty list if the file does not parse."""
+        """The items of the file, or () if the file does not parse."""
         return self.file.items if self.file else ()
 
     @property
@@ -87,12 +87,13 @@ class DocumentAnalysis:
         )
 
     def _collect_types(self, elaborations: list[ElaborationRecord]) -> Shapes:
-        found: dict[tuple[int, int], tuple[str, ...]] = {}
+        """Return the types of the spans in this document; earlier elaborations take precedence."""
+        types_by_span: dict[tuple[int, int], tuple[str, ...]] = {}
         for elaboration in elaborations:
             for span, types in elaboration.values_by_span.items():
                 if self.is_in_document(span):
-                    found.setdefault((span.start, span.end), tuple(types))
-        return found
+                    types_by_span.setdefault((span.start, span.end), tuple(types))
+        return types_by_span
 
     def is_in_document(self, span: Span) -> bool:
         """Return True if a span is in this document rather than in another file."""
@@ -105,9 +106,9 @@ class DocumentAnalysis:
         if self.is_in_document(span):
             return self.path
         name = span.source.name
-        loaded = self._find_loaded_path(name)
-        if loaded is not None:
-            return loaded
+        loaded_path = self._find_loaded_path(name)
+        if loaded_path is not None:
+            return loaded_path
         if name.startswith("std/"):
             return get_specs_directory() / name
         return next((p for p in find_builtin_specs().values() if p.name == name), None)
@@ -153,27 +154,27 @@ def _iterate_graph_names(spec: LoadedSpec) -> Iterator[str]:
 
 def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> DocumentAnalysis:
     """Check one more graph of the spec, and return the analysis with its results."""
-    recorded = ElaborationRecords()
-    before = RECORDED_VALUES.set(recorded)
+    records = ElaborationRecords()
+    context_token = RECORDED_VALUES.set(records)
     diagnostics: list[Diagnostic] = []
     try:
-        found = check_spec(spec, graph)
+        check_result = check_spec(spec, graph)
         # warnings are reported only for the default graph, because some depend on values that
         # commands set for other graphs
-        diagnostics += [] if graph else _iterate_graph_diagnostics(found)
+        diagnostics += [] if graph else _iterate_graph_diagnostics(check_result)
     except Failed as failed:
         diagnostics += failed.diagnostics
     finally:
-        RECORDED_VALUES.reset(before)
-    new = [
+        RECORDED_VALUES.reset(context_token)
+    new_diagnostics = [
         d
         for d in translate_advice(merge_duplicate_diagnostics(diagnostics))
         if d not in analysis.diagnostics
     ]
     return replace(
         analysis,
-        diagnostics=(*analysis.diagnostics, *new),
-        elaborations=(*analysis.elaborations, *recorded.elaborations),
+        diagnostics=(*analysis.diagnostics, *new_diagnostics),
+        elaborations=(*analysis.elaborations, *records.elaborations),
     )
 
 
@@ -196,7 +197,7 @@ def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagno
 def analyze_document(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> DocumentAnalysis:
-    """Parse a document and elaborate all its graphs."""
+    """Return the analysis of a document after all its graphs are elaborated."""
     return list(analyze_incrementally(path, text, unsaved))[-1]
 
 
@@ -223,7 +224,7 @@ class NameBinding:
 
 
 def find_node_span(node: ast.Node) -> Span | None:
-    """Return the location of a node, or None if the node was generated."""
+    """Return the span of a node, or None if the node was generated."""
     if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
         return None
     return node.span
@@ -233,7 +234,7 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
     """Return the nodes that contain an offset, innermost last. The offset after a word counts as
     part of the word.
     """
-    found: list[tuple[int, ast.Node]] = []
+    sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
         node = stack.pop()
@@ -241,10 +242,10 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None and not span.start <= offset <= span.end:
             continue
         if span is not None:
-            found.append((span.start - span.end, node))
+            sized_nodes.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
     # longest span first; among equal spans the parent was visited first and stays first
-    return [node for _, node in sorted(found, key=itemgetter(0))]
+    return [node for _, node in sorted(sized_nodes, key=itemgetter(0))]
 
 
 def iterate_visible_bindings(
@@ -254,9 +255,9 @@ def iterate_visible_bindings(
     this offset.
     """
     for node in walk_tree(item):
-        for found in _iterate_bindings(node):
-            if end_offset is None or found.span.start < end_offset:
-                yield found
+        for binding in _iterate_bindings(node):
+            if end_offset is None or binding.span.start < end_offset:
+                yield binding
 
 
 def _iterate_bindings(node: ast.Node) -> Iterator[NameBinding]:
@@ -295,16 +296,16 @@ def find_enclosing_item(
     """Return the block or definition that contains the character at an offset. If the text is newer
     than the items (`is_incomplete`), return the last item before the character.
     """
-    before = _list_blocks_before(items, offset)
-    if not before or before[-1].span is None:
+    preceding_items = _list_blocks_before(items, offset)
+    if not preceding_items or preceding_items[-1].span is None:
         return None
-    return before[-1] if is_incomplete or offset <= before[-1].span.end else None
+    return preceding_items[-1] if is_incomplete or offset <= preceding_items[-1].span.end else None
 
 
 def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
     """Return the blocks and definitions that begin at or before an offset."""
-    blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
-    return [item for item in blocks if item.span and item.span.start <= offset]
+    blocks = [block for block in items if isinstance(block, ast.Block | ast.Definition)]
+    return [block for block in blocks if block.span and block.span.start <= offset]
 
 
 @dataclass(frozen=True)
@@ -334,15 +335,17 @@ class FixTrial:
     def removes_diagnostic(self, edit: FixEdit) -> bool:
         """Return True if an edit removes the diagnostic and introduces no new error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
-        before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
+        counts_before, counts_after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
-        if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
+        if counts_after[key] >= counts_before[key] or (
+            result.spec is None and self.analysis.spec is not None
+        ):
             return False
         # the suggested code may use undefined names; errors elsewhere are not new, but were hidden
         # by the removed diagnostic
         return not any(
             d.severity == "error"
-            and (d.code, d.title) not in before
+            and (d.code, d.title) not in counts_before
             and _is_in_inserted_text(result, d, edit)
             for d in result.diagnostics
         )

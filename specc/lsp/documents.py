@@ -33,11 +33,11 @@ class OpenDocument:
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
-        """Return the analysis of this version if it could be parsed, otherwise that of the last
-        such version.
+        """The analysis of this version if it could be parsed, otherwise that of the last such
+        version.
         """
-        readable = self.analysis is not None and self.analysis.module is not None
-        return self.analysis if readable else self.last_parsed or self.analysis
+        is_parsed = self.analysis is not None and self.analysis.module is not None
+        return self.analysis if is_parsed else self.last_parsed or self.analysis
 
 
 ResultsCallback = Callable[[str, int], None]
@@ -54,17 +54,17 @@ class OpenDocuments:
         self.on_error = on_error
         self._documents: dict[str, OpenDocument] = {}
         self._queue: dict[str, None] = {}
-        self._closed = False
+        self._is_closed = False
         self._condition = threading.Condition()
         # a daemon thread, so that a running analysis does not keep the process alive
         self._thread = threading.Thread(target=self._run_worker, daemon=True)
         self._thread.start()
 
     def set_text(self, uri: str, path: Path, text: str, version: int) -> None:
-        """Store the current text of a document."""
+        """Store the new text of a document, and queue it for analysis."""
         with self._condition:
-            old = self._documents.get(uri)
-            last_parsed = old.last_parsed if old else None
+            previous_version = self._documents.get(uri)
+            last_parsed = previous_version.last_parsed if previous_version else None
             self._documents[uri] = OpenDocument(
                 uri=uri, path=path, text=text, version=version, last_parsed=last_parsed
             )
@@ -82,11 +82,11 @@ class OpenDocuments:
             return self._documents.get(uri)
 
     def reanalyze_other_documents(self, uri: str) -> None:
-        """Reanalyze open documents that use a changed file."""
+        """Queue all open documents except `uri`, because they may use the file that was saved."""
         with self._condition:
-            for other in self._documents:
-                if other != uri:
-                    self._reanalyze_document(other)
+            for other_uri in self._documents:
+                if other_uri != uri:
+                    self._reanalyze_document(other_uri)
 
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
@@ -97,7 +97,7 @@ class OpenDocuments:
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
-            if self._closed or document is None or document.version != version:
+            if self._is_closed or document is None or document.version != version:
                 return True
             return document.is_complete if is_complete else document.analysis is not None
 
@@ -105,6 +105,7 @@ class OpenDocuments:
             self._condition.wait_for(is_analyzed, seconds)
 
     def _reanalyze_document(self, uri: str) -> None:
+        """Queue a document for analysis, unless it is already queued."""
         self._documents[uri].is_complete = False
         self._queue[uri] = None
         self._condition.notify_all()
@@ -117,13 +118,13 @@ class OpenDocuments:
                 uri = next(iter(self._queue))
                 del self._queue[uri]
                 document = self._documents[uri]
-                others = {
+                unsaved_texts = {
                     _resolve_path(d.path): d.text
                     for d in self._documents.values()
                     if d is not document
                 }
             try:
-                self._analyze_document(document, others)
+                self._analyze_document(document, unsaved_texts)
             except Exception as error:
                 self.on_error(uri, document.version, error)
             with self._condition:
@@ -133,8 +134,8 @@ class OpenDocuments:
 
     def _analyze_document(self, document: OpenDocument, unsaved_texts: dict[Path, str]) -> None:
         """Analyze a document one graph at a time; stop if a newer version arrives."""
-        for found in analyze_incrementally(document.path, document.text, unsaved_texts):
-            if not self._store_analysis(document, found):
+        for new_analysis in analyze_incrementally(document.path, document.text, unsaved_texts):
+            if not self._store_analysis(document, new_analysis):
                 return
         analysis = document.analysis
         for diagnostic in analysis.diagnostics[:MAX_FIXED_MESSAGES] if analysis else ():
@@ -147,25 +148,28 @@ class OpenDocuments:
     def _store_analysis(self, document: OpenDocument, analysis: DocumentAnalysis) -> bool:
         """Store the analysis of a document. Return False if a newer version is queued."""
         with self._condition:
-            newest = self._is_latest(document)
-            if newest:
+            is_latest = self._is_latest(document)
+            if is_latest:
                 document.analysis = analysis
                 document.quick_fixes = []
                 if analysis.module is not None:
                     document.last_parsed = analysis
                 self._condition.notify_all()
-        if newest:
+        if is_latest:
             self.on_results(document.uri, document.version)
-        return newest
+        return is_latest
 
     def _is_latest(self, document: OpenDocument) -> bool:
+        """Return True if `document` is the current version of an open document and no analysis is
+        queued.
+        """
         current = self._documents.get(document.uri)
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
         """Cancel queued analyses. A running analysis ends with the process."""
         with self._condition:
-            self._closed = True
+            self._is_closed = True
             self._documents.clear()
             self._queue.clear()
             self._condition.notify_all()

@@ -26,7 +26,7 @@ from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}
 CLOSING_TOKENS = {"RPAR", "RSQB", "RBRACE"}
-MAY_BE_VALUES = {"NUMBER", "NAME"}
+VALUE_TERMINALS = {"NUMBER", "NAME"}
 
 POSITION_NAMES = (("i", "position of the query"), ("j", "position of the key"))
 DEFINITION_NAMES = {
@@ -48,15 +48,15 @@ class CompletionItem:
 
 
 def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
-    """Return the completions at an offset. The text may be newer than the analysis."""
+    """Return the completions at an offset of `text`, which may be newer than the analysis."""
     start = _find_word_start(text, offset)
     if start and text[start - 1] == ".":
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
     expected = find_expected_tokens(text, start)
     if expected is None:
         return list(_complete_string(text, start))
-    inside = any(token.kind == "LBRACE" for token in _find_unclosed_brackets(expected.preceding))
-    return complete_terminals(analysis, expected, start, is_incomplete=inside)
+    is_inside = any(token.kind == "LBRACE" for token in _find_unclosed_brackets(expected.preceding))
+    return complete_terminals(analysis, expected, start, is_incomplete=is_inside)
 
 
 def _find_word_start(text: str, offset: int) -> int:
@@ -73,22 +73,22 @@ def complete_terminals(
     """Return completions for the expected terminals of the grammar. If `is_incomplete` is set, the
     text is newer than the syntax tree, so the block may have more lines.
     """
-    found: list[CompletionItem] = []
-    last = expected.preceding[-1].kind if expected.preceding else ""
-    if expected.terminals >= MAY_BE_VALUES:
-        found += _complete_option_words(expected.preceding)
-        found += _complete_options(analysis, expected.preceding)
-        found += _complete_definition_names(expected.preceding)
-        found += _complete_scope(analysis, offset, is_incomplete=is_incomplete)
-    elif last in ("COLON", "ARROW") and "NAME" in expected.terminals:
-        found += _list_type_words()
-    elif last == "EXTENDS":
-        found += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
+    items: list[CompletionItem] = []
+    last_kind = expected.preceding[-1].kind if expected.preceding else ""
+    if expected.terminals >= VALUE_TERMINALS:
+        items += _complete_option_words(expected.preceding)
+        items += _complete_options(analysis, expected.preceding)
+        items += _complete_definition_names(expected.preceding)
+        items += _complete_scope(analysis, offset, is_incomplete=is_incomplete)
+    elif last_kind in ("COLON", "ARROW") and "NAME" in expected.terminals:
+        items += _list_type_words()
+    elif last_kind == "EXTENDS":
+        items += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
-        found += _complete_entries(analysis, expected.preceding)
+        items += _complete_entries(analysis, expected.preceding)
     # keywords come last, because where a name is allowed, users usually want a name
-    found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
-    return _deduplicate_items(found)
+    items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
+    return _deduplicate_items(items)
 
 
 def _list_type_words() -> list[CompletionItem]:
@@ -98,14 +98,14 @@ def _list_type_words() -> list[CompletionItem]:
     ]
 
 
-def _deduplicate_items(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
+def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
     """Drop later items with the same text, because a variable shadows a block with the same
     name.
     """
-    seen: dict[str, CompletionItem] = {}
-    for offer in offers:
-        seen.setdefault(offer.text, offer)
-    return list(seen.values())
+    items_by_text: dict[str, CompletionItem] = {}
+    for item in items:
+        items_by_text.setdefault(item.text, item)
+    return list(items_by_text.values())
 
 
 def _get_dotted_name(text: str, end: int) -> str:
@@ -119,12 +119,12 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """Complete the text after a dot: blocks of a used file, or members of values."""
-    used = analysis.find_used_module(head)
-    for name, item in used.items.items() if used else ():
+    used_module = analysis.find_used_module(head)
+    for name, item in used_module.items.items() if used_module else ():
         yield CompletionItem(name, "function", doc=item.doc)
     for path, field in analysis.config_paths.items():
-        above, _, name = path.rpartition(".")
-        if above and above == head.removeprefix("config."):
+        parent_path, _, name = path.rpartition(".")
+        if parent_path and parent_path == head.removeprefix("config."):
             yield CompletionItem(name, "property", format_type_name(field.type), field.doc)
 
 
@@ -148,9 +148,9 @@ def _complete_options(
     if tokens[-1].kind == "EQUAL":
         return
     existing = _find_set_options(tokens[bracket:])
-    for offer in complete_call_options(analysis, tokens[bracket - 1].text):
-        if offer.text.removesuffix("=") not in existing:
-            yield offer
+    for item in complete_call_options(analysis, tokens[bracket - 1].text):
+        if item.text.removesuffix("=") not in existing:
+            yield item
 
 
 def _find_set_options(tokens: Sequence[Token]) -> set[str]:
@@ -163,52 +163,53 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     bracket = _find_open_bracket(tokens)
     if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
-    word = BUILTINS.get(tokens[bracket - 1].text)
+    builtin = BUILTINS.get(tokens[bracket - 1].text)
     option = tokens[-2].text
-    for slot in word.parameters if word else ():
-        if slot.name == option:
+    for parameter in builtin.parameters if builtin else ():
+        if parameter.name == option:
             yield from (
-                CompletionItem(w, "constant", option) for w in list_choice_values(slot.kinds)
+                CompletionItem(value, "constant", option)
+                for value in list_choice_values(parameter.kinds)
             )
 
 
 def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the names that the mask, bias or score definition at the character can use."""
+    """Yield the names that the mask, bias or score definition around the cursor can use."""
     # the last item that begins before the cursor contains it
-    begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
-    head = tokens[begins[-1] :] if begins else ()
-    if not head or head[0].kind not in DEFINITION_NAMES:
+    item_starts = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
+    definition_tokens = tokens[item_starts[-1] :] if item_starts else ()
+    if not definition_tokens or definition_tokens[0].kind not in DEFINITION_NAMES:
         return
-    for name, about in DEFINITION_NAMES[head[0].kind]:
-        yield CompletionItem(name, "variable", about)
-    yield from _complete_parameters(head)
+    for name, description in DEFINITION_NAMES[definition_tokens[0].kind]:
+        yield CompletionItem(name, "variable", description)
+    yield from _complete_parameters(definition_tokens)
 
 
-def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
+def _complete_parameters(definition_tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the parameters of a definition, which are listed between its name and the equals
     sign.
     """
-    ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
-    for token in head[2:ends]:
+    end_index = next((n for n, token in enumerate(definition_tokens) if token.kind == "EQUAL"), 0)
+    for token in definition_tokens[2:end_index]:
         if token.kind == "NAME":
             yield CompletionItem(token.text, "variable", "parameter")
 
 
 def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
-    """Return the offset of the innermost unclosed bracket."""
+    """Return the index of the token of the innermost unclosed bracket, or None if there is none."""
     unclosed = _find_unclosed_brackets(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
 
 
 def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
     """Return the unclosed brackets, outermost first."""
-    found: list[Token] = []
+    brackets: list[Token] = []
     for token in tokens:
         if token.kind in OPENING_TOKENS:
-            found.append(token)
-        elif token.kind in CLOSING_TOKENS and found:
-            found.pop()
-    return found
+            brackets.append(token)
+        elif token.kind in CLOSING_TOKENS and brackets:
+            brackets.pop()
+    return brackets
 
 
 def _complete_entries(
@@ -247,10 +248,10 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 
 def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
-    found = analysis.find_item(callee)
+    item_and_module = analysis.find_item(callee)
     # a built-in function shadows a std block with the same name, but not a user block
-    if found is not None and not (found[1].is_standard and callee in BUILTINS):
-        for param in found[0].params or ():
+    if item_and_module is not None and not (item_and_module[1].is_standard and callee in BUILTINS):
+        for param in item_and_module[0].params or ():
             kind = format_type_name(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif callee in BUILTINS:
@@ -270,9 +271,9 @@ def _complete_scope(
 ) -> Iterator[CompletionItem]:
     """Yield all values and callables in scope, innermost scope first."""
     item = find_enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
-    for bound in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
-        types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
-        yield CompletionItem(bound.name, "variable", " or ".join(types))
+    for binding in reversed(list(iterate_visible_bindings(item, offset)) if item else []):
+        types = analysis.shapes.get((binding.span.start, binding.span.end), (binding.kind,))
+        yield CompletionItem(binding.name, "variable", " or ".join(types))
     for path, field in analysis.config_paths.items():
         if "." not in path:
             yield CompletionItem(path, "property", format_type_name(field.type), field.doc)
@@ -287,21 +288,23 @@ def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.list_names():
-        found = module.find_definition(name)
-        yield CompletionItem(name, "function", doc=found[0].doc if found else "")
+        item_and_module = module.find_definition(name)
+        yield CompletionItem(
+            name, "function", doc=item_and_module[0].doc if item_and_module else ""
+        )
     for name in module.uses:
         yield CompletionItem(name, "module", "a used file")
 
 
 def _complete_standard_names(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
     """Yield the built-in functions, and the blocks and definitions of std."""
-    for name, word in BUILTINS.items():
+    for name, builtin in BUILTINS.items():
         yield CompletionItem(
-            name, "function", word.format_signature(), extract_docstring_summary(word.doc)
+            name, "function", builtin.format_signature(), extract_docstring_summary(builtin.doc)
         )
     for name in analysis.library.list_std_names():
-        found = analysis.library.find_std_item(name)
-        if found is None:
+        item_and_module = analysis.library.find_std_item(name)
+        if item_and_module is None:
             continue
-        kind = found[0].kind
-        yield CompletionItem(name, "function", f"{kind} of std", found[0].doc)
+        kind = item_and_module[0].kind
+        yield CompletionItem(name, "function", f"{kind} of std", item_and_module[0].doc)

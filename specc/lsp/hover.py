@@ -67,13 +67,13 @@ class HoverInfo:
 
 
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
-    """Return the hover of the name at an offset, or None if nothing is known about it."""
+    """Return the hover of the name or keyword at an offset, or None if it has no information."""
     nodes = find_nodes_at_offset(analysis.file, offset) if analysis.file else []
     # the innermost node that has documentation
     for depth in range(len(nodes), 0, -1):
-        found = _find_node_hover(analysis, nodes[:depth], offset)
-        if found is not None:
-            return found
+        hover = _find_node_hover(analysis, nodes[:depth], offset)
+        if hover is not None:
+            return hover
     return _find_keyword_hover(analysis, offset)
 
 
@@ -111,6 +111,7 @@ def _find_node_hover(
 
 
 def _set_location(hover: HoverInfo | None, start: int, end: int) -> HoverInfo | None:
+    """Return the hover for the name at offsets `start` to `end`, or None if `hover` is None."""
     return replace(hover, start_offset=start, end_offset=end) if hover else None
 
 
@@ -126,22 +127,24 @@ def _find_declaration_hover(
         case ast.DimName():
             return _find_length_hover(analysis, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
-            typed = f": {format_type_name(node.type)}" if node.type else ""
-            return _make_binding_hover(analysis, node.name + typed, span)
+            type_text = f": {format_type_name(node.type)}" if node.type else ""
+            return _make_binding_hover(analysis, node.name + type_text, span)
     return None
 
 
 def _make_binding_hover(analysis: DocumentAnalysis, code: str, span: Span) -> HoverInfo:
-    at = span.start, span.end
+    """Return the hover of a name bound at `span`, with the types of its value."""
+    offsets = span.start, span.end
     return HoverInfo(
         code=code,
-        symbolic_types=analysis.shapes.get(at, ()),
-        concrete_types=analysis.concrete_shapes.get(at, ()),
+        symbolic_types=analysis.shapes.get(offsets, ()),
+        concrete_types=analysis.concrete_shapes.get(offsets, ()),
         definition=span,
     )
 
 
 def _make_field_hover(field: ast.Field) -> HoverInfo:
+    """Return the hover of a config field: its declaration and its documentation."""
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
     code = " ".join(line.strip() for line in format_statement(undocumented, 0))
     return HoverInfo(code=code, doc=field.doc, definition=field.span)
@@ -169,6 +172,7 @@ def _find_record_key_hover(
 
 
 def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo | None:
+    """Return the hover of the config field at a dotted path, or None if there is none."""
     return _make_field_hover(analysis.config_paths[path]) if path in analysis.config_paths else None
 
 
@@ -178,17 +182,21 @@ def _find_name_hover(
     """Return the hover of a dotted name up to the component that contains the offset."""
     span = node.span
     assert span is not None  # the caller has checked this
-    called = _is_called(nodes, node)
+    is_called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
-    here = _make_binding_hover(analysis, path, span)
-    found = find_dotted_name_hover(analysis, path, span.start, is_called=called)
-    if found is None and not here.symbolic_types:
+    binding_hover = _make_binding_hover(analysis, path, span)
+    hover = find_dotted_name_hover(analysis, path, span.start, is_called=is_called)
+    if hover is None and not binding_hover.symbolic_types:
         return None
-    found = found or replace(here, definition=None)
-    types = (here.symbolic_types, here.concrete_types) if path == node.path else ((), ())
+    hover = hover or replace(binding_hover, definition=None)
+    types = (
+        (binding_hover.symbolic_types, binding_hover.concrete_types)
+        if path == node.path
+        else ((), ())
+    )
     end = span.start + len(path)
     return replace(
-        found,
+        hover,
         start_offset=span.start,
         end_offset=end,
         symbolic_types=types[0],
@@ -217,35 +225,44 @@ def find_dotted_name_hover(
     if rest:
         return _find_member_hover(analysis, head, rest)
     values = (_find_local_hover, _find_config_value_hover)
-    look_ups = (_find_item_hover, *values) if is_called else (*values, _find_item_hover)
-    found = (look_up(analysis, head, offset) for look_up in look_ups)
+    lookups = (_find_item_hover, *values) if is_called else (*values, _find_item_hover)
+    hovers = (lookup(analysis, head, offset) for lookup in lookups)
     constant = HoverInfo(code=head) if head in NAMED_CONSTANTS else None
-    return next(filter(None, found), None) or _find_length_hover(analysis, head) or constant
+    return next(filter(None, hovers), None) or _find_length_hover(analysis, head) or constant
 
 
 def _find_member_hover(
     analysis: DocumentAnalysis, first_name: str, member_path: str
 ) -> HoverInfo | None:
     """Return the hover of `first_name.rest`: an item of a used file, or a config value."""
-    used = analysis.find_used_module(first_name)
-    if used is not None and member_path in used.items:
-        return make_item_hover(used.items[member_path])
+    used_module = analysis.find_used_module(first_name)
+    if used_module is not None and member_path in used_module.items:
+        return make_item_hover(used_module.items[member_path])
     return _find_config_path_hover(analysis, f"{first_name}.{member_path}".removeprefix("config."))
 
 
 def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
     """Return the last binding of a name in the enclosing block or definition."""
     item = find_enclosing_item(analysis.items, offset)
-    found = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
-    if not found:
+    bindings = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
+    if not bindings:
         return None
-    last = max(found, key=lambda b: b.span.start)
-    kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
-    code = f"{name}: {format_type_name(kind)}" if kind else f"{name}  # {last.kind}"
-    return _make_binding_hover(analysis, code, last.span)
+    last_binding = max(bindings, key=lambda b: b.span.start)
+    declared_type = (
+        last_binding.node.type if isinstance(last_binding.node, ast.BlockParameter) else None
+    )
+    code = (
+        f"{name}: {format_type_name(declared_type)}"
+        if declared_type
+        else f"{name}  # {last_binding.kind}"
+    )
+    return _make_binding_hover(analysis, code, last_binding.span)
 
 
 def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
+    """Return the hover of a config value by name. If the spec could not be opened, only the fields
+    of this file are known.
+    """
     if analysis.spec is not None:
         return _find_config_path_hover(analysis, name)
     return next(
@@ -256,21 +273,21 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
-    found = analysis.find_item(name)
+    item_and_module = analysis.find_item(name)
     # where a normalizer is expected, the name is a std definition, elsewhere a built-in function
-    if found is not None and not (found[1].is_standard and name in BUILTINS):
-        return make_item_hover(found[0])
+    if item_and_module is not None and not (item_and_module[1].is_standard and name in BUILTINS):
+        return make_item_hover(item_and_module[0])
     if name not in BUILTINS:
         return None
-    word = BUILTINS[name]
-    return HoverInfo(code=word.format_signature(), doc=word.doc)
+    builtin = BUILTINS[name]
+    return HoverInfo(code=builtin.format_signature(), doc=builtin.doc)
 
 
 def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
     """Return the hover of a block or a definition."""
     pieces = format_header(item) if isinstance(item, ast.Block) else format_simple_node(item)
-    place = item.name_span or item.span
-    return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=place)
+    name_span = item.name_span or item.span
+    return HoverInfo(code=join_pieces(pieces), doc=item.doc, definition=name_span)
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
@@ -279,9 +296,9 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
     """
     module: SpecModule | None = analysis.module
     while module is not None:
-        for one in _iterate_dims(module, name):
-            doc = f"a dynamic length, at least {one.minimum}"
-            return HoverInfo(code=f"dims {name}", doc=doc, definition=one.span)
+        for declaration in _iterate_dims(module, name):
+            doc = f"a dynamic length, at least {declaration.minimum}"
+            return HoverInfo(code=f"dims {name}", doc=doc, definition=declaration.span)
         module = module.extended
     return None
 
@@ -289,10 +306,11 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
 def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
     """Yield the declarations of a symbolic dimension in one file."""
     dims = (item for item in module.file.items if isinstance(item, ast.Dims))
-    return (one for item in dims for one in item.names if one.name == name)
+    return (dim for item in dims for dim in item.names if dim.name == name)
 
 
 def _make_spec_hover(module: SpecModule | None) -> HoverInfo | None:
+    """Return the hover of a spec: its name and its documentation."""
     if module is None:
         return None
     file = module.file
@@ -303,18 +321,18 @@ def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | 
     """Return the documentation of a keyword."""
     text = analysis.source.text
     start = text.rfind("\n", 0, offset) + 1
-    for found in IDENTIFIER.finditer(text, start):
-        if found.start() > offset:
+    for match in IDENTIFIER.finditer(text, start):
+        if match.start() > offset:
             return None
         # in YAML a word is a keyword only if it is the key at the start of a line
-        first = not text[start : found.start()].strip(" -\"'")
-        if analysis.syntax == "yaml" and not first:
+        is_first = not text[start : match.start()].strip(" -\"'")
+        if analysis.syntax == "yaml" and not is_first:
             return None
-        if found.end() >= offset and found.group() in KEYWORD_NODES:
-            node = KEYWORD_NODES[found.group()]
+        if match.end() >= offset and match.group() in KEYWORD_NODES:
+            node = KEYWORD_NODES[match.group()]
             return HoverInfo(
-                start_offset=found.start(),
-                end_offset=found.end(),
+                start_offset=match.start(),
+                end_offset=match.end(),
                 doc=extract_docstring_summary(node.__doc__),
             )
     return None
@@ -347,8 +365,8 @@ def _join_alternatives(codes: Sequence[str]) -> str:
 
 def fence_code(code: str) -> str:
     """Enclose code in a Markdown fence that is longer than any fence in the code."""
-    longest = max((len(t) for t in BACKTICKS.findall(code)), default=0)
-    fence = "`" * max(3, longest + 1)
+    max_length = max((len(t) for t in BACKTICKS.findall(code)), default=0)
+    fence = "`" * max(3, max_length + 1)
     lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))
     return f"{fence}specc\n{lines}\n{fence}"
 

@@ -29,7 +29,9 @@ class DocumentPosition(NamedTuple):
 
 
 class DocumentLines:
-    """The lines of a text, split at the line ends of the protocol, not at form feeds."""
+    """The lines of a text, split at the line ends of the protocol, not at form feeds. Columns are
+    counted in code units of `encoding`, the negotiated position encoding.
+    """
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
@@ -70,8 +72,10 @@ class DocumentLines:
 
     def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
         """Return the offsets of the start and the end of a range."""
-        ends = ((at.line, at.character) for at in (text_range.start, text_range.end))
-        start, end = (self.get_offset(*at) for at in ends)
+        offsets = (
+            (position.line, position.character) for position in (text_range.start, text_range.end)
+        )
+        start, end = (self.get_offset(*position) for position in offsets)
         return start, end
 
     def _count_units(self, text: str) -> int:
@@ -109,9 +113,9 @@ SYMBOL_KINDS = {
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
-    """Convert a span to a range."""
-    first, last = lines.get_position(start), lines.get_position(max(start, end))
-    return lsp.Range(lsp.Position(*first), lsp.Position(*last))
+    """Convert the offsets of a span to a range of the protocol."""
+    start_position, end_position = lines.get_position(start), lines.get_position(max(start, end))
+    return lsp.Range(lsp.Position(*start_position), lsp.Position(*end_position))
 
 
 def to_diagnostic(
@@ -168,10 +172,10 @@ def _convert_related_spans(
     if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
         labels.insert(0, diagnostic.primary)
     for label in labels:
-        place = to_location(analysis, lines, label.span)
-        if place is not None:
+        location = to_location(analysis, lines, label.span)
+        if location is not None:
             text = escape_control_characters(label.text) or "here"
-            yield lsp.DiagnosticRelatedInformation(location=place, message=text)
+            yield lsp.DiagnosticRelatedInformation(location=location, message=text)
 
 
 def to_location(
@@ -190,21 +194,21 @@ def to_location(
 
 
 def to_completion_items(
-    offers: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
+    completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
     """Return completions that replace a word, with sort keys that preserve their order."""
-    place = to_range(lines, start, end)
+    edit_range = to_range(lines, start, end)
     return [
         lsp.CompletionItem(
-            label=escape_control_characters(offer.text).rstrip(" :="),
-            kind=COMPLETION_KINDS[offer.kind],
-            detail=escape_control_characters(offer.detail) or None,
-            documentation=escape_control_characters(offer.doc) or None,
-            text_edit=lsp.TextEdit(place, offer.text),
-            filter_text=offer.text,
+            label=escape_control_characters(completion.text).rstrip(" :="),
+            kind=COMPLETION_KINDS[completion.kind],
+            detail=escape_control_characters(completion.detail) or None,
+            documentation=escape_control_characters(completion.doc) or None,
+            text_edit=lsp.TextEdit(edit_range, completion.text),
+            filter_text=completion.text,
             sort_text=f"{number:04}",
         )
-        for number, offer in enumerate(offers)
+        for number, completion in enumerate(completions)
     ]
 
 
@@ -213,9 +217,9 @@ def to_document_symbols(
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield a symbol for each item of a spec that has a name."""
     for item in analysis.items:
-        described = _get_symbol_fields(item)
-        if described is not None and item.span is not None:
-            name, kind, detail = described
+        fields = _get_symbol_fields(item)
+        if fields is not None and item.span is not None:
+            name, kind, detail = fields
             yield lsp.DocumentSymbol(
                 name=name,
                 kind=SYMBOL_KINDS.get(kind, lsp.SymbolKind.Function),
@@ -243,7 +247,7 @@ def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
 def to_code_action(
     uri: str, lines: DocumentLines, diagnostic: lsp.Diagnostic, edit: FixEdit
 ) -> lsp.CodeAction:
-    """Convert a quick fix to an edit."""
+    """Convert a quick fix of `diagnostic` in the document `uri` to a code action."""
     change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)
     return lsp.CodeAction(
         title=escape_control_characters(edit.title),
@@ -269,12 +273,13 @@ def to_inlay_hints(
 def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
+    """Yield the inlay hint of the name at `span`, if its value is a tensor."""
     types = analysis.shapes.get((span.start, span.end), ())
     # a hint is needed only for tensors, whose types contain brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
-    mark, offset = ": ", span.end
+    prefix, offset = ": ", span.end
     if analysis.syntax == "yaml":
-        mark, offset = "  ", (analysis.source.text + "\n").find("\n", span.start)
+        prefix, offset = "  ", (analysis.source.text + "\n").find("\n", span.start)
     if shapes:
-        at = lsp.Position(*lines.get_position(offset))
-        yield lsp.InlayHint(at, mark + " or ".join(shapes), lsp.InlayHintKind.Type)
+        position = lsp.Position(*lines.get_position(offset))
+        yield lsp.InlayHint(position, prefix + " or ".join(shapes), lsp.InlayHintKind.Type)

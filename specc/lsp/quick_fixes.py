@@ -74,8 +74,8 @@ def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
         if comma_before:
             yield FixEdit(title, comma_before.start(), end, "")
         yield FixEdit(title, start, end, "")
-        first, last = _find_line(source, start)[0], _find_line(source, end)[1]
-        yield FixEdit(title, first, last, "")
+        first_line_start, last_line_end = _find_line(source, start)[0], _find_line(source, end)[1]
+        yield FixEdit(title, first_line_start, last_line_end, "")
 
 
 def _propose_option_edits(
@@ -93,7 +93,7 @@ def _propose_option_edits(
 
 
 def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
-    """Yield the edit that appends an option to a call, if the call has parentheses."""
+    """Yield the edit that appends the option `code` to a call, if the call has parentheses."""
     closer = _find_end_of_inputs(call)
     if closer is not None:
         comma = ", " if call.args or call.options else ""
@@ -102,12 +102,12 @@ def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
 
 def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
     """Yield the calls around and inside the given spans, without duplicates, nearest first."""
-    seen: list[ast.Call] = []
+    yielded_calls: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None
         for node in _list_nodes_near(analysis.file, span.start):
-            if isinstance(node, ast.Call) and node.span and node not in seen:
-                seen.append(node)
+            if isinstance(node, ast.Call) and node.span and node not in yielded_calls:
+                yielded_calls.append(node)
                 yield node
 
 
@@ -117,8 +117,8 @@ def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
     """
     nodes = find_nodes_at_offset(file, offset)
     # the offset may be the start of a statement or of the call in it
-    inside = [n for node in nodes[-2:] for n in walk_tree(node)]
-    return [*reversed(nodes), *inside]
+    inner_nodes = [n for node in nodes[-2:] for n in walk_tree(node)]
+    return [*reversed(nodes), *inner_nodes]
 
 
 def _find_end_of_inputs(call: ast.Call) -> int | None:
@@ -136,12 +136,12 @@ def _find_end_of_inputs(call: ast.Call) -> int | None:
 
 def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterator[FixEdit]:
     """Yield edits that declare an input or a config value, such as `keep: keep[b, n] right`."""
-    declared = DECLARATION_TEXT.fullmatch(code)
-    if declared is None or analysis.file is None:
+    match = DECLARATION_TEXT.fullmatch(code)
+    if match is None or analysis.file is None:
         return
     title = f"declare `{code}`"
     for node in walk_tree(analysis.file):
-        if isinstance(node, ast.BlockParameter | ast.Field) and node.name == declared[1]:
+        if isinstance(node, ast.BlockParameter | ast.Field) and node.name == match[1]:
             yield from _propose_redeclaration_edits(node, code, title)
     yield from _insert_into_configs(analysis, code, title)
     yield from _insert_above(analysis, f"config {{ {code} }}", title)
@@ -193,8 +193,8 @@ def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[FixEdit]
     """Yield edits that add a `where` before the body of a block, or a `return` at its end."""
     start, text = span.start, span.text
     if code.startswith("where ") and "{" in text:
-        at = start + text.index("{")
-        yield FixEdit(title, at, at, f"{code} ")
+        offset = start + text.index("{")
+        yield FixEdit(title, offset, offset, f"{code} ")
     if code.startswith("return ") and text.endswith("}"):
         yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {code}\n")
 
@@ -203,8 +203,8 @@ def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator
     """Yield an edit that inserts a line above the first block or definition."""
     for item in analysis.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
-            at = _find_line(analysis.source.text, item.span.start)[0]
-            yield FixEdit(title, at, at, f"{line}\n\n")
+            offset = _find_line(analysis.source.text, item.span.start)[0]
+            yield FixEdit(title, offset, offset, f"{line}\n\n")
             return
 
 
@@ -266,22 +266,22 @@ def _propose_placeholder_edits(
 
 def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
     """Return the spans of the arguments of a call if the error contains it."""
-    inside = call.span is not None and call.span.text in error_span.text
-    return [a.span for a in call.args if inside and a.span]
+    is_inside = call.span is not None and call.span.text in error_span.text
+    return [a.span for a in call.args if is_inside and a.span]
 
 
 def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
     """Yield edits that replace a name in the text, e.g. `x` by `insert(x, axis=1)`."""
-    words = dict.fromkeys(PLAIN_WORD.findall(code))
-    for word in [*words][:MAX_WORDS]:
-        for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
-            if found.group() != span.text:
-                start = span.start + found.start()
-                yield FixEdit(f"write `{code}`", start, start + len(word), code)
+    names = dict.fromkeys(PLAIN_WORD.findall(code))
+    for name in [*names][:MAX_WORDS]:
+        for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w(=])", span.text):
+            if match.group() != span.text:
+                start = span.start + match.start()
+                yield FixEdit(f"write `{code}`", start, start + len(name), code)
 
 
 def _find_line(text: str, offset: int) -> tuple[int, int]:
-    """Return the offsets of the starts of a line and of the next line."""
+    """Return the offset at which the line of `offset` starts, and the offset of the next line."""
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
     return start, len(text) if end < 0 else end + 1
@@ -313,20 +313,22 @@ MAX_SUGGESTIONS = 4  # maximum number of edits of one message that are offered
 def find_quick_fixes(
     analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
-    """Return up to MAX_SUGGESTIONS edits that remove a diagnostic."""
+    """Return up to MAX_SUGGESTIONS edits of the document that remove `diagnostic` and cause no new
+    error. `unsaved` are the texts of other open documents.
+    """
     trial = FixTrial(analysis, diagnostic, unsaved or {})
-    text, found = analysis.source.text, dict[str, FixEdit]()
-    tried = {
+    text, fixes = analysis.source.text, dict[str, FixEdit]()
+    edits_by_text = {
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
-    for edit in islice(tried.values(), MAX_TRIED):
+    for edit in islice(edits_by_text.values(), MAX_TRIED):
         # for each title, keep the first edit that removes the diagnostic, which is the most likely
         # one
-        if edit.title not in found and trial.removes_diagnostic(edit):
-            found[edit.title] = edit
-        if len(found) == MAX_SUGGESTIONS:
+        if edit.title not in fixes and trial.removes_diagnostic(edit):
+            fixes[edit.title] = edit
+        if len(fixes) == MAX_SUGGESTIONS:
             break
-    return [*found.values()]
+    return [*fixes.values()]
 
 
 def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
@@ -364,8 +366,8 @@ def _follow_advice(
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
             yield from propose_insertions(analysis, spans[:1], word, is_addition=False)
-    for piece, added in _iterate_help_fragments(advice, is_parsed=analysis.spec is not None):
-        yield from propose_insertions(analysis, spans, piece, is_addition=added)
+    for piece, is_addition in _iterate_help_fragments(advice, is_parsed=analysis.spec is not None):
+        yield from propose_insertions(analysis, spans, piece, is_addition=is_addition)
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
@@ -389,10 +391,10 @@ def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterato
     """Yield edits that replace a misspelled name by the suggested name."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield replace_span(span, suggestion)
-    for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
+    for name in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer`, only the last component is misspelled
-        last = word.rpartition(".")[2] if "." not in suggestion else word
-        near = find_similar_name(last, [suggestion]) == suggestion
-        if near and last != suggestion and last in diagnostic.title:
-            start = span.start + span.text.index(word) + len(word) - len(last)
-            yield FixEdit(f"write `{suggestion}`", start, start + len(last), suggestion)
+        last_part = name.rpartition(".")[2] if "." not in suggestion else name
+        is_similar = find_similar_name(last_part, [suggestion]) == suggestion
+        if is_similar and last_part != suggestion and last_part in diagnostic.title:
+            start = span.start + span.text.index(name) + len(name) - len(last_part)
+            yield FixEdit(f"write `{suggestion}`", start, start + len(last_part), suggestion)

@@ -61,37 +61,38 @@ class RequestHandlers:
             return None
         return document, document.analysis, self.split_lines(document.text)
 
-    async def _on_hover(
+    async def _find_hover(
         self, params: lsp.HoverParams | lsp.DefinitionParams
     ) -> tuple[HoverInfo, DocumentAnalysis, DocumentLines] | None:
-        read = await self._wait_for_document(params.text_document.uri)
-        if read is None:
+        """Return the hover at a position with the analysis and lines of its document, or None."""
+        document_state = await self._wait_for_document(params.text_document.uri)
+        if document_state is None:
             return None
-        _, analysis, lines = read
+        _, analysis, lines = document_state
         offset = lines.get_offset(params.position.line, params.position.character)
-        found = find_hover_info(analysis, offset)
-        return (found, analysis, lines) if found else None
+        hover = find_hover_info(analysis, offset)
+        return (hover, analysis, lines) if hover else None
 
-    async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
+    async def handle_hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Return the signature, documentation and type of the name at a position."""
-        hover = await self._on_hover(params)
+        hover = await self._find_hover(params)
         text = format_hover(hover[0]) if hover else ""
         if hover is None or not text:
             return None
-        found, _, lines = hover
+        info, _, lines = hover
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
         return lsp.Hover(
-            content, protocol_conversion.to_range(lines, found.start_offset, found.end_offset)
+            content, protocol_conversion.to_range(lines, info.start_offset, info.end_offset)
         )
 
-    async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
+    async def handle_definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
         """Return the location of the definition of the name at a position."""
-        hover = await self._on_hover(params)
+        hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None
         return protocol_conversion.to_location(*hover[1:], hover[0].definition)
 
-    async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
+    async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
         # a document over the size limit has no completions; its only diagnostic is E0109
@@ -108,16 +109,18 @@ class RequestHandlers:
         offset = lines.get_offset(params.position.line, params.position.character)
         word = WORD_END.search(document.text[:offset])
         start = word.start() if word else offset
-        complete = (
+        find_completions = (
             yaml_completion.complete_yaml
             if analysis.syntax == "yaml"
             else dsl_completion.complete_dsl
         )
-        found = complete(analysis, document.text, offset)
-        items = protocol_conversion.to_completion_items(found, lines, start, offset)
+        completions = find_completions(analysis, document.text, offset)
+        items = protocol_conversion.to_completion_items(completions, lines, start, offset)
         return lsp.CompletionList(False, items)
 
-    async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
+    async def handle_formatting(
+        self, params: lsp.DocumentFormattingParams
+    ) -> list[lsp.TextEdit] | None:
         """Return the edits that convert a text to the canonical format, or None if the text does
         not parse.
         """
@@ -134,27 +137,37 @@ class RequestHandlers:
         lines = self.split_lines(document.text)
         return [lsp.TextEdit(protocol_conversion.to_range(lines, 0, len(document.text)), text)]
 
-    async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+    async def handle_inlay_hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return inlay hints: the shapes of the names that a range of a document binds."""
-        read = await self._wait_for_document(params.text_document.uri)
-        return list(protocol_conversion.to_inlay_hints(*read[1:], params.range)) if read else []
+        document_state = await self._wait_for_document(params.text_document.uri)
+        return (
+            list(protocol_conversion.to_inlay_hints(*document_state[1:], params.range))
+            if document_state
+            else []
+        )
 
-    async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
+    async def handle_document_symbols(
+        self, params: lsp.DocumentSymbolParams
+    ) -> list[lsp.DocumentSymbol]:
         """Return the document symbols: the items of a spec."""
-        read = await self._wait_for_document(params.text_document.uri)
-        return list(protocol_conversion.to_document_symbols(*read[1:])) if read else []
+        document_state = await self._wait_for_document(params.text_document.uri)
+        return (
+            list(protocol_conversion.to_document_symbols(*document_state[1:]))
+            if document_state
+            else []
+        )
 
-    async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+    async def handle_code_actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
         """Return the tested quick fixes of the diagnostics in a range of a document."""
-        read = await self._wait_for_document(params.text_document.uri, is_complete=True)
-        if read is None:
+        document_state = await self._wait_for_document(params.text_document.uri, is_complete=True)
+        if document_state is None:
             return []
-        document, analysis, lines = read
+        document, analysis, lines = document_state
         start, end = lines.get_offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
-            at = protocol_conversion.find_diagnostic_span(analysis, diagnostic)
-            if at[0] <= end and at[1] >= start:
+            diagnostic_span = protocol_conversion.find_diagnostic_span(analysis, diagnostic)
+            if diagnostic_span[0] <= end and diagnostic_span[1] >= start:
                 lsp_diagnostic = protocol_conversion.to_diagnostic(analysis, lines, diagnostic)
                 actions += [
                     protocol_conversion.to_code_action(document.uri, lines, lsp_diagnostic, e)
@@ -174,20 +187,20 @@ class BoundedInput(io.BytesIO):
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
         self.stream = stream
-        self.ended = False
+        self.has_ended = False
         self.has_received = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Return a header line, or "" at the end."""
-        return b"" if self.ended else self.stream.readline(LONGEST_HEADER)
+        return b"" if self.has_ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return the body of a message, or "" if the message is too long."""
         count = -1 if size is None else size
         if not 0 <= count <= MAX_BYTES:
-            self.ended = True
+            self.has_ended = True
         self.has_received = True
-        return b"" if self.ended else self.stream.read(count)
+        return b"" if self.has_ended else self.stream.read(count)
 
 
 LOGGER = logging.getLogger(__name__)
@@ -207,7 +220,7 @@ class SpeccLanguageServer:
         )
         self.documents = OpenDocuments(self._publish_results, self._report_crash)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.stopped = False
+        self.is_stopped = False
         handlers = RequestHandlers(self.documents, self._get_lines)
         register = self.editor.feature
         triggers = [".", "(", ",", "=", ":", " ", "@", '"']
@@ -221,18 +234,18 @@ class SpeccLanguageServer:
         }
         for feature, on_notification in notifications.items():
             register(feature)(_make_handler(on_notification))
-        register(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(handlers.hover))
-        register(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(handlers.definition))
+        register(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(handlers.handle_hover))
+        register(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(handlers.handle_definition))
         register(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
-            _run_safely(handlers.complete)
+            _run_safely(handlers.handle_completion)
         )
-        register(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(handlers.format))
-        register(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(handlers.hints))
-        register(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(handlers.outline))
+        register(lsp.TEXT_DOCUMENT_FORMATTING)(_run_safely(handlers.handle_formatting))
+        register(lsp.TEXT_DOCUMENT_INLAY_HINT)(_run_safely(handlers.handle_inlay_hints))
+        register(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)(_run_safely(handlers.handle_document_symbols))
         register(
             lsp.TEXT_DOCUMENT_CODE_ACTION,
             lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix]),
-        )(_run_safely(handlers.actions))
+        )(_run_safely(handlers.handle_code_actions))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
         """Serve until `exit` or the end of input. Return the reason if the session ended without
@@ -241,7 +254,7 @@ class SpeccLanguageServer:
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
         self.documents.close()
-        if self.stopped:
+        if self.is_stopped:
             return ""
         if stdin.has_received:
             return "the editor closed the connection without `shutdown`"
@@ -253,7 +266,7 @@ class SpeccLanguageServer:
         self.loop = asyncio.get_running_loop()
 
     def _on_stop(self, params: None) -> None:
-        self.stopped = True
+        self.is_stopped = True
         self.documents.close()
 
     def _on_text(
@@ -278,6 +291,7 @@ class SpeccLanguageServer:
         self._publish(params.text_document.uri, [], None)
 
     def _get_lines(self, text: str) -> DocumentLines:
+        """Split a text into lines, with the position encoding that the editor has negotiated."""
         encoding = self.editor.workspace.position_encoding or "utf-16"
         if isinstance(encoding, lsp.PositionEncodingKind):
             encoding = encoding.value
@@ -297,10 +311,10 @@ class SpeccLanguageServer:
             return
         lines = self._get_lines(document.text)
         analysis = document.analysis
-        found = [
+        lsp_diagnostics = [
             protocol_conversion.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
         ]
-        self._publish(uri, found, version)
+        self._publish(uri, lsp_diagnostics, version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
         """Report an internal error. Runs in the analysis thread."""
@@ -309,6 +323,7 @@ class SpeccLanguageServer:
             self.loop.call_soon_threadsafe(self._publish_crash, uri, version, error)
 
     def _publish_crash(self, uri: str, version: int, error: Exception) -> None:
+        """Publish an internal error of the analysis as E0969 at the start of the document."""
         start = lsp.Position(0, 0)
         text = (
             f"internal error: {type(error).__name__}; this is a bug in specc, please report it "
@@ -324,6 +339,7 @@ class SpeccLanguageServer:
         self._publish(uri, [lsp_diagnostic], version)
 
     def _publish(self, uri: str, diagnostics: list[lsp.Diagnostic], version: int | None) -> None:
+        """Publish the diagnostics of one version of a document, which replace its earlier ones."""
         self.editor.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
         )
@@ -361,12 +377,14 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:
-    """Return the path of a document, `untitled` if it has no file, or None for an invalid URI."""
+    """Return the path of a document, `untitled` in the working directory if it has no file, or None
+    for an invalid URI. `language` determines the suffix of an untitled document.
+    """
     parts = urlsplit(uri)
     name = unquote(parts.path)
     if parts.scheme != "file":
-        ending = ".yaml" if language == "yaml" else ".specc"
-        return Path.cwd() / f"untitled{ending}"
+        suffix = ".yaml" if language == "yaml" else ".specc"
+        return Path.cwd() / f"untitled{suffix}"
     if "\0" in name:
         return None
     # `/c:/models` on Windows

@@ -29,29 +29,29 @@ def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[Co
     """Return the completions at an offset. The text may be newer than the analysis."""
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
-    above = text[:start].splitlines()
-    found = KEY_LINE.match(line)
-    if found is None:
+    preceding_lines = text[:start].splitlines()
+    key_match = KEY_LINE.match(line)
+    if key_match is None:
         dashes = LIST_DASHES.match(line)
         column = len(dashes.group()) if dashes else 0
-        path = _find_parents(above, column)
+        path = _find_parents(preceding_lines, column)
         return list(_complete_keys(text, path))
-    column = len(found["blank"])
-    path = (*_find_parents(above, column), found["key"].strip("\"' "))
-    value = line[found.end() :].lstrip()
+    column = len(key_match["blank"])
+    path = (*_find_parents(preceding_lines, column), key_match["key"].strip("\"' "))
+    value = line[key_match.end() :].lstrip()
     return [*_complete_words(text, path), *_complete_expression(analysis, path, value, offset)]
 
 
-def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
-    """Return the keys that enclose a column below the lines `above`, the outermost first."""
+def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...]:
+    """Return the keys that enclose a column below `preceding_lines`, the outermost first."""
     keys: list[str] = []
-    for line in reversed(above):
-        found = KEY_LINE.match(line)
-        if found is None or line.lstrip().startswith("#"):
+    for line in reversed(preceding_lines):
+        key_match = KEY_LINE.match(line)
+        if key_match is None or line.lstrip().startswith("#"):
             continue
-        dashes = found["blank"]
-        if _is_parent_line(line, dashes, column, above[-1]):
-            keys.append(found["key"].strip("\"' "))
+        dashes = key_match["blank"]
+        if _is_parent_line(line, dashes, column, preceding_lines[-1]):
+            keys.append(key_match["key"].strip("\"' "))
             column = len(dashes) - len(dashes.lstrip())
         if column == 0:
             break
@@ -60,10 +60,10 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
 
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
     """Return True if the key of a line, after blanks and dashes, encloses `column`."""
-    at = len(dashes)
+    key_column = len(dashes)
     # the entries of a list may start in the column of its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
-    return at < column or (at == column and "-" not in dashes and has_list)
+    return key_column < column or (key_column == column and "-" not in dashes and has_list)
 
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
@@ -88,40 +88,44 @@ def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 
 
 def _get_doc(value: object) -> str:
+    """Return the description in a schema, or ""."""
     text = value.get("description", "") if isinstance(value, dict) else ""
     return str(text)
 
 
 def _get_properties(schema: Schema) -> Mapping[str, object]:
-    found = schema.get("properties", {})
-    return found if isinstance(found, dict) else {}
+    """Return the schemas of the keys of a map, or {} if the schema lists none."""
+    properties = schema.get("properties", {})
+    return properties if isinstance(properties, dict) else {}
 
 
 def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
     """Return the schemas of the value at a path of keys."""
     schemas = _expand_schemas([load_schema()], text)
     for key in path:
-        below = [
-            inner
+        child_schemas = [
+            child_schema
             for schema in schemas
-            for inner in [_get_properties(schema).get(key, schema.get("additionalProperties"))]
-            if isinstance(inner, dict)
+            for child_schema in [
+                _get_properties(schema).get(key, schema.get("additionalProperties"))
+            ]
+            if isinstance(child_schema, dict)
         ]
-        schemas = _expand_schemas(below, text)
+        schemas = _expand_schemas(child_schemas, text)
     return schemas
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
     """Return the schemas with their alternatives, references and list items, without duplicates."""
-    found: dict[int, Schema] = {}
-    waiting = list(reversed(schemas))
-    while waiting:
-        schema = waiting.pop()
-        if id(schema) in found:
+    expanded: dict[int, Schema] = {}
+    worklist = list(reversed(schemas))
+    while worklist:
+        schema = worklist.pop()
+        if id(schema) in expanded:
             continue
-        found[id(schema)] = schema
-        waiting += reversed(list(_iterate_value_schemas(schema, text)))
-    return list(found.values())
+        expanded[id(schema)] = schema
+        worklist += reversed(list(_iterate_value_schemas(schema, text)))
+    return list(expanded.values())
 
 
 def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
@@ -141,8 +145,8 @@ def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
 def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
     """Yield the schemas that a schema combines."""
     for key in ("anyOf", "allOf"):
-        several = schema.get(key, ())
-        yield from several if isinstance(several, list) else ()
+        alternatives = schema.get(key, ())
+        yield from alternatives if isinstance(alternatives, list) else ()
 
 
 def _applies_to_text(condition: object, text: str) -> bool:
@@ -163,10 +167,10 @@ def _complete_expression(
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):
-        called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
-        if called:
-            for offer in complete_call_options(analysis, called[-1]):
-                yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
+        function_names = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
+        if function_names:
+            for item in complete_call_options(analysis, function_names[-1]):
+                yield CompletionItem(item.text.replace("=", ": "), "option", item.detail)
             return
     prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
     expected = find_expected_tokens(prefix, len(prefix), EXPR.symbol)
