@@ -36,6 +36,7 @@ from specc_onnx.execution_providers import (
     raise_missing_provider,
     silence_provider_startup,
 )
+from specc_onnx.huge_pages import SessionMemory
 from specc_onnx.int8_saturation import avoid_saturation, read_graph
 from specc_onnx.ort_input_check import check_input_lengths, prepare_ort_input
 
@@ -74,6 +75,7 @@ class OrtModel:
     outputs: Mapping[str, TensorSpec]
     optional_inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     converted_weights: Sequence[onnxruntime.OrtValue] = ()
+    memory: SessionMemory = field(default_factory=SessionMemory, repr=False, compare=False)
 
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
@@ -98,6 +100,7 @@ class OrtModel:
         try:
             with flush_denormals():
                 yield
+            self.memory.count_run()
         except Exception as error:  # the exceptions of ONNX Runtime have no common base class
             _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
@@ -269,9 +272,10 @@ def _create_session(
     converted_weights: Sequence[onnxruntime.OrtValue],
 ) -> OrtModel:
     ort_provider = get_ort_provider(provider)
+    memory = SessionMemory()
     try:
         # The first session of a process changes the floating-point mode of its thread.
-        with silence_provider_startup(provider), flush_denormals():
+        with silence_provider_startup(provider), flush_denormals(), memory.record():
             session = onnxruntime.InferenceSession(
                 model,
                 options,
@@ -297,6 +301,7 @@ def _create_session(
         outputs=_make_tensor_specs(session.get_outputs()),
         optional_inputs=_make_tensor_specs(session.get_overridable_initializers()),
         converted_weights=converted_weights,
+        memory=memory if provider == "cpu" else SessionMemory(),
     )
 
 

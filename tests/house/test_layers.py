@@ -71,6 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
     "specc_onnx.denormals": set(),
+    "specc_onnx.huge_pages": set(),
     "specc_onnx.ort_input_check": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
         "specc_onnx.execution_providers",
@@ -85,7 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.ort_session": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
-        "specc_onnx.denormals", "specc_onnx.int8_saturation", "specc_onnx.ort_input_check",
+        "specc_onnx.denormals", "specc_onnx.huge_pages", "specc_onnx.int8_saturation",
+        "specc_onnx.ort_input_check",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",
