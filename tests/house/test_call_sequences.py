@@ -1,5 +1,4 @@
-"""The journeys of docs/architecture.md: each is run, and its functions are called in the documented
-order."""
+"""The call sequences of docs/architecture.md are executed; their functions are called in order."""
 
 import re
 import sys
@@ -15,10 +14,12 @@ from specc.weights.formats.safetensors import write_safetensors
 DOC = Path(__file__).parents[2] / "docs" / "architecture.md"
 SECTIONS = re.split(
     r"^### ",
-    DOC.read_text(encoding="utf-8").split("## Four journeys")[1].split("\n## ")[0],
+    DOC.read_text(encoding="utf-8").split("## Four call sequences")[1].split("\n## ")[0],
     flags=re.MULTILINE,
 )[1:]
-JOURNEYS = {title: body for title, _, body in (section.partition("\n") for section in SECTIONS)}
+CALL_SEQUENCES = {
+    title: body for title, _, body in (section.partition("\n") for section in SECTIONS)
+}
 NAME = re.compile(r"`(specc(?:_\w+)?(?:\.\w+){2,})`")
 SPEC = """specc 1
 model tiny "A causal language model"
@@ -60,19 +61,21 @@ def record_calls(act: Callable[[], object]) -> list[str]:
     return list(called)
 
 
-def find_missed_stop(journey: str, called: list[str]) -> str | None:
-    """Return the first stop that is not called after the stops before it, or None."""
+def find_missing_call(sequence: str, called: list[str]) -> str | None:
+    """Return the first function of `sequence` that is not in `called` after the functions before it,
+    or None.
+    """
     last = -1
-    for stop in NAME.findall(journey):
-        if stop not in called or called.index(stop) < last:
-            return stop
-        last = called.index(stop)
+    for name in NAME.findall(sequence):
+        if name not in called or called.index(name) < last:
+            return name
+        last = called.index(name)
     return None
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Callable[[], object]]:
-    root = tmp_path_factory.mktemp("journeys")
+    root = tmp_path_factory.mktemp("call-sequences")
     spec = root / "tiny.specc"
     spec.write_text(SPEC, encoding="utf-8")
     other = root / "other.specc"  # parsed specs are cached by their text
@@ -99,16 +102,16 @@ def runs(tmp_path_factory) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("title", JOURNEYS)
+@pytest.mark.parametrize("title", CALL_SEQUENCES)
 def test_functions_are_called_in_order(title: str, runs) -> None:
-    journey = JOURNEYS[title]
-    assert len(NAME.findall(journey)) >= 5
+    sequence = CALL_SEQUENCES[title]
+    assert len(NAME.findall(sequence)) >= 5
     called = record_calls(runs[title])
-    assert find_missed_stop(journey, called) is None
+    assert find_missing_call(sequence, called) is None
 
 
-def test_missed_and_reordered_stops_are_found() -> None:
-    journey = "`specc.a.first` and `specc.a.second`"
-    assert find_missed_stop(journey, ["specc.a.first", "specc.a.second"]) is None
-    assert find_missed_stop(journey, ["specc.a.first"]) == "specc.a.second"
-    assert find_missed_stop(journey, ["specc.a.second", "specc.a.first"]) == "specc.a.second"
+def test_missing_and_reordered_calls_are_found() -> None:
+    sequence = "`specc.a.first` and `specc.a.second`"
+    assert find_missing_call(sequence, ["specc.a.first", "specc.a.second"]) is None
+    assert find_missing_call(sequence, ["specc.a.first"]) == "specc.a.second"
+    assert find_missing_call(sequence, ["specc.a.second", "specc.a.first"]) == "specc.a.second"
