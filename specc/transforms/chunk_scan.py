@@ -1,4 +1,4 @@
-"""Compute a linear recurrence in chunks of positions.
+"""Compute a linear recurrence in chunks of positions, as Mamba-2 and Gated DeltaNet do.
 
 In a chunk with the initial state S, the cumulative decay d[t] and
 D[t, s] = d[t] / d[s] for s ≤ t:
@@ -51,30 +51,31 @@ class LinearRecurrence:
 def compute_recurrence_in_chunks(
     b: GraphBuilder, op: ops.Scan, args: Sequence[Value], recurrence: LinearRecurrence
 ) -> NodeResults:
-    """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
-    given, inner = op.split_operands(args), op.split_body_inputs()
-    length, rank = given.scanned[0].shape[1], given.initial_carries[0].rank
-    whole = dict(zip(inner.scanned, given.scanned, strict=True))
-    outside = op.map_captures(args)
-    possible = find_vectorizable_nodes(op.body, {*inner.scanned}, {*outside}, op.axis)
-    nodes = [n for n, _ in op.body.nodes if n in possible]
-    vectorize_nodes(b, op, nodes, whole, outside)
-    if recurrence.decay in outside:
-        one = b.add_op(ops.Insert(1), outside[recurrence.decay])
-        whole[recurrence.decay] = b.add_op(ops.Expand(1, length), one)
-    rows = _ChunkedOperands(b, recurrence, given.keep, length, rank).split_operands(whole)
-    start = _transpose_state(b, recurrence, given.initial_carries[0])
+    """Add nodes that compute the loop `op`, which computes `recurrence`, chunk by chunk. Return its
+    results: the final state, and a scan output per query. `args` are the operands of the loop.
+    """
+    operands, inner = op.split_operands(args), op.split_body_inputs()
+    length, rank = operands.scanned[0].shape[1], operands.initial_carries[0].rank
+    values = dict(zip(inner.scanned, operands.scanned, strict=True))
+    captures = op.map_captures(args)
+    vectorizable = find_vectorizable_nodes(op.body, {*inner.scanned}, {*captures}, op.axis)
+    nodes = [n for n, _ in op.body.nodes if n in vectorizable]
+    vectorize_nodes(b, op, nodes, values, captures)
+    if recurrence.decay in captures:
+        expanded = b.add_op(ops.Insert(1), captures[recurrence.decay])
+        values[recurrence.decay] = b.add_op(ops.Expand(1, length), expanded)
+    chunks = _ChunkedOperands(b, recurrence, operands.keep, length, rank).split_operands(values)
+    state = _transpose_state(b, recurrence, operands.initial_carries[0])
     masks = _add_masks(b, recurrence.read_key is not None)
-    body = _ChunkBodyBuilder(GraphBuilder(), rank).build_body(rows, start, masks)
-    final, *collected = b.add_node(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
-    joined = [_join_chunks(b, y, given.keep, length) for y in collected]
-    return (_transpose_state(b, recurrence, final), *joined)
+    body = _ChunkBodyBuilder(GraphBuilder(), rank).build_body(chunks, state, masks)
+    loop = ops.Scan(body, len(chunks), 1, 1)
+    final, *chunk_outputs = b.add_node(loop, *chunks.values(), state, *masks)
+    outputs = [_join_chunks(b, y, operands.keep, length) for y in chunk_outputs]
+    return (_transpose_state(b, recurrence, final), *outputs)
 
 
 def _transpose_state(b: GraphBuilder, recurrence: LinearRecurrence, state: Value) -> Value:
-    """Transpose the state so that the key axis precedes the value axis; applied twice, restore the
-    original order.
-    """
+    """Return the state with its key axis before its value axis. The function is its own inverse."""
     return state if recurrence.key_axis == -2 else _transpose_matrix(b, state)
 
 
@@ -102,29 +103,29 @@ class _ChunkedOperands:
         """Return the operands by name: `query N`, `key`, `value`, and the optional operands that
         are present.
         """
-        found, along_keys = self.recurrence, self.recurrence.value_axis
-        rows = {
-            f"query {n}": self._get_vectors(full_values, q, along_keys)
-            for n, q in enumerate(found.queries)
+        recurrence, value_axis = self.recurrence, self.recurrence.value_axis
+        queries = {
+            f"query {n}": self._get_vectors(full_values, q, value_axis)
+            for n, q in enumerate(recurrence.queries)
         }
-        rows = {name: self._split_into_chunks(x) for name, x in rows.items()}
+        queries = {name: self._split_into_chunks(x) for name, x in queries.items()}
         updates = {
-            "key": self._get_vectors(full_values, found.key, along_keys),
-            "value": self._get_vectors(full_values, found.value, found.key_axis),
+            "key": self._get_vectors(full_values, recurrence.key, value_axis),
+            "value": self._get_vectors(full_values, recurrence.value, recurrence.key_axis),
         }
-        if found.decay is not None:
-            decay = self._get_vectors(full_values, found.decay, -1)
+        if recurrence.decay is not None:
+            decay = self._get_vectors(full_values, recurrence.decay, -1)
             updates["log decay"] = self.b.add_op(ops.Pointwise("log"), decay)
-        if found.read_key is not None:
-            updates["read key"] = self._get_vectors(full_values, found.read_key, along_keys)
-        if found.rate is not None:
-            updates["rate"] = full_values[found.rate]
+        if recurrence.read_key is not None:
+            updates["read key"] = self._get_vectors(full_values, recurrence.read_key, value_axis)
+        if recurrence.rate is not None:
+            updates["rate"] = full_values[recurrence.rate]
         masked = {n: mask_positions(self.b, x, self.keep) for n, x in updates.items()}
-        return rows | {name: self._split_into_chunks(x) for name, x in masked.items()}
+        return queries | {name: self._split_into_chunks(x) for name, x in masked.items()}
 
     def _get_vectors(self, full_values: dict[Value, Value], value: Value, axis: int) -> Value:
-        """Return the values at all positions as vectors, without the axis of size 1 if there is
-        one.
+        """Return `value` at all positions, without its axis `axis` of size 1 if it has the rank of
+        the state. `full_values` maps values of the body to values at all positions.
         """
         x = full_values[value]
         if value.rank < self.rank:
@@ -133,16 +134,16 @@ class _ChunkedOperands:
 
     def _split_into_chunks(self, x: Value) -> Value:
         count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
-        filled = self.b.add_op(
+        padded = self.b.add_op(
             ops.Pad(1, Dim.from_value(0), count * CHUNK_LENGTH - self.length, value=0.0), x
         )
-        return self.b.add_op(ops.Split(1, (count, CHUNK)), filled)
+        return self.b.add_op(ops.Split(1, (count, CHUNK)), padded)
 
 
 def _join_chunks(b: GraphBuilder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Merge the chunks [b, chunks, 64, …] into positions [b, n, …]."""
-    joined = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
-    return mask_positions(b, joined, keep)
+    positions = b.add_op(ops.Slice(1, Dim.from_value(0), length), b.add_op(ops.Merge(1, 2), x))
+    return mask_positions(b, positions, keep)
 
 
 def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
@@ -150,17 +151,18 @@ def _add_masks(b: GraphBuilder, solves_system: bool) -> list[Value]:
     (delta rule), also add the identity and, for each block size 1, 2, 4, …, a mask of the blocks to
     the left of every second diagonal block.
     """
-    place = b.add_op(ops.Range(CHUNK))
-    row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
+    positions = b.add_op(ops.Range(CHUNK))
+    row, column = b.add_op(ops.Insert(1), positions), b.add_op(ops.Insert(0), positions)
     masks = [b.add_op(ops.Compare(fn), row, column) for fn in ("ge", "gt")]
     if not solves_system:
         return masks
-    same = b.add_op(ops.Compare("eq"), row, column)
-    masks.append(b.add_op(ops.Cast("f32"), same))
+    is_equal = b.add_op(ops.Compare("eq"), row, column)
+    masks.append(b.add_op(ops.Cast("f32"), is_equal))
     size = 1
     while size < CHUNK_LENGTH:
-        left = _compare_blocks(b, "eq", row, column, 2 * size)
-        masks.append(b.add_op(ops.And(), left, _compare_blocks(b, "gt", row, column, size)))
+        is_in_pair = _compare_blocks(b, "eq", row, column, 2 * size)
+        is_left = _compare_blocks(b, "gt", row, column, size)
+        masks.append(b.add_op(ops.And(), is_in_pair, is_left))
         size *= 2
     return masks
 
@@ -182,21 +184,23 @@ class _ChunkBodyBuilder(CellBuilder):
     def build_body(
         self, chunk_operands: Mapping[str, Value], initial_state: Value, masks: Sequence[Value]
     ) -> Graph:
-        """Build the body for these operands of the loop over chunks."""
-        inner = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
+        """Build the body of the loop over chunks. Its inputs are slices of `chunk_operands`, the
+        state and `masks`; its outputs are the next state and a result per query.
+        """
+        inputs = {name: self._add_chunk_input(name, x) for name, x in chunk_operands.items()}
         state = self.b.add_input("state", Input(initial_state.type))
         lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
-        decays = _Decays.from_logarithms(self, inner.get("log decay"), lower, others[0])
-        if "read key" in inner:
-            inner["value"] = self._solve_delta_rule(inner, decays, state, others)
-        key, value = inner["key"], inner["value"]
+        decays = _Decays.from_logarithms(self, inputs.get("log decay"), lower, others[0])
+        if "read key" in inputs:
+            inputs["value"] = self._solve_delta_rule(inputs, decays, state, others)
+        key, value = inputs["key"], inputs["value"]
         outputs = {"next state": self._compute_next_state(decays, key, value, state)}
-        for name in [name for name in inner if name.startswith("query")]:
-            seen = self.add_op("mul", self._multiply_positions(inner[name], key), decays.pairs)
-            inside = self.add_matmul(seen, value)
-            before = decays.decay_state(self, self.add_matmul(inner[name], state))
+        for name in [name for name in inputs if name.startswith("query")]:
+            weights = self.add_op("mul", self._multiply_positions(inputs[name], key), decays.pairs)
+            from_chunk = self.add_matmul(weights, value)
+            from_state = decays.decay_state(self, self.add_matmul(inputs[name], state))
             outputs[f"result of {name}"] = self._move_positions_back(
-                self.add_op("add", inside, before)
+                self.add_op("add", from_chunk, from_state)
             )
         return self.b.build_graph("chunk", outputs)
 
@@ -213,9 +217,9 @@ class _ChunkBodyBuilder(CellBuilder):
         the last axis.
         """
         shape = (x.shape[0], *x.shape[2:])
-        row = self.b.add_input(name, Input(Type(x.dtype, shape)))
+        chunk = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
-        return self.b.add_op(ops.Transpose(order), row)
+        return self.b.add_op(ops.Transpose(order), chunk)
 
     def _move_positions_back(self, y: Value) -> Value:
         last = self.rank - 1
@@ -228,12 +232,13 @@ class _ChunkBodyBuilder(CellBuilder):
     def _compute_next_state(
         self, decays: "_Decays", key: Value, value: Value, state: Value
     ) -> Value:
-        after = _transpose_matrix(self.b, self.slice_last_position(decays.pairs))
-        gained = self.add_matmul(_transpose_matrix(self.b, self.add_op("mul", key, after)), value)
-        left = state
+        decay_to_end = _transpose_matrix(self.b, self.slice_last_position(decays.pairs))
+        key = self.add_op("mul", key, decay_to_end)
+        update = self.add_matmul(_transpose_matrix(self.b, key), value)
+        decayed = state
         if decays.total is not None:
-            left = self.add_op("mul", self.slice_last_position(decays.total), state)
-        return self.add_op("add", left, gained)
+            decayed = self.add_op("mul", self.slice_last_position(decays.total), state)
+        return self.add_op("add", decayed, update)
 
     def _solve_delta_rule(
         self,
@@ -242,8 +247,8 @@ class _ChunkBodyBuilder(CellBuilder):
         state: Value,
         masks: Sequence[Value],
     ) -> Value:
-        """Return the values that the delta rule writes to the state: the solution of the triangular
-        system.
+        """Return the vectors that the delta rule writes to the state, the solution of the
+        triangular system in the module docstring.
         """
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
@@ -252,10 +257,10 @@ class _ChunkBodyBuilder(CellBuilder):
             "mul", self._multiply_positions(read_key, chunk_operands["key"]), decays.pairs
         )
         system = self.b.add_op(ops.Where(), strict, pairs, zero)
-        before = decays.decay_state(self, self.add_matmul(read_key, state))
-        right = self.add_op("sub", chunk_operands["value"], before)
+        from_state = decays.decay_state(self, self.add_matmul(read_key, state))
+        targets = self.add_op("sub", chunk_operands["value"], from_state)
         if rate is not None:
-            system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
+            system, targets = (self.add_op("mul", rate, system), self.add_op("mul", rate, targets))
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. A Neumann series would
         # cost as much, and would lose all precision if keys are similar.
         inverse = identity
@@ -264,7 +269,7 @@ class _ChunkBodyBuilder(CellBuilder):
             if inverse is not identity:
                 block = self.add_matmul(inverse, self.add_matmul(block, inverse))
             inverse = self.add_op("sub", inverse, block)
-        return self.add_matmul(inverse, right)
+        return self.add_matmul(inverse, targets)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite a scan over an RNN, GRU or LSTM cell to a recurrent layer; return None for other
-    ops.
+    """Rewrite rule: replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer. Return
+    None for other ops.
     """
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
@@ -50,11 +50,11 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
         return None
     next_states = list(op.body.outputs.values())[: op.carry_count]
     # Any scanned value may be the input of the cell; the others may be read by other scan outputs.
-    for row, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
-        bound = _match_cell(cell, row, states, next_states)
+    for element, cell in _iterate_element_patterns(inputs[: op.scanned_count], states):
+        bindings = _match_cell(cell, element, states, next_states)
         # No two cells compute the same function, so at most one pattern matches.
-        if bound is not None:
-            return _LoopFusion(b, op, [a for a in args if a], cell, bound).build_results(row)
+        if bindings is not None:
+            return _LoopFusion(b, op, [a for a in args if a], cell, bindings).build_results(element)
     return None
 
 
@@ -64,15 +64,17 @@ def _iterate_element_patterns(
     """Yield each scanned value that may be the input of a cell, with each cell pattern for its
     type.
     """
-    for row in scanned:
-        if row.rank == 2 and row.shape[0] == states[0].shape[0]:
-            for cell in _iterate_patterns(row.type, [s.type for s in states]):
-                yield row, cell
+    for element in scanned:
+        if element.rank == 2 and element.shape[0] == states[0].shape[0]:
+            for cell in _iterate_patterns(element.type, [s.type for s in states]):
+                yield element, cell
 
 
 @dataclass(frozen=True)
 class _CellPattern:
-    """The pattern of a cell: the recurrent layer, its inputs by name, and the next states."""
+    """The pattern of a cell: the recurrent layer `layer`, the inputs of the pattern by name
+    (`leaves`), and the next states as functions of them.
+    """
 
     layer: FusedLayer
     leaves: dict[str, Value]
@@ -104,30 +106,34 @@ class _PatternBuilder(CellBuilder):
             self.add_input(name, *s.shape)
             for name, s in zip(("h", "cell"), self.state_types, strict=False)
         ]
-        w = self.add_linear_weights("w", "b", size * gates, self.element_type.shape[1])
-        row = self.add_linear(x, w["w"], w["b"])
-        separate = isinstance(layer, ops.Gru) and layer.reset == "before"
-        w |= self.add_linear_weights("u", "c", size * (gates - separate), size)
-        if separate:
-            w |= self.add_linear_weights("u new", "c new", size, size)
+        weights = self.add_linear_weights("w", "b", size * gates, self.element_type.shape[1])
+        projection = self.add_linear(x, weights["w"], weights["b"])
+        is_split = isinstance(layer, ops.Gru) and layer.reset == "before"
+        weights |= self.add_linear_weights("u", "c", size * (gates - is_split), size)
+        if is_split:
+            weights |= self.add_linear_weights("u new", "c new", size, size)
         if isinstance(layer, ops.Gru):
-            next_states: Sequence[Value] = [self._mix_gru_states(layer, row, states[0], w)]
+            mixed = self._mix_gru_states(layer, projection, states[0], weights)
+            next_states: Sequence[Value] = [mixed]
         else:
-            next_states = compute_cell(self, layer, row, states, w)
+            next_states = compute_cell(self, layer, projection, states, weights)
         return _CellPattern(layer, self.b.inputs, tuple(next_states))
 
-    def _mix_gru_states(self, op: ops.Gru, element: Value, h: Value, w: CellCaptures) -> Value:
-        """Return the next state as `z * h + (1 - z) * new`, in the form that specs use."""
-        z, new = compute_gru_gates(self, op, element, h, w)
-        shut = self.add_op("sub", self.add_input("one"), z)
+    def _mix_gru_states(self, op: ops.Gru, x: Value, h: Value, weights: CellCaptures) -> Value:
+        """Return the next state as `z * h + (1 - z) * candidate`, as in `specs/std`."""
+        z, candidate = compute_gru_gates(self, op, x, h, weights)
+        complement = self.add_op("sub", self.add_input("one"), z)
         # The update gate is the fraction of the old state that is kept, or the fraction that is
         # replaced.
-        old, fresh = (z, shut) if op.update == "old" else (shut, z)
-        return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
+        keep, update = (z, complement) if op.update == "old" else (complement, z)
+        update_term = self.add_op("mul", update, candidate)
+        return self.add_op("add", update_term, self.add_op("mul", keep, h))
 
 
 def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
-    """Yield the patterns of cells that have these states."""
+    """Yield the patterns of all cells with an input of type `element_type` and states of the types
+    `state_types`.
+    """
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
         # There are four GRU variants: the reset gate is applied before or after the recurrent
@@ -144,12 +150,12 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, element: Value, states: Sequence[Value], next_states: Sequence[Value]
 ) -> LeafBindings | None:
-    """Match each input of the pattern with a value of the loop body; return None if the body does
-    not match.
+    """Match the next states of a loop body against the pattern of a cell. Return the value of the
+    body for each input of the pattern, or None if the body does not match.
     """
     # A cell without biases matches the pattern without optional biases.
-    free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
-    bound: LeafBindings | None = dict(
+    optional_inputs = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
+    bindings: LeafBindings | None = dict(
         zip(
             (cell.leaves[n] for n in ("x", "h", "cell") if n in cell.leaves),
             (element, *states),
@@ -157,15 +163,16 @@ def _match_cell(
         )
     )
     for pattern, value in zip(cell.next_states, next_states, strict=True):
-        bound = _match_value(pattern, value, bound, free) if bound is not None else None
-    return bound
+        if bindings is not None:
+            bindings = _match_value(pattern, value, bindings, optional_inputs)
+    return bindings
 
 
 def _match_value(
     pattern: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Return the extended bindings if the value matches the pattern, otherwise None. Operands of
-    sums and products match in either order.
+    """Match a value against a pattern. Return `bindings` extended by the pattern's inputs, or None
+    if the value does not match. Operands of sums and products match in either order.
     """
     if pattern.node is None:
         return _match_leaf(pattern, value, bindings, pattern_inputs)
@@ -176,16 +183,18 @@ def _match_value(
     if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
         orders.append(value.node.args[::-1])
     for order in orders:
-        found = _match_operands(pattern.node.args, order, bindings, pattern_inputs)
-        if found is not None:
-            return found
+        extended = _match_operands(pattern.node.args, order, bindings, pattern_inputs)
+        if extended is not None:
+            return extended
     return None
 
 
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind an input of the pattern, which must be the same value wherever it occurs."""
+    """Bind the pattern input `leaf` to `value`. Return None if it is bound to another value or has
+    another type.
+    """
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:
@@ -196,13 +205,13 @@ def _match_leaf(
 def _match_operands(
     patterns: NodeOperands, values: NodeOperands, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Match all operands. A missing optional operand may be None or omitted."""
-    found: LeafBindings | None = bindings
+    """Match all operands of a node. A missing optional operand may be None or omitted."""
+    extended: LeafBindings | None = bindings
     for pattern, value in zip_longest(patterns, values):
-        if pattern is None or found is None:
+        if pattern is None or extended is None:
             return None
-        found = _match_value(pattern, value, found, pattern_inputs)
-    return found
+        extended = _match_value(pattern, value, extended, pattern_inputs)
+    return extended
 
 
 class _LoopFusion:
@@ -228,46 +237,46 @@ class _LoopFusion:
         }
 
     def build_results(self, element: Value) -> NodeResults | None:
-        """Return final states and scan outputs; return None if a weight is computed inside the
-        loop.
+        """Return the final states and the scan outputs of the loop, computed by a recurrent layer
+        over the scanned operand for `element`. Return None if a weight is computed inside the loop,
+        or if a scan output cannot be computed from the new states.
         """
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
         weights = self._map_weights()
-        collected = outputs[op.carry_count :]
+        scan_outputs = outputs[op.carry_count :]
         if None in weights.values() or not self._subtracts_from_one():
             return None
-        if not self._is_computable_from_state(collected, outputs[0]):
+        if not self._is_computable_from_state(scan_outputs, outputs[0]):
             return None
         u, c = (
             self._build_combined_weight(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c")
         )
-        starts = self.args[op.scanned_count : op.scanned_count + op.carry_count]
+        states = self.args[op.scanned_count : op.scanned_count + op.carry_count]
+        operands = (self.outer[element], weights["w"], u, weights.get("b"), c, self.keep, *states)
         layer = replace(self.cell.layer, reverse=op.reverse)
         try:
-            made = b.add_node(
-                layer, self.outer[element], weights["w"], u, weights.get("b"), c, self.keep, *starts
-            )
+            results = b.add_node(layer, *operands)
         except ShapeError:
             return None
-        return (*made[1:], *self._build_scan_output(collected, outputs[0], made[0]))
+        return (*results[1:], *self._build_scan_output(scan_outputs, outputs[0], results[0]))
 
     def _map_weights(self) -> dict[str, Value | None]:
         """Return the outer value of each weight, or None for a weight that is computed in the loop.
         All pattern inputs except the cell input and the states are weights.
         """
-        own = ("x", "h", "cell", "one")
-        return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
+        non_weights = ("x", "h", "cell", "one")
+        return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in non_weights}
 
     def _build_scan_output(
-        self, collected: Sequence[Value], state: Value, states: Value
+        self, scan_outputs: Sequence[Value], state: Value, states: Value
     ) -> Iterator[Value]:
-        """Yield the scan outputs; a scan output equal to `state` is replaced by the `states` of the
-        layer.
+        """Yield the scan outputs: `states`, the states of the layer at all positions, for a scan
+        output equal to `state`, and computed values for others.
         """
-        rest = [v for v in collected if v is not state]
-        others = iter(self._build_other_values(rest, state, states) if rest else ())
-        return (states if v is state else next(others) for v in collected)
+        others = [v for v in scan_outputs if v is not state]
+        values = iter(self._build_other_values(others, state, states) if others else ())
+        return (states if v is state else next(values) for v in scan_outputs)
 
     def _subtracts_from_one(self) -> bool:
         """Return True if gates are subtracted from the constant 1."""
@@ -276,16 +285,16 @@ class _LoopFusion:
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
         return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
 
-    def _is_computable_from_state(self, collected: Sequence[Value], new_state: Value) -> bool:
+    def _is_computable_from_state(self, scan_outputs: Sequence[Value], new_state: Value) -> bool:
         """Return True if all scan outputs can be computed from scanned values and the new state."""
-        ends = [v for v in collected if v is not new_state]
-        live = collect_required_nodes(
-            ends, lambda node: [a for a in node.operands if a is not new_state]
+        other_outputs = [v for v in scan_outputs if v is not new_state]
+        nodes = collect_required_nodes(
+            other_outputs, lambda node: [a for a in node.operands if a is not new_state]
         )
         states = set(
             self.inputs[self.op.scanned_count : self.op.scanned_count + self.op.carry_count]
         )
-        return states.isdisjoint((*ends, *(a for node in live for a in node.operands)))
+        return states.isdisjoint((*other_outputs, *(a for node in nodes for a in node.operands)))
 
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
@@ -298,31 +307,34 @@ class _LoopFusion:
         match first_part.node, other_part.node:
             case (
                 Node(ops.Slice(0, start, middle), (Value() as source,)),
-                Node(ops.Slice(0, again, stop), (Value() as other,)),
+                Node(ops.Slice(0, other_start, stop), (Value() as other,)),
             ) if source is other:
                 # the two slices are adjacent and cover all of the weight
-                if start == 0 and again == middle and stop == source.shape[0]:
+                if start == 0 and other_start == middle and stop == source.shape[0]:
                     return source
         return self.b.add_op(ops.Concat(0), first_part, other_part)
 
     def _build_other_values(
         self, values: Sequence[Value], new_state: Value, states: Value
     ) -> NodeResults:
-        """Compute the other scan outputs by a loop over inputs and states, without loop-carried
-        values.
+        """Compute the other scan outputs, `values`, by a loop over the scanned operands and the
+        `states` of the layer, which has no loop-carried values.
         """
         op = self.op
-        rows = self.inputs[: op.scanned_count]
+        scanned = self.inputs[: op.scanned_count]
         captured = self.inputs[op.scanned_count + op.carry_count :]
         builder = GraphBuilder()
-        now = {v: builder.add_input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
-        now[new_state] = builder.add_input("state", Input(new_state.type))
-        now |= {v: builder.add_input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
-        ends = [v for v in values if v not in now]
-        between = collect_required_nodes(ends, lambda n: [a for a in n.operands if a not in now])
-        builder.copy_nodes(op.body, now, between)
+        inputs = {f"row {n}": v for n, v in enumerate(scanned)} | {"state": new_state}
+        inputs |= {f"outer {n}": v for n, v in enumerate(captured)}
+        new_values = {v: builder.add_input(name, Input(v.type)) for name, v in inputs.items()}
+        computed = [v for v in values if v not in inputs.values()]
+        given = frozenset(new_values)
+        nodes = collect_required_nodes(
+            computed, lambda n: [a for a in n.operands if a not in given]
+        )
+        builder.copy_nodes(op.body, new_values, nodes)
         body: Graph = builder.build_graph(
-            "body", {f"out {n}": now[v] for n, v in enumerate(values)}
+            "body", {f"out {n}": new_values[v] for n, v in enumerate(values)}
         )
         loop = ops.Scan(body, op.scanned_count + 1, 0, 1, op.reverse, op.has_mask)
         args = [

@@ -28,8 +28,8 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops; if `weight_names` is given, only layers that read one of
-    these weights.
+    """Expand recurrent layers to loops: all layers if `weight_names` is None, otherwise only those
+    that read one of these weights.
     """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
@@ -38,9 +38,9 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
     def rule(b: GraphBuilder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
-        read = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
+        weights = [v for n, v in b.parameters.items() if weight_names is None or n in weight_names]
         # The operands are weights or views of weights.
-        if weight_names is None or any(find_underlying_weight(a) in read for a in args[1:3]):
+        if weight_names is None or any(find_underlying_weight(a) in weights for a in args[1:3]):
             return expand_to_scan(b, op, args)
         return None
 
@@ -48,28 +48,26 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return the pairs of weights (input and recurrent) of LSTMs without projection, if both are
-    parameters.
+    """Return the names of the input weight and the recurrent weight of each LSTM without projection
+    of which both are parameters.
     """
     names = {value: name for name, value in graph.parameters.items()}
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
-            read = node.op.input_weights(node), node.op.recurrent_weights(node)
-            if names.keys() >= set(read):
-                found.append((names[read[0]], names[read[1]]))
-    return found
+            weights = node.op.input_weights(node), node.op.recurrent_weights(node)
+            if names.keys() >= set(weights):
+                pairs.append((names[weights[0]], names[weights[1]]))
+    return pairs
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
     """Return the weights that only LSTMs without projection read."""
-    inside = {
-        name for quantized_weight in list_lstm_weight_pairs(graph) for name in quantized_weight
-    }
-    users, shown = graph.map_users(), set(graph.outputs.values())
-    values = ((n, graph.parameters[n]) for n in inside)
+    lstm_weights = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
+    users, outputs = graph.map_users(), set(graph.outputs.values())
+    values = ((n, graph.parameters[n]) for n in lstm_weights)
     return frozenset(
-        n for n, v in values if v not in shown and all(_is_lstm_weight(*use) for use in users[v])
+        n for n, v in values if v not in outputs and all(_is_lstm_weight(*use) for use in users[v])
     )
 
 
@@ -81,7 +79,7 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
 
 
 def find_underlying_weight(value: Value | None) -> Value | None:
-    """Return the weight of which `value` is a view, or `value` itself."""
+    """Return the weight of which `value` is a slice or transpose, or `value` itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
             break
@@ -91,8 +89,8 @@ def find_underlying_weight(value: Value | None) -> Value | None:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """A quantized weight: its codes, its scales, its zero points if it has any, and the orientation
-    of the current view (`is_transposed`).
+    """A quantized weight, or a view of one: its codes, scales and zero points (None if it has
+    none). `is_transposed` is true for a transposed view.
     """
 
     codes: Value
@@ -121,7 +119,9 @@ class QuantizedParameters:
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights of `plan` quantized."""
+    """Return `graph` with the weights in `plan` quantized. Names that are not parameters of the
+    graph are ignored.
+    """
     parameter_formats = {name: form for name, form in plan.items() if name in graph.parameters}
     if not parameter_formats:
         return graph
@@ -129,18 +129,19 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
         graph, {n for n, form in parameter_formats.items() if form.rounding != "layer"}
     )
     builder = GraphBuilder()
-    for name, given in graph.input_facts.items():
-        builder.add_input(name, given)
-    pairs: dict[Value, QuantizedParameters] = {}
-    now = {value: builder.inputs[name] for name, value in graph.inputs.items()}
+    for name, input_facts in graph.input_facts.items():
+        builder.add_input(name, input_facts)
+    quantized_weights: dict[Value, QuantizedParameters] = {}
+    new_values = {value: builder.inputs[name] for name, value in graph.inputs.items()}
     for name, value in graph.parameters.items():
         facts = graph.parameter_facts[name]
         if name in parameter_formats:
-            pairs[value] = _make_quantized_weight(builder, facts, parameter_formats[name])
+            format = parameter_formats[name]
+            quantized_weights[value] = _make_quantized_weight(builder, facts, format)
         else:
-            now[value] = builder.add_parameter(facts)
-    _WeightQuantizer(builder, now, pairs).convert_nodes(graph)
-    return builder.finish_copy(graph, now)
+            new_values[value] = builder.add_parameter(facts)
+    _WeightQuantizer(builder, new_values, quantized_weights).convert_nodes(graph)
+    return builder.finish_copy(graph, new_values)
 
 
 def _make_quantized_weight(
@@ -148,7 +149,7 @@ def _make_quantized_weight(
 ) -> QuantizedParameters:
     """Return the parameters that replace a weight: codes, scales and zero points."""
     shape = tuple(d.number or 0 for d in parameter.type.shape)
-    numbers, scales = format.compute_shapes(shape)
+    codes_shape, scales_shape = format.compute_shapes(shape)
 
     def add_part(rename: Callable[[str], str], type: Type) -> Value:
         tied = rename(parameter.tied_to) if parameter.tied_to else ""
@@ -156,14 +157,14 @@ def _make_quantized_weight(
             replace(parameter, name=rename(parameter.name), type=type, tied_to=tied)
         )
 
-    codes = add_part(format.format_codes_name, Type.of(format.dtype, *numbers))
-    made = QuantizedParameters(
-        codes, add_part(format.format_scales_name, Type.of("f32", *scales)), format
+    codes = add_part(format.format_codes_name, Type.of(format.dtype, *codes_shape))
+    quantized = QuantizedParameters(
+        codes, add_part(format.format_scales_name, Type.of("f32", *scales_shape)), format
     )
     if not format.has_zero_points:
-        return made
+        return quantized
     zero_type = Type.of(format.dtype, *format.compute_zero_points_shape(shape))
-    return replace(made, zero_points=add_part(format.format_zero_points_name, zero_type))
+    return replace(quantized, zero_points=add_part(format.format_zero_points_name, zero_type))
 
 
 @dataclass
@@ -179,56 +180,54 @@ class _WeightQuantizer:
     def convert_nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
-            new = self._convert_node(node, results)
+            new_results = self._convert_node(node, results)
             # views of a weight have no values in the new graph
-            self.new_values.update(zip(results, new, strict=False))
-            self.builder.copy_origin(graph, node, new)
+            self.new_values.update(zip(results, new_results, strict=False))
+            self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Convert a node; return () if the node is a view of a weight."""
-        read = [a for a in node.operands if a in self.quantized_weights]
-        if not read:
+        weights = [a for a in node.operands if a in self.quantized_weights]
+        if not weights:
             return self.builder.add_node(node.op, *(a and self.new_values[a] for a in node.args))
-        quantized_weight = self.quantized_weights[read[0]]
+        weight = self.quantized_weights[weights[0]]
         match node.op:
             case ops.Transpose():
                 self.quantized_weights[results[0]] = replace(
-                    quantized_weight, is_transposed=not quantized_weight.is_transposed
+                    weight, is_transposed=not weight.is_transposed
                 )
                 return ()
             case ops.Cast(to):
                 # the scales of a layer that is computed in 16 bits are 16-bit floats
-                scales = self.builder.add_op(ops.Cast(to), quantized_weight.scales)
-                self.quantized_weights[results[0]] = replace(quantized_weight, scales=scales)
+                scales = self.builder.add_op(ops.Cast(to), weight.scales)
+                self.quantized_weights[results[0]] = replace(weight, scales=scales)
                 return ()
             case ops.Slice():
-                self.quantized_weights[results[0]] = self._slice_weight(node.op, quantized_weight)
+                self.quantized_weights[results[0]] = self._slice_weight(node.op, weight)
                 return ()
             case ops.Scan() | ops.MixtureOfExperts():
                 return self._convert_loop(node, node.op)
             case ops.Embedding():
-                return self._convert_lookup(node, quantized_weight)
+                return self._convert_lookup(node, weight)
             case ops.Lstm():
                 return self._convert_layer(node, node.op)
-        return self._convert_linear(node, quantized_weight)
+        return self._convert_linear(node, weight)
 
-    def _slice_weight(
-        self, op: ops.Slice, quantized_weight: QuantizedParameters
-    ) -> QuantizedParameters:
+    def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
         """Slice codes, scales and zero points: along the last axis in the layout `columns`, and
         along the first axis in other layouts.
         """
-        last = quantized_weight.format.layout == "columns"
-        return quantized_weight.convert_parts(
-            lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
+        is_last_axis = weight.format.layout == "columns"
+        return weight.convert_parts(
+            lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
         )
 
-    def _convert_linear(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
-        form = quantized_weight.format
+    def _convert_linear(self, node: Node, weight: QuantizedParameters) -> NodeResults:
+        format = weight.format
         # a derived graph may contain the layer in a loop, so per-token scales become per-tensor
         # scales
-        rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
-        op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
+        mode: ActivationRoundingMode = "tensor" if format.rounding == "layer" else format.rounding
+        op = ops.QuantizedLinear(format.bits, format.group_size, format.layout, mode)
         product = find_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
         x = node.args[product.activation_operand]
@@ -236,73 +235,71 @@ class _WeightQuantizer:
         return self.builder.add_node(
             op,
             x and self.new_values[x],
-            quantized_weight.codes,
-            quantized_weight.scales,
+            weight.codes,
+            weight.scales,
             bias and self.new_values[bias],
-            *quantized_weight.parts[2:],
+            *weight.parts[2:],
         )
 
     def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
         """Convert an LSTM whose two weights are quantized to a `quantized_lstm`."""
-        pairs = [
+        weights = [
             self.quantized_weights[v] for v in (op.input_weights(node), op.recurrent_weights(node))
         ]
         # the omitted operand is the projection, which a quantized LSTM lacks
-        rest = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
+        other_operands = [*node.args[op.input_bias.index : op.peepholes.index + 1]]
         return self.builder.add_node(
             ops.QuantizedLstm(op.reverse),
             self.new_values[op.sequence(node)],
-            *(quantized_weight.codes for quantized_weight in pairs),
-            *(quantized_weight.scales for quantized_weight in pairs),
-            *(a and self.new_values[a] for a in rest),
+            *(weight.codes for weight in weights),
+            *(weight.scales for weight in weights),
+            *(a and self.new_values[a] for a in other_operands),
         )
 
-    def _convert_lookup(self, node: Node, quantized_weight: QuantizedParameters) -> NodeResults:
-        form, ids = quantized_weight.format, node.args[0]
+    def _convert_lookup(self, node: Node, weight: QuantizedParameters) -> NodeResults:
+        format, ids = weight.format, node.args[0]
         table = node.args[1]
         assert table is not None
-        op = ops.QuantizedEmbedding(table.shape[1], form.bits, form.group_size, form.layout)
-        return self.builder.add_node(
-            op, ids and self.new_values[ids], quantized_weight.codes, quantized_weight.scales
-        )
+        op = ops.QuantizedEmbedding(table.shape[1], format.bits, format.group_size, format.layout)
+        return self.builder.add_node(op, ids and self.new_values[ids], weight.codes, weight.scales)
 
     def _convert_loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
-        """Convert a loop or a mixture of experts. The body gets the codes, scales and zero points
-        of each quantized weight as inputs; stacked weights are sliced by expert.
+        """Convert a loop or a mixture of experts. Codes, scales and zero points of each quantized
+        weight become inputs of the body; stacked weights are sliced by expert.
         """
-        given = op.split_operands(node.operands)
+        operands = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
-        stacked = len(given.stacked)
+        stacked_count = len(operands.stacked)
         # The inputs of a body are values that change in each iteration, followed by captures, which
         # may be weights. The operands of the loop end with these captures, too.
-        changing = len(inputs) - len(given.captured) - stacked
+        changing_count = len(inputs) - len(operands.captured) - stacked_count
         values = node.operands
-        outside = len(values) - (len(inputs) - changing)
-        args = [self.new_values[a] for a in values[:outside]]
-        inner = GraphBuilder()
-        inside = _WeightQuantizer(inner, {})
-        for name, value in inputs[:changing]:
-            inside.new_values[value] = inner.add_input(name, op.body.input_facts[name])
+        outer_count = len(values) - (len(inputs) - changing_count)
+        args = [self.new_values[a] for a in values[:outer_count]]
+        body_builder = GraphBuilder()
+        quantizer = _WeightQuantizer(body_builder, {})
+        for name, value in inputs[:changing_count]:
+            quantizer.new_values[value] = body_builder.add_input(name, op.body.input_facts[name])
         # A quantized stack of weights is replaced by stacks of codes, scales and zero points.
-        more = 0
-        for operand_index, outer in enumerate(values[outside:]):
-            name, value = inputs[changing + operand_index]
+        added_count = 0
+        for operand_index, operand in enumerate(values[outer_count:]):
+            name, value = inputs[changing_count + operand_index]
             facts = op.body.input_facts[name]
-            if outer not in self.quantized_weights:
-                inside.new_values[value] = inner.add_input(name, facts)
-                args.append(self.new_values[outer])
+            if operand not in self.quantized_weights:
+                quantizer.new_values[value] = body_builder.add_input(name, facts)
+                args.append(self.new_values[operand])
                 continue
-            quantized_weight, first = self.quantized_weights[outer], operand_index < stacked
-            more += first * (len(quantized_weight.parts) - 1)
-            inside.quantized_weights[value] = _add_quantized_body_inputs(
-                inner, name, facts, quantized_weight, is_stacked=first
+            weight, is_stacked = self.quantized_weights[operand], operand_index < stacked_count
+            added_count += is_stacked * (len(weight.parts) - 1)
+            quantizer.quantized_weights[value] = _add_quantized_body_inputs(
+                body_builder, name, facts, weight, is_stacked=is_stacked
             )
-            args += quantized_weight.parts
-        inside.convert_nodes(op.body)
-        body = inner.finish_copy(op.body, inside.new_values)
+            args += weight.parts
+        quantizer.convert_nodes(op.body)
+        body = body_builder.finish_copy(op.body, quantizer.new_values)
         if isinstance(op, ops.MixtureOfExperts):
             return self.builder.add_node(
-                replace(op, body=body, stacked_count=stacked + more), *args
+                replace(op, body=body, stacked_count=stacked_count + added_count), *args
             )
         return self.builder.add_node(replace(op, body=body), *args)
 
@@ -315,7 +312,9 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Declare the body inputs for the codes, scales and zero points of a quantized weight."""
+    """Add body inputs for the codes, scales and zero points of a quantized weight; return them as a
+    quantized weight.
+    """
     labels = {"codes": "numbers"}
 
     def add_input(part: str, value: Value) -> Value:
@@ -334,24 +333,27 @@ STATE_SCALE_SUFFIX = ":scale"
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     """Return `step` with the given KV caches stored in int8."""
     keys = {c.key: c.present_key for c in caches}
-    after = keys | {c.value: c.present_value for c in caches}
-    joined = {step.outputs[result]: name for name, result in after.items()}
+    present_by_past = keys | {c.value: c.present_value for c in caches}
+    past_by_value = {step.outputs[result]: name for name, result in present_by_past.items()}
     builder = GraphBuilder()
-    facts = _quantize_input_facts(step, after)
-    now = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
-    scales = {name: builder.add_parameter(_make_state_scale(step, name)) for name in after}
-    kept: dict[Value, Value] = {}
+    facts = _quantize_input_facts(step, present_by_past)
+    new_values = builder.copy_inputs_and_parameters(replace(step, input_facts=facts))
+    parameters = {name: _make_state_scale(step, name) for name in present_by_past}
+    scales = {name: builder.add_parameter(facts) for name, facts in parameters.items()}
+    int8_caches: dict[Value, Value] = {}
     for node, results in step.nodes:
-        whole = results[0]
-        if whole not in joined:
-            now.update(zip(results, builder.copy_node(step, node, now), strict=True))
+        cache = results[0]
+        if cache not in past_by_value:
+            new_values.update(zip(results, builder.copy_node(step, node, new_values), strict=True))
             continue
         # past and new positions are stored in int8 and dequantized before use
-        past, fresh = (now[a] for a in node.operands)
-        scale = scales[joined[whole]]
-        kept[whole] = builder.add_op(node.op, past, builder.add_op(ops.Quantize(), fresh, scale))
-        now[whole] = builder.add_op(ops.Dequantize(), kept[whole], scale)
-    return builder.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
+        past, new_positions = (new_values[a] for a in node.operands)
+        scale = scales[past_by_value[cache]]
+        new_codes = builder.add_op(ops.Quantize(), new_positions, scale)
+        int8_caches[cache] = builder.add_op(node.op, past, new_codes)
+        new_values[cache] = builder.add_op(ops.Dequantize(), int8_caches[cache], scale)
+    outputs = {n: int8_caches.get(v, new_values[v]) for n, v in step.outputs.items()}
+    return builder.finish_copy(step, new_values, outputs)
 
 
 def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:

@@ -29,29 +29,31 @@ def rewrite_into_builder(
     new_values: dict[Value, Value],
     rules: Sequence[RewriteRule] = (),
 ) -> Graph:
-    """Rewrite a graph into a builder that has its inputs and parameters, mapped by `new_values`."""
+    """Rewrite a graph into `builder`, to which its inputs and parameters have already been added.
+    `new_values` maps them to the values of the builder.
+    """
     for node, results in graph.nodes:
         args = tuple(new_values[a] if a else None for a in node.args)
         count = len(builder.nodes)
-        made = _apply_first_rule(rules, builder, node.op, args)
-        if made is None:
-            made = builder.add_node(node.op, *args)
-        for old, new in zip(results, made, strict=True):
-            assert old.type == new.type, (
-                f"{node.op.name} of type {old.type} was replaced by {new.type}"
+        new_results = _apply_first_rule(rules, builder, node.op, args)
+        if new_results is None:
+            new_results = builder.add_node(node.op, *args)
+        for value, new_value in zip(results, new_results, strict=True):
+            assert value.type == new_value.type, (
+                f"{node.op.name} of type {value.type} was replaced by {new_value.type}"
             )
-            new_values[old] = new
-        _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), made, count)
+            new_values[value] = new_value
+        _copy_node_origin(builder, graph.node_origins.get(node, NodeOrigin()), new_results, count)
     return builder.finish_copy(graph, new_values)
 
 
 def _apply_first_rule(
     rules: Sequence[RewriteRule], builder: GraphBuilder, op: Op, args: NodeOperands
 ) -> NodeResults | None:
-    """Return the results of the first rule that applies, or None."""
+    """Return the results of the first rule that applies to `op`, or None if no rule applies."""
     for rule in rules:
-        if (made := rule(builder, op, args)) is not None:
-            return made
+        if (results := rule(builder, op, args)) is not None:
+            return results
     return None
 
 
@@ -62,9 +64,9 @@ def _copy_node_origin(
     that compute `values`.
     """
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
-    newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
-    fresh: list[Node] = list(newest)[::-1]
-    for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
-        joined = builder.node_origins.get(node, NodeOrigin()).merge(origin)
-        if joined != NodeOrigin():
-            builder.node_origins[node] = joined
+    new_nodes_reversed = islice(reversed(builder.nodes), len(builder.nodes) - count)
+    new_nodes: list[Node] = list(new_nodes_reversed)[::-1]
+    for node in dict.fromkeys([*new_nodes, *(v.node for v in values if v.node)]):
+        merged_origin = builder.node_origins.get(node, NodeOrigin()).merge(origin)
+        if merged_origin != NodeOrigin():
+            builder.node_origins[node] = merged_origin

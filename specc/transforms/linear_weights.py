@@ -23,11 +23,11 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
     """Return the names of parameters that are read only by linear layers."""
-    users, shown = graph.map_users(), set(graph.outputs.values())
+    users, outputs = graph.map_users(), set(graph.outputs.values())
     return frozenset(
         name
         for name, value in graph.parameters.items()
-        if value not in shown
+        if value not in outputs
         and all(_find_matrix_operand(node) == n for node, n in users.get(value, ()))
     )
 
@@ -38,51 +38,53 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
-    """Return `graph` with the given parameters, which are matrices, stored as `[in, out]`."""
-    made = GraphBuilder()
+    """Return `graph` with the matrices `names` as parameters of layout `[in, out]`, each followed
+    by a transpose.
+    """
+    builder = GraphBuilder()
     facts = {
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
         for name, f in graph.parameter_facts.items()
     }
-    now = made.copy_inputs_and_parameters(replace(graph, parameter_facts=facts))
+    new_values = builder.copy_inputs_and_parameters(replace(graph, parameter_facts=facts))
     for name, value in graph.parameters.items():
         if name in names:
-            now[value] = made.add_op(MATRIX_TRANSPOSE, now[value])
-    return rewrite_into_builder(graph, made, now)
+            new_values[value] = builder.add_op(MATRIX_TRANSPOSE, new_values[value])
+    return rewrite_into_builder(graph, builder, new_values)
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:
-    """Undo `transpose_stored_weights`: restore the layout `[out, in]` of weights that are read only
-    by linear layers. The storage layout of a checkpoint is not part of the architecture.
+    """Undo `transpose_stored_weights`: return `graph` with the layout `[out, in]` for weights that
+    only linear layers read. Used to compare architectures regardless of the checkpoint's layout.
     """
     types = _find_transposed_types(graph)
     if not types:
         return graph
-    made = GraphBuilder()
+    new_builder = GraphBuilder()
     parameters = {
         n: replace(facts, type=types.get(n, facts.type))
         for n, facts in graph.parameter_facts.items()
     }
-    now = made.copy_inputs_and_parameters(replace(graph, parameter_facts=parameters))
-    back = {now[graph.parameters[name]] for name in types}
+    new_values = new_builder.copy_inputs_and_parameters(replace(graph, parameter_facts=parameters))
+    stored_weights = {new_values[graph.parameters[name]] for name in types}
 
     def rule(builder: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
         first = args[0] if args else None
-        return (first,) if op == MATRIX_TRANSPOSE and first in back else None
+        return (first,) if op == MATRIX_TRANSPOSE and first in stored_weights else None
 
-    return rewrite_into_builder(graph, made, now, [rule])
+    return rewrite_into_builder(graph, new_builder, new_values, [rule])
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` types of weights that are read only by linear layers, through a
+    """Return the `[out, in]` type of each weight that only linear layers read, through a
     transpose.
     """
-    read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
-    elsewhere: set[Value | None] = {*graph.outputs.values()}
+    transposes = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
+    other_reads: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
-        elsewhere.update(_iterate_other_operands(node, read))
-    alone = {v: r for v, r in read.items() if not elsewhere & {v, r}}
-    return {n: alone[v].type for n, v in graph.parameters.items() if v in alone}
+        other_reads.update(_iterate_other_operands(node, transposes))
+    only_transposed = {v: r for v, r in transposes.items() if not other_reads & {v, r}}
+    return {n: only_transposed[v].type for n, v in graph.parameters.items() if v in only_transposed}
 
 
 def _iterate_other_operands(
@@ -91,11 +93,11 @@ def _iterate_other_operands(
     """Yield the operands of a node, except a matrix that it transposes or that a linear layer reads
     through a transpose.
     """
-    over = node.op == MATRIX_TRANSPOSE
+    is_transpose = node.op == MATRIX_TRANSPOSE
     # a weight that is also read as stored, or whose transpose has another use, is excluded
-    kept = 0 if over else _find_matrix_operand(node)
+    matrix_operand = 0 if is_transpose else _find_matrix_operand(node)
     for n, operand in enumerate(node.args):
-        if n != kept or (operand in transposed and not over):
+        if n != matrix_operand or (operand in transposed and not is_transpose):
             yield operand
 
 
@@ -106,73 +108,75 @@ def find_norm_folds(
     linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
     are excluded, because the fold would also change the other use.
     """
-    walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
-    found = (walk.find_fold(node, made) for node, (made, *_) in graph.nodes)
-    return tuple(fold for fold in found if fold)
+    users = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), quantized_names)
+    folds = (users.find_fold(node, result) for node, (result, *_) in graph.nodes)
+    return tuple(fold for fold in folds if fold)
 
 
 class _ValueUsers:
-    """The consumers of each value of a graph."""
+    """The users of each value of a graph (`users_by_value`), and the weights that may be folded
+    into.
+    """
 
     def __init__(self, graph: Graph, tied: frozenset[str], quantized_names: Container[str]) -> None:
-        self.rounded = quantized_names
+        self.quantized_names = quantized_names
         users = graph.map_users().items()
-        self.of = {value: [node for node, _ in uses] for value, uses in users}
-        self.shown = set(graph.outputs.values())
+        self.users_by_value = {value: [node for node, _ in uses] for value, uses in users}
+        self.outputs = set(graph.outputs.values())
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
     def find_fold(self, norm: Node, result: Value) -> NormFold | None:
         """Return the fold of the weight of a norm into linear layers, or None."""
-        if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.shown:
+        if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None
         # a norm without a weight cannot be folded, even if it has a bias
-        own = [a for a in norm.args[1:] if a is not None]
-        if not own or norm.args[1] is None:
+        parameters = [a for a in norm.args[1:] if a is not None]
+        if not parameters or norm.args[1] is None:
             return None
-        if not self._has_only_reader(own, norm):
+        if not self._has_only_reader(parameters, norm):
             return None
-        maps = self._find_linear_weights(result)
-        if not maps:
+        weights = self._find_linear_weights(result)
+        if not weights:
             return None
-        names = [self.names[a] for a in own]
-        return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
+        names = [self.names[a] for a in parameters]
+        return NormFold(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if `norm` is the only consumer of these parameters; otherwise, folding would
-        change the other consumers, too.
+        """Return True if `norm` is the only user of `parameters`; otherwise, folding would change
+        the other users, too.
         """
-        return all(a in self.names and self.of[a] == [norm] for a in parameters)
+        return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
         """Return the names of the weights by which linear layers multiply `result`, each with True
         if it is transposed. Return None if `result` has other users or a weight is used in both
         layouts.
         """
-        maps: dict[str, bool] = {}
-        for reader in self.of.get(result, ()):
-            weight = self._get_weight(reader, result)
+        weights: dict[str, bool] = {}
+        for user in self.users_by_value.get(result, ()):
+            weight = self._get_weight(user, result)
             if weight is None:
                 return None
             name, is_transposed = weight
-            if maps.setdefault(name, is_transposed) != is_transposed:
+            if weights.setdefault(name, is_transposed) != is_transposed:
                 return None
-        return maps
+        return weights
 
-    def _get_weight(self, reader: Node, result: Value) -> tuple[str, bool] | None:
+    def _get_weight(self, user: Node, result: Value) -> tuple[str, bool] | None:
         """Return the name of the weight with which a linear layer multiplies `result`, and True if
         it is transposed. Return None for other users, unquantized weights, and weights with other
         users.
         """
-        if not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
+        if not isinstance(user.op, ops.Linear) or user.args[0] is not result:
             return None
-        value = find_underlying_weight(reader.args[1])
+        value = find_underlying_weight(user.args[1])
         # `result` is multiplied by itself, so the product is not linear in it
-        if value is None or value not in self.names or result in reader.args[1:]:
+        if value is None or value not in self.names or result in user.args[1:]:
             return None
-        if self.names[value] not in self.rounded:
+        if self.names[value] not in self.quantized_names:
             return None
-        is_transposed = self._match_transposed_view(reader.args[1])
+        is_transposed = self._match_transposed_view(user.args[1])
         if is_transposed is None or not self._is_only_reader(value, result):
             return None
         return self.names[value], is_transposed
@@ -184,19 +188,19 @@ class _ValueUsers:
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed
-            if not isinstance(view.node.op, ops.Transpose) or view in self.shown:
+            if not isinstance(view.node.op, ops.Transpose) or view in self.outputs:
                 return None
             is_transposed, view = not is_transposed, view.node.args[0]
         return is_transposed
 
     def _is_only_reader(self, weight: Value, result: Value) -> bool:
-        """Return True if a weight is read only by linear layers whose input is `result`, transposed
-        or not.
+        """Return True if only linear layers whose input is `result` read `weight`, transposed or
+        not.
         """
-        for reader in self.of.get(weight, ()):
-            if isinstance(reader.op, ops.Transpose):
-                if not self._is_only_reader(self.results[reader], result):
+        for user in self.users_by_value.get(weight, ()):
+            if isinstance(user.op, ops.Transpose):
+                if not self._is_only_reader(self.results[user], result):
                     return False
-            elif not isinstance(reader.op, ops.Linear) or reader.args[0] is not result:
+            elif not isinstance(user.op, ops.Linear) or user.args[0] is not result:
                 return False
-        return weight not in self.shown
+        return weight not in self.outputs

@@ -1,4 +1,4 @@
-"""Compute in fp16 or bf16 where rounding errors stay small, and in fp32 elsewhere.
+"""Mixed precision: compute in fp16 or bf16 where rounding errors stay small, and in fp32 elsewhere.
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
@@ -33,7 +33,7 @@ DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
     *(ops.MaxPool, ops.Merge, ops.Roll, ops.Slice, ops.Split, ops.Squeeze, ops.StridedSlice),
     *(ops.Transpose, ops.Where),
 )
-"""Ops that only move elements."""
+"""Ops whose results are elements of their operands."""
 
 INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which rounding of their operand may change."""
@@ -49,6 +49,7 @@ ERROR_STABLE_FUNCTIONS = frozenset(
 """`Pointwise` functions that do not amplify errors of their argument."""
 
 ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
+"""`Arith` functions that do not amplify errors of their operands."""
 
 BOUNDED_RESULT_OPS = (ops.GroupNorm, ops.LayerNorm, ops.MaskedWeights, ops.RMSNorm, ops.Softmax)
 """Ops whose results are small for operands of any magnitude."""
@@ -58,7 +59,9 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
-    """Return True if an op is computed in the dtype of its operands."""
+    """Return True if an op can be computed in the dtype of its operands, because it does not
+    amplify their rounding errors.
+    """
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -68,7 +71,9 @@ def can_follow_operand_dtype(op: Op) -> bool:
 
 
 def is_product_preserving(op: Op) -> bool:
-    """Return True if the result of an op has the precision of the MatMul that it reads."""
+    """Return True if an op moves, scales or shifts the result of a MatMul, so that its result has
+    the precision of the MatMul. Norms are excluded.
+    """
     return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
@@ -76,6 +81,7 @@ HalfDtype: TypeAlias = Literal["f16", "bf16"]
 PrecisionClass: TypeAlias = Literal["thin", "wide", "neutral"]
 
 MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
+"""Minimum normal magnitude of each 16-bit type."""
 MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
 """Maximum finite magnitude of each 16-bit type."""
 
@@ -93,23 +99,24 @@ def convert_derived_to_half(derived: DerivedGraphs, half_dtype: HalfDtype) -> De
     states f32; outputs of the encoder keep the dtype in which they are computed.
     """
     states = tuple(_convert_state(s, half_dtype) for s in derived.states)
-    thin = {s.name for s in states if s.type.dtype == half_dtype}
+    half_states = {s.name for s in states if s.type.dtype == half_dtype}
     loop_invariant_inputs: dict[str, str] = {}
     encode = derived.encode
     if encode is not None:
         # an initial state has the dtype of the state; other outputs keep their dtype
         state_dtypes = {s.initial_output: s.type.dtype for s in states if s.initial_output}
-        open_ = (
+        undetermined = (
             set(derived.loop_invariant_inputs)
             - state_dtypes.keys()
             - {derived.initial_logits_output}
         )
-        results = {n: state_dtypes.get(n, "f32") for n in encode.outputs if n not in open_}
-        encode, loop_invariant_inputs = _convert_graph(encode, half_dtype, {}, results)
-    given = {**dict.fromkeys(thin, half_dtype), **loop_invariant_inputs}
+        determined = (n for n in encode.outputs if n not in undetermined)
+        encoder_dtypes = {n: state_dtypes.get(n, "f32") for n in determined}
+        encode, loop_invariant_inputs = _convert_graph(encode, half_dtype, {}, encoder_dtypes)
+    input_dtypes = {**dict.fromkeys(half_states, half_dtype), **loop_invariant_inputs}
     next_states = {s.next_output: s.type.dtype for s in states}
     outputs = {n: next_states.get(n, "f32") for n in derived.step.outputs}
-    step, _ = _convert_graph(derived.step, half_dtype, given, outputs)
+    step, _ = _convert_graph(derived.step, half_dtype, input_dtypes, outputs)
     return replace(derived, encode=encode, step=step, states=states)
 
 
@@ -125,44 +132,45 @@ def _convert_graph(
     input_dtypes: Mapping[str, str],
     output_dtypes: Mapping[str, str],
 ) -> tuple[Graph, dict[str, str]]:
-    """Convert a graph whose inputs and outputs have these dtypes. Also return the dtypes of outputs
-    that are not in `output_dtypes`.
+    """Convert a graph. Float inputs in `input_dtypes` and outputs in `output_dtypes` get these
+    dtypes; other outputs keep the dtype in which they are computed. Return the graph, and the
+    dtypes of the other outputs by name.
     """
-    made = GraphBuilder()
-    walk = _HalfConverter(
-        builder=made,
+    builder = GraphBuilder()
+    half = _HalfConverter(
+        builder=builder,
         half_dtype=half_dtype,
         output_products=_find_output_products(graph, output_dtypes),
         unbounded_values=_find_unbounded_values(graph),
     )
     for name, value in graph.inputs.items():
         facts = _convert_input(graph.input_facts[name], half_dtype, input_dtypes.get(name))
-        walk.register_value(value, made.add_input(name, facts))
+        half.register_value(value, builder.add_input(name, facts))
     for name, value in graph.parameters.items():
-        walk.register_value(value, made.add_parameter(graph.parameter_facts[name]), "neutral")
-    walk.convert_nodes(graph)
-    made.names = {n: walk.get_computed_value(v) for n, v in graph.names.items()}
+        half.register_value(value, builder.add_parameter(graph.parameter_facts[name]), "neutral")
+    half.convert_nodes(graph)
+    builder.names = {n: half.get_computed_value(v) for n, v in graph.names.items()}
     outputs: dict[str, Value] = {}
-    found: dict[str, str] = {}
+    chosen_dtypes: dict[str, str] = {}
     for name, value in graph.outputs.items():
-        wanted = output_dtypes.get(name)
-        if wanted is None:
-            outputs[name] = walk.get_computed_value(value)
-            found[name] = outputs[name].dtype
+        dtype = output_dtypes.get(name)
+        if dtype is None:
+            outputs[name] = half.get_computed_value(value)
+            chosen_dtypes[name] = outputs[name].dtype
         else:
             outputs[name] = (
-                walk.convert_to_half(value)
-                if wanted == half_dtype
-                else walk.convert_to_original(value)
+                half.convert_to_half(value)
+                if dtype == half_dtype
+                else half.convert_to_original(value)
             )
-    return made.build_graph(
+    return builder.build_graph(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
-    ), found
+    ), chosen_dtypes
 
 
 def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str | None) -> Input:
-    """Return the description of an input. The dtype is `half_dtype` if `passed_dtype`, the dtype of
-    the value that is passed as the input, is `half_dtype`.
+    """Return `input_facts`, with the dtype `half_dtype` for a float input to which a value of this
+    dtype is passed. `passed_dtype` is the dtype of the passed value; None means f32.
     """
     if passed_dtype == half_dtype and input_facts.type.dtype == "f32":
         return replace(input_facts, type=replace(input_facts.type, dtype=half_dtype))
@@ -170,28 +178,29 @@ def _convert_input(input_facts: Input, half_dtype: HalfDtype, passed_dtype: str 
 
 
 def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set[Node]:
-    """Return the MatMul nodes whose results are outputs or select indices, possibly after ops that
-    move or shift values: logits and router scores. They are computed in f32.
+    """Return the MatMul nodes that compute logits or router scores, which are computed in f32:
+    their results are f32 outputs or select indices, possibly after ops that move or shift values.
     """
-    read: set[Value] = set()
-    late: set[Node] = set()
-    shown = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
+    inner_values: set[Value] = set()
+    products: set[Node] = set()
+    exposed_values = {v for n, v in graph.outputs.items() if output_dtypes.get(n) == "f32"}
     # A MatMul result that another MatMul reads is excluded, even if it is also an output. Nodes are
     # visited in reverse order, so that the users of a value come first.
-    for node, made in reversed(graph.nodes):
-        final = not shown.isdisjoint(made) and read.isdisjoint(made)
-        if isinstance(node.op, ops.Linear | ops.MatMul) and final:
-            late.add(node)
-        (shown if _passes_operands_to_output(node.op, final) else read).update(node.operands)
-    return late
+    for node, results in reversed(graph.nodes):
+        is_exposed = not exposed_values.isdisjoint(results) and inner_values.isdisjoint(results)
+        if isinstance(node.op, ops.Linear | ops.MatMul) and is_exposed:
+            products.add(node)
+        is_passed = _passes_operands_to_output(node.op, is_exposed)
+        (exposed_values if is_passed else inner_values).update(node.operands)
+    return products
 
 
 def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
-    """Return True if the operands of an op are outputs or select indices, possibly after ops that
-    move values.
+    """Return True if an op selects indices, or passes its operands unchanged or shifted to an
+    output (`is_output`).
     """
-    moves = is_product_preserving(op) or isinstance(op, ops.Softmax)
-    return isinstance(op, INDEX_OPS) or (is_output and moves)
+    is_preserving = is_product_preserving(op) or isinstance(op, ops.Softmax)
+    return isinstance(op, INDEX_OPS) or (is_output and is_preserving)
 
 
 def _find_unbounded_values(graph: Graph) -> set[Value]:
@@ -227,7 +236,10 @@ def _list_passed_operands(node: Node, operands: Collection[Value]) -> Collection
 
 @dataclass(kw_only=True)
 class _HalfConverter:
-    """Rebuilds each node of a graph in its precision class."""
+    """Rebuilds each node of a graph in its precision class. `output_products` are the MatMul nodes
+    that are computed in f32. `float32_values` and `half_values` map values of the original graph to
+    converted values.
+    """
 
     builder: GraphBuilder
     half_dtype: HalfDtype
@@ -237,51 +249,51 @@ class _HalfConverter:
     float32_values: dict[Value, Value] = field(default_factory=dict)
     half_values: dict[Value, Value] = field(default_factory=dict)
 
-    def register_value(self, old: Value, new: Value, precision: PrecisionClass = "wide") -> None:
+    def register_value(self, value: Value, new: Value, precision: PrecisionClass = "wide") -> None:
         """Register the converted value of an original value, with its precision class."""
-        thin = old.dtype == "f32" and new.dtype == self.half_dtype
-        (self.half_values if thin else self.float32_values)[old] = new
-        self.precision_classes[old] = "thin" if thin else precision
+        is_half = value.dtype == "f32" and new.dtype == self.half_dtype
+        (self.half_values if is_half else self.float32_values)[value] = new
+        self.precision_classes[value] = "thin" if is_half else precision
 
-    def convert_to_original(self, old: Value) -> Value:
+    def convert_to_original(self, value: Value) -> Value:
         """Return the converted value in the original dtype, which is f32 for floats."""
-        if old not in self.float32_values:
-            self.float32_values[old] = self.builder.add_op(ops.Cast("f32"), self.half_values[old])
-        return self.float32_values[old]
+        if value not in self.float32_values:
+            half = self.half_values[value]
+            self.float32_values[value] = self.builder.add_op(ops.Cast("f32"), half)
+        return self.float32_values[value]
 
-    def convert_to_half(self, old: Value) -> Value:
+    def convert_to_half(self, value: Value) -> Value:
         """Return the converted value in the 16-bit dtype if it is a float, otherwise unchanged."""
-        if old.dtype != "f32":
-            return self.convert_to_original(old)
-        if old not in self.half_values:
-            node = old.node
-            neutral = self.precision_classes[old] == "neutral"
+        if value.dtype != "f32":
+            return self.convert_to_original(value)
+        if value not in self.half_values:
+            node = value.node
+            is_neutral = self.precision_classes[value] == "neutral"
             # A view of a weight remains a view, so that lowering finds the stored weight.
-            if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
+            if node is not None and is_neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
-                self.half_values[old] = self.builder.add_node(node.op, *args)[old.index]
+                self.half_values[value] = self.builder.add_node(node.op, *args)[value.index]
             else:
-                self.half_values[old] = self.builder.add_op(
-                    ops.Cast(self.half_dtype), self.convert_to_original(old)
-                )
-        return self.half_values[old]
+                original, cast = self.convert_to_original(value), ops.Cast(self.half_dtype)
+                self.half_values[value] = self.builder.add_op(cast, original)
+        return self.half_values[value]
 
-    def get_computed_value(self, old: Value) -> Value:
+    def get_computed_value(self, value: Value) -> Value:
         """Return the converted value in the dtype in which it is computed."""
         return (
-            self.half_values[old]
-            if self.precision_classes[old] == "thin"
-            else self.convert_to_original(old)
+            self.half_values[value]
+            if self.precision_classes[value] == "thin"
+            else self.convert_to_original(value)
         )
 
     def convert_nodes(self, graph: Graph) -> None:
         """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
-            width = self._choose_precision(node)
-            new = self._convert_node(node, width)
-            for old, one in zip(results, new, strict=True):
-                self.register_value(old, one, "neutral" if width == "neutral" else "wide")
-            self.builder.copy_origin(graph, node, new)
+            precision = self._choose_precision(node)
+            new_results = self._convert_node(node, precision)
+            for result, value in zip(results, new_results, strict=True):
+                self.register_value(result, value, "neutral" if precision == "neutral" else "wide")
+            self.builder.copy_origin(graph, node, new_results)
 
     def _convert_node(self, node: Node, precision: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node to `precision`, with its operands cast to it."""
@@ -296,9 +308,9 @@ class _HalfConverter:
 
     def _convert_expert(self, body: Graph) -> Graph:
         """Convert the body of a mixture of experts to 16-bit inputs and results."""
-        given = dict.fromkeys(body.inputs, self.half_dtype)
-        results = dict.fromkeys(body.outputs, self.half_dtype)
-        return _convert_graph(body, self.half_dtype, given, results)[0]
+        input_dtypes = dict.fromkeys(body.inputs, self.half_dtype)
+        output_dtypes = dict.fromkeys(body.outputs, self.half_dtype)
+        return _convert_graph(body, self.half_dtype, input_dtypes, output_dtypes)[0]
 
     def _choose_precision(self, node: Node) -> PrecisionClass:
         """Return the precision class of a node."""
@@ -316,15 +328,18 @@ class _HalfConverter:
         if not can_follow_operand_dtype(op):
             return "wide"
         # If one operand is f32, the result is f32, because a 16-bit addition would lose precision.
-        found = {self.precision_classes[a] for a in self._list_float_operands(node)}
-        if "wide" in found or not found:
+        classes = {self.precision_classes[a] for a in self._list_float_operands(node)}
+        if "wide" in classes or not classes:
             return "wide"
-        return "thin" if "thin" in found else "neutral"
+        return "thin" if "thin" in classes else "neutral"
 
     def _list_float_operands(self, node: Node) -> list[Value]:
         return [a for a in node.operands if a.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
         """Return True if a constant is zero or in the normal range of the 16-bit dtype."""
-        size = abs(float(constant.value))
-        return size == 0 or MIN_NORMAL[self.half_dtype] <= size <= MAX_FINITE[self.half_dtype]
+        magnitude = abs(float(constant.value))
+        return (
+            magnitude == 0
+            or MIN_NORMAL[self.half_dtype] <= magnitude <= MAX_FINITE[self.half_dtype]
+        )

@@ -86,7 +86,7 @@ class PassState:
         return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
-        """Return the graphs of this state."""
+        """Return the graphs that the state contains after the last pass."""
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step
@@ -97,10 +97,7 @@ class PassState:
 
 @dataclass(frozen=True)
 class CompilerPass:
-    """A pass: its name, purpose and function.
-
-    An `is_optional` pass runs only on request.
-    """
+    """A pass of the compiler. An `is_optional` pass runs only on request."""
 
     name: str
     description: str
@@ -117,8 +114,8 @@ def _run_inline(state: PassState) -> PassState:
 
 def _rewrite_loops(state: PassState, rule: RewriteRule) -> PassState:
     """Apply a rewrite rule for loops to the graph. A graph without loops is returned unchanged."""
-    loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
-    return replace(state, graph=rewrite_graph(state.graph, [rule])) if loops else state
+    has_loops = any(isinstance(node.op, ops.Scan) for node, _ in state.graph.nodes)
+    return replace(state, graph=rewrite_graph(state.graph, [rule])) if has_loops else state
 
 
 def _run_quantize(state: PassState) -> PassState:
@@ -129,13 +126,13 @@ def _run_quantize(state: PassState) -> PassState:
 
 
 def _run_chunk(state: PassState) -> PassState:
-    growing, sources = state.get_time_axis_interface()
+    time_input, outputs = state.get_time_axis_interface()
     if state.streaming is None:
         return state
-    symbol = _find_generated_symbol(state.graph, growing)
-    chunk = compute_chunk_size(state.graph, symbol, sources)
+    symbol = _find_generated_symbol(state.graph, time_input)
+    length = compute_chunk_size(state.graph, symbol, outputs)
     return replace(
-        state, graph=substitute_chunked_length(state.graph, symbol, chunk), chunk_length=chunk
+        state, graph=substitute_chunked_length(state.graph, symbol, length), chunk_length=length
     )
 
 
@@ -151,30 +148,30 @@ def _find_generated_symbol(graph: Graph, time_axis_input: str, chunk_length: int
 
 
 def _run_causality_check(state: PassState) -> PassState:
-    """Check causality. Raise E0701 or E0702 if there is no time axis, and one of E0711 to E0718 if
-    causality is violated.
+    """Check causality, and find the outputs that a step can return. Raise E0701 or E0702 if there
+    is no time axis, and one of E0711 to E0718 if causality is violated.
     """
-    graph, chunk = state.graph, state.chunk_length
-    growing, sources = state.get_time_axis_interface()
-    symbol = _find_generated_symbol(graph, growing, chunk)
-    faults = (
-        check_causality(graph, symbol, growing, sources)
+    graph, length = state.graph, state.chunk_length
+    time_input, names = state.get_time_axis_interface()
+    symbol = _find_generated_symbol(graph, time_input, length)
+    errors = (
+        check_causality(graph, symbol, time_input, names)
         if state.streaming is None
-        else check_streaming_causality(graph, symbol, growing, sources, chunk)
+        else check_streaming_causality(graph, symbol, time_input, names, length)
     )
-    if faults:
-        raise Failed(*faults)
-    if faults := check_default_causality(graph, state.defaults, symbol, growing, sources):
-        raise Failed(*faults)
-    outputs: dict[str, OutputPositions] = dict.fromkeys(sources, state.logits_positions)
-    states = trace_time_dataflow(graph, symbol, chunk)
+    if errors:
+        raise Failed(*errors)
+    if errors := check_default_causality(graph, state.defaults, symbol, time_input, names):
+        raise Failed(*errors)
+    outputs: dict[str, OutputPositions] = dict.fromkeys(names, state.logits_positions)
+    flow = trace_time_dataflow(graph, symbol, length)
     for name, value in graph.outputs.items():
         # In addition to logits, a step can return every causal output with a single time axis.
         # Attention maps have two.
-        once = len(states.get_state(value).axes) == 1
-        if name in outputs or not once:
+        has_single_axis = len(flow.get_state(value).axes) == 1
+        if name in outputs or not has_single_axis:
             continue
-        if not check_causality(graph, symbol, growing, [name], chunk):
+        if not check_causality(graph, symbol, time_input, [name], length):
             outputs[name] = "new"
     return replace(state, outputs=outputs)
 
@@ -183,23 +180,23 @@ def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
     """Raise E0701 because the model generates no sequence. The help differs if the graph is a
     derived graph.
     """
-    fix = "add `generate NAME of INPUT from RESULT { … }` to the spec"
+    help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
-        fix = "use the graph that it was derived from, `score`, or the spec"
-    raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[fix])
+        help_text = "use the graph that it was derived from, `score`, or the spec"
+    raise_error("E0701", f"`{graph.name}` has no generation settings", helps=[help_text])
 
 
 def _run_step(state: PassState) -> PassState:
-    growing, (source, *_) = state.get_time_axis_interface()
-    half = derive_step_graph(
+    time_input, (logits, *_) = state.get_time_axis_interface()
+    decode_graph = derive_step_graph(
         state.graph,
-        growing,
+        time_input,
         state.outputs,
         evicts_positions=state.evicts_positions,
-        first_token_logits=source if state.starts_without_prompt else "",
+        first_token_logits=logits if state.starts_without_prompt else "",
         chunk_length=state.chunk_length,
     )
-    return replace(state, decode_graph=half)
+    return replace(state, decode_graph=decode_graph)
 
 
 def _run_encode(state: PassState) -> PassState:
@@ -238,9 +235,9 @@ ALL_PASSES = (
 """Every pass that changes or checks graphs, in the order of `compile`."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
-"""The passes that run for every target and for unquantized weights."""
+"""The loop passes for unquantized weights."""
 LOOP_PASSES = ("split_scan",)
-"""The passes for quantized weights, which keep loops over recurrent cells."""
+"""The loop passes for quantized weights, which keep loops over recurrent cells."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes that derive the step and the encoder graph."""
 
@@ -248,12 +245,13 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 def run_passes(state: PassState, names: Sequence[str]) -> PassState:
     """Run the passes named `names` on `state`, in the order of `ALL_PASSES`."""
     verified_graphs: tuple[Graph, ...] = ()
-    for each in ALL_PASSES:
-        if each.name in names:
-            state = each.run(state)
-            now = state.graphs()
-            _verify_graphs((g for g in now if g not in verified_graphs), f"the pass `{each.name}`")
-            verified_graphs = now
+    for each_pass in ALL_PASSES:
+        if each_pass.name in names:
+            state = each_pass.run(state)
+            graphs = state.graphs()
+            new_graphs = [g for g in graphs if g not in verified_graphs]
+            _verify_graphs(new_graphs, f"the pass `{each_pass.name}`")
+            verified_graphs = graphs
     return state
 
 
@@ -261,16 +259,16 @@ def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
     """Return the passes that `compile` runs up to `last_pass`. Optional passes are included only if
     they are `last_pass`.
     """
-    names = [each.name for each in ALL_PASSES]
-    before = ALL_PASSES[: names.index(last_pass)]
-    return *(each.name for each in before if not each.is_optional), last_pass
+    names = [p.name for p in ALL_PASSES]
+    earlier_passes = ALL_PASSES[: names.index(last_pass)]
+    return *(p.name for p in earlier_passes if not p.is_optional), last_pass
 
 
 def _verify_graphs(graphs: Iterable[Graph | None], pass_name: str) -> None:
     """Verify graphs if `VERIFY_AFTER_PASSES` is set."""
     for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
-        faults = find_graph_errors(graph) if graph else []
-        assert not faults, f"after {pass_name}:\n" + "\n".join(faults)
+        errors = find_graph_errors(graph) if graph else []
+        assert not errors, f"after {pass_name}:\n" + "\n".join(errors)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
@@ -292,31 +290,35 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
     """Return `step` with the given KV caches stored in int8."""
-    made = quantize_kv_states(step, caches)
-    _verify_graphs([made], "the int8 KV caches")
-    return made
+    quantized = quantize_kv_states(step, caches)
+    _verify_graphs([quantized], "the int8 KV caches")
+    return quantized
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Store weights that are read only by linear layers as `[in, out]`. Also return their names."""
-    found = find_linear_weights(graph) & frozenset(names)
-    made = transpose_stored_weights(graph, found) if found else graph
-    _verify_graphs([made], "the transposed matrices")
-    return made, found
+    """Return `graph` with those weights in `names` that only linear layers read in the layout
+    `[in, out]`, and the names of these weights.
+    """
+    linear_names = find_linear_weights(graph) & frozenset(names)
+    transposed = transpose_stored_weights(graph, linear_names) if linear_names else graph
+    _verify_graphs([transposed], "the transposed matrices")
+    return transposed, linear_names
 
 
 def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
-    """Convert `graph` to mixed precision."""
+    """Return `graph` with mixed precision in `half_dtype`."""
     return run_passes(PassState(graph=graph, half_dtype=half_dtype), ("narrow",)).graph
 
 
 def convert_derived_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
-    """Convert the encoder and the decode step to 16 bits, including the states between them."""
-    made = convert_derived_to_half(derived, half_dtype)
-    _verify_graphs((made.encode, made.step), "the pass `narrow`")
-    return made
+    """Return the encoder and the decode step with mixed precision in `half_dtype`, including the KV
+    caches between them.
+    """
+    converted = convert_derived_to_half(derived, half_dtype)
+    _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
+    return converted
 
 
 def derive_with_passes(state: PassState) -> DerivedGraphs:

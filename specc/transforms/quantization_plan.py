@@ -39,7 +39,7 @@ MIN_INT4_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOptions:
-    """The requested quantization.
+    """The quantization options of a compilation.
 
     `kind` is the quantization kind of weights that match no pattern; None means unquantized.
     Patterns match scopes or weights: weights that match `unquantized_patterns` stay unquantized;
@@ -69,10 +69,11 @@ class QuantizationOptions:
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """The chosen quantization formats. `plan` maps quantized weights to formats, and
-    `unquantized_reasons` maps other matrices to the reason why they are not quantized.
-    `unmatched_patterns` are the patterns that match none of `weight_names`, and
-    `ineffective_options` are the options that have no effect.
+    """The chosen quantization formats.
+
+    `plan` maps quantized weights to formats, and `unquantized_reasons` maps other matrices to the
+    reason why they are not quantized. `unmatched_patterns` are the patterns that match none of
+    `weight_names`; `ineffective_options` are the options that have no effect.
     """
 
     plan: Mapping[str, QuantizationFormat]
@@ -98,8 +99,8 @@ def choose_weight_formats(
     activations, and `has_integer_lstm` if the target has an int8 LSTM.
     """
     loops = expand_recurrent_layers(graph)
-    every = collect_weight_uses(loops)
-    choice = _FormatChooser(
+    uses_by_weight = collect_weight_uses(loops)
+    chooser = _FormatChooser(
         request=request,
         layout=layout,
         lm_head_weights=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
@@ -109,51 +110,52 @@ def choose_weight_formats(
         integer_lstm_weights=find_lstm_only_weights(graph) if has_integer_lstm else frozenset(),
     )
     plan: dict[str, QuantizationFormat] = {}
-    kept: dict[str, str] = {}
-    for tied_names in _group_tied_weights(every, ties):
-        uses = every[tied_names[0]]
+    reasons: dict[str, str] = {}
+    for tied_names in _group_tied_weights(uses_by_weight, ties):
+        uses = uses_by_weight[tied_names[0]]
         for name in tied_names[1:]:
-            uses = uses.merge_uses(every[name])
+            uses = uses.merge_uses(uses_by_weight[name])
         # A pattern may match any of the names of a tied weight.
-        names = [each for name in tied_names for each in _list_pattern_names(name, every[name])]
-        form = (
-            choice.choose_format(tied_names, uses, names)
+        names = [p for n in tied_names for p in _list_pattern_names(n, uses_by_weight[n])]
+        format = (
+            chooser.choose_format(tied_names, uses, names)
             if not request.stored_codes
-            else choice.keep_checkpoint_format(tied_names, uses)
+            else chooser.keep_checkpoint_format(tied_names, uses)
         )
-        if isinstance(form, QuantizationFormat):
-            plan.update(dict.fromkeys(tied_names, form))
+        if isinstance(format, QuantizationFormat):
+            plan.update(dict.fromkeys(tied_names, format))
         else:
-            kept.update(dict.fromkeys(tied_names, form))
-    known = _list_known_names(every)
+            reasons.update(dict.fromkeys(tied_names, format))
+    known_names = _list_known_names(uses_by_weight)
     plan = _keep_complete_pairs(plan, graph)
-    return QuantizationDecision(
-        plan, kept, find_unmatched_patterns(request.patterns, known), weight_names=known
-    )
+    unmatched = find_unmatched_patterns(request.patterns, known_names)
+    return QuantizationDecision(plan, reasons, unmatched, weight_names=known_names)
 
 
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """Return a plan in which an LSTM becomes a `quantized_lstm` only if both of its weights are
-    quantized; otherwise, it becomes a loop with one activation scale per MatMul.
+    """Return `plan` with other formats for the weights of LSTMs of which only one is quantized:
+    such an LSTM becomes a loop with one activation scale per MatMul, not a `quantized_lstm`.
     """
-    found = dict(plan)
+    formats = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
-    alone = [pair for pair in list_lstm_weight_pairs(graph) if not layers.issuperset(pair)]
-    while alone:
-        for weights, states in alone:
-            _move_pair_to_loop(weights, states, found, layers)
+    incomplete = [pair for pair in list_lstm_weight_pairs(graph) if not layers.issuperset(pair)]
+    while incomplete:
+        for weights, states in incomplete:
+            _move_pair_to_loop(weights, states, formats, layers)
         # LSTMs may share a weight: if one of them becomes a loop, the other one does, too
-        every = list_lstm_weight_pairs(graph)
-        alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
-    return found
+        lstms = list_lstm_weight_pairs(graph)
+        incomplete = [p for p in lstms if layers & set(p) and not layers.issuperset(p)]
+    return formats
 
 
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of both weights of an LSTM to those of a MatMul in a loop."""
+    """Change the formats of both weights of an LSTM in `plan` to those of a MatMul in a loop, and
+    remove them from `lstm_weights`.
+    """
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -180,25 +182,25 @@ def _list_known_names(uses_by_weight: Mapping[str, WeightUses]) -> tuple[str, ..
 
 
 def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
-    """Group the names of tied weights."""
-    found: dict[str, list[str]] = {}
+    """Return groups of names, each with the names of a weight and of the weights tied to it."""
+    groups: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(ties.get(name, name), []).append(name)
-    return found.values()
+        groups.setdefault(ties.get(name, name), []).append(name)
+    return groups.values()
 
 
 def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
     """Return True if a pattern matches a name."""
-    known = [NamePattern(p) for p in patterns]
-    return any(p.matches(name) for name in names for p in known)
+    name_patterns = [NamePattern(p) for p in patterns]
+    return any(p.matches(name) for name in names for p in name_patterns)
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
     """Return the names of a weight that patterns can match: its own name, its module, and the
     scopes that read it.
     """
-    above = name.rpartition(".")[0]
-    return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
+    module = name.rpartition(".")[0]
+    return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,31 +220,34 @@ class _FormatChooser:
     def choose_format(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
-        """Choose the format of a weight, or return the reason why it is not quantized."""
-        if why := _explain_unsupported(uses):
-            return why
+        """Return the format of a weight, or the reason why it is not quantized. `tied_names` are
+        the names of the tied weights, `names` all names that patterns can match.
+        """
+        if reason := _explain_unsupported(uses):
+            return reason
         if _has_match(names, self.request.unquantized_patterns):
             return "requested"
         kind = self._choose_kind(tied_names, uses, names)
         if kind is None:
             return "not requested"
-        form = self._choose_format(kind, uses)
+        format = self._choose_format(kind, uses)
         if kind == "int8-tensor":
-            form = self._choose_per_tensor_format(tied_names, uses) or form
-        return replace(form, is_transposed=True) if uses.orientations == {True} else form
+            format = self._choose_per_tensor_format(tied_names, uses) or format
+        return replace(format, is_transposed=True) if uses.orientations == {True} else format
 
     def _choose_kind(
         self, tied_names: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationKind | None:
         """Choose the quantization kind of a weight; `int4` may be replaced by an 8-bit kind."""
         # the last matching pattern takes precedence
-        own = [
+        requested_kinds = [
             kind for pattern, kind in self.request.kind_by_pattern if _has_match(names, (pattern,))
         ]
-        kind = own[-1] if own else self._choose_default_kind(tied_names)
+        kind = requested_kinds[-1] if requested_kinds else self._choose_default_kind(tied_names)
         # patterns and `lm_head_kind` also apply to small weights
-        asked = own or (self.request.lm_head_kind and self.lm_head_weights & set(tied_names))
-        if kind == "int4" and not asked and not self.request.quantizes_all:
+        is_head = self.request.lm_head_kind and self.lm_head_weights & set(tied_names)
+        is_requested = requested_kinds or is_head or self.request.quantizes_all
+        if kind == "int4" and not is_requested:
             return self._choose_careful_kind(tied_names, uses, self.graph.parameters[tied_names[0]])
         return kind
 
@@ -252,19 +257,19 @@ class _FormatChooser:
         """Return the format of the checkpoint's 4-bit codes, or the reason why they are
         dequantized.
         """
-        if why := _explain_unsupported(uses):
-            return why
-        stored = self.request.stored_codes.get(tied_names[0])
-        if stored is None:
+        if reason := _explain_unsupported(uses):
+            return reason
+        packed_format = self.request.stored_codes.get(tied_names[0])
+        if packed_format is None:
             return "not stored as 4-bit groups of rows"
         if uses.embedding_scopes or uses.orientations != {False}:
             return "no 4-bit kernel for this use"
         return QuantizationFormat(
             bits=4,
-            group_size=stored.group_size,
+            group_size=packed_format.group_size,
             layout=self.layout,
             rounding="none",
-            has_zero_points=stored.has_zero_points,
+            has_zero_points=packed_format.has_zero_points,
         )
 
     def _choose_default_kind(self, tied_names: list[str]) -> QuantizationKind | None:
@@ -279,14 +284,14 @@ class _FormatChooser:
         """Return `int4`, or an 8-bit kind if 4 bits would lose too much accuracy or save no
         memory.
         """
-        count = 1
+        size = 1
         # stacked weights contain a separate matrix per expert
         for length in value.shape[-2:]:
-            count *= length.number or 0
-        named = set(tied_names)
-        if uses.embedding_scopes or self.lm_head_weights & named:
+            size *= length.number or 0
+        names = set(tied_names)
+        if uses.embedding_scopes or self.lm_head_weights & names:
             return "int8-weights"
-        if count < MIN_INT4_ELEMENTS or uses.is_in_loop or self.first_attention_weights & named:
+        if size < MIN_INT4_ELEMENTS or uses.is_in_loop or self.first_attention_weights & names:
             return "int8"
         return "int4"
 
@@ -297,17 +302,17 @@ class _FormatChooser:
         an LSTM of which both weights are quantized. Return None for other weights, for which
         per-token scales are as fast.
         """
-        layer = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
-        if uses.embedding_scopes or uses.is_in_experts or not (layer or uses.is_in_loop):
+        is_lstm = self.integer_lstm_weights.issuperset(tied_names) and uses.orientations == {False}
+        if uses.embedding_scopes or uses.is_in_experts or not (is_lstm or uses.is_in_loop):
             return None
         return QuantizationFormat(
-            bits=8, group_size=0, layout="columns", rounding="layer" if layer else "tensor"
+            bits=8, group_size=0, layout="columns", rounding="layer" if is_lstm else "tensor"
         )
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
         """Return the format of a quantization kind in the layout of the target."""
-        kept_whole = self.layout == "columns" and _needs_row_layout(kind, uses)
-        if kept_whole or kind in ("int8", "int8-tensor"):
+        is_per_channel = self.layout == "columns" and _needs_row_layout(kind, uses)
+        if is_per_channel or kind in ("int8", "int8-tensor"):
             # integer MatMul kernels read `[in, out]`; embedding tables and expert weights are
             # `[out, in]`
             keeps_rows = self.layout == "rows" and (uses.embedding_scopes or uses.is_in_experts)
@@ -337,8 +342,8 @@ def _needs_row_layout(kind: QuantizationKind, uses: WeightUses) -> bool:
     converts this layout to `rows` for every MatMul that it does not fuse, which is slow for
     embedding tables and in loops. Standard ONNX also cannot slice stacked 4-bit weights.
     """
-    parts = uses.is_in_experts or (uses.is_sliced and kind == "int4")
-    return bool(uses.embedding_scopes or uses.is_in_loop or parts)
+    has_slices = uses.is_in_experts or (uses.is_sliced and kind == "int4")
+    return bool(uses.embedding_scopes or uses.is_in_loop or has_slices)
 
 
 def _explain_unsupported(uses: WeightUses) -> str:
@@ -357,21 +362,23 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
     """Return the weights of the query, key and value projections of the first attention layer."""
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Attend):
-            read = node.op.query(node), node.op.key(node), node.op.values(node)
-            return frozenset(_iterate_upstream_weights(graph, list(read)))
+            operands = node.op.query(node), node.op.key(node), node.op.values(node)
+            return frozenset(_iterate_upstream_weights(graph, list(operands)))
     return frozenset()
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the weights of the nearest linear layers upstream of the given values."""
+    """Yield the names of the weights of the nearest linear layers upstream of `values`, which is
+    emptied.
+    """
     names = {value: name for name, value in graph.parameters.items()}
-    seen: set[Value] = set()
+    visited: set[Value] = set()
     while values:
         value = values.pop()
         node = value.node
-        if node is None or value in seen:
+        if node is None or value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         if product := find_matrix_product(node):
             weight = find_underlying_weight(node.args[product.matrix_operand])
             if weight in names:

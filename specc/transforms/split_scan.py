@@ -43,13 +43,15 @@ SINGLE_AXIS_OPS = (
 
 
 def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if `vectorize_op` can insert an axis at `axis`."""
-    present_args = [(a, m) for a, m in zip(args, is_moving, strict=True) if a is not None]
-    if any(a.rank < axis for a, m in present_args if m):
+    """Return True if `vectorize_op` can compute an op for all iterations of a loop at once, with
+    the scan axis at `axis`. `is_moving` is true for operands that vary between iterations.
+    """
+    present_args = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a is not None]
+    if any(a.rank < axis for a, moves in present_args if moves):
         return False
     match op:
-        case ops.Insert(at) | ops.Concat(at):
-            return at >= axis
+        case ops.Insert(op_axis) | ops.Concat(op_axis):
+            return op_axis >= axis
         case ops.Transpose(order):
             # The axes before the time axis must be unchanged.
             return order[:axis] == tuple(range(axis))
@@ -74,37 +76,37 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
 
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
-    """Return True if the scan axis can become a leading axis of the first operand. Weights that
-    vary along the scan axis cannot be broadcast, and the feature axis must remain last.
+    """Return True if the scan axis can become a leading axis of the first operand. No other operand
+    may vary along the scan axis, and the feature axis must remain last.
     """
-    x, alone = args[0], is_moving[0] and not any(is_moving[1:])
-    return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
+    x, only_first_moves = args[0], is_moving[0] and not any(is_moving[1:])
+    return only_first_moves and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
 
 
 def _count_trailing_axes(op: Op) -> int:
-    """Return the number of trailing axes of the first operand that are not leading axes (`*s`)."""
+    """Return the number of feature axes of the first operand, which are not leading axes (`*s`)."""
     return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
 
 
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op. Loop-invariant operands are reshaped so that they
-    can be broadcast.
+    """Return the operands of an elementwise op, where loop-invariant operands are reshaped so that
+    they broadcast along the scan axis.
     """
     # The rank without the time axis, which operands that vary already have.
-    rank = max(a.rank - m for a, m in zip(args, is_moving, strict=True) if a)
+    rank = max(a.rank - moves for a, moves in zip(args, is_moving, strict=True) if a)
     return [
-        a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
-        for a, m in zip(args, is_moving, strict=True)
+        a if moves or a is None else _insert_broadcast_axis(b, a, rank, axis)
+        for a, moves in zip(args, is_moving, strict=True)
     ]
 
 
 def vectorize_op(
     b: GraphBuilder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
-    """Apply `op` to all positions at once; operands that vary already have the time axis at
-    `axis`.
+    """Add an op that computes `op` for all iterations of a loop at once. Operands that vary between
+    iterations (`is_moving`) have the scan axis, of size `length`, at `axis`.
     """
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
@@ -123,7 +125,9 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Expand the loop-invariant operands of a concatenation, which does not broadcast."""
+    """Return the operands of a concatenation, which does not broadcast; loop-invariant operands are
+    repeated along the scan axis.
+    """
     pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
     return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
@@ -135,43 +139,47 @@ def vectorize_nodes(
     stacked_values: dict[Value, Value],
     captured_values: Mapping[Value, Value],
 ) -> None:
-    """Compute nodes of the loop body for all positions at once. `stacked_values` maps values of the
-    body to values at all positions; the results are added to it. `captured_values` maps captures to
-    outer values.
+    """Add `nodes` of the body of `op`, computed for all iterations at once.
+
+    `stacked_values` maps values of the body to values of all iterations; the results of the nodes
+    are added to it. `captured_values` maps captures of the body to outer values.
     """
-    made = dict(op.body.nodes)
+    results = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
     for node in nodes:
         is_moving = [a is not None and a not in captured_values for a in node.args]
         args = [
-            a and (stacked_values[a] if m else captured_values[a])
-            for a, m in zip(node.args, is_moving, strict=True)
+            a and (stacked_values[a] if moves else captured_values[a])
+            for a, moves in zip(node.args, is_moving, strict=True)
         ]
-        stacked_values[made[node][0]] = vectorize_op(b, node.op, args, is_moving, op.axis, length)
+        (result,) = results[node]
+        stacked_values[result] = vectorize_op(b, node.op, args, is_moving, op.axis, length)
 
 
 def _shift_op_axis(op: Any) -> Op:
-    made: Op = replace(op, axis=op.axis + 1)
-    return made
+    shifted: Op = replace(op, axis=op.axis + 1)
+    return shifted
 
 
-def _insert_broadcast_axis(b: GraphBuilder, constant: Value, rank: int, axis: int) -> Value:
+def _insert_broadcast_axis(b: GraphBuilder, operand: Value, rank: int, axis: int) -> Value:
     """Return a loop-invariant operand of an elementwise op with an axis of size 1 at `axis`."""
     # An operand of low rank needs no new axis, because broadcasting aligns axes from the right: [o]
     # with [b, t, o].
-    at = axis - (rank - constant.rank)
-    return b.add_op(ops.Insert(at), constant) if at > 0 else constant
+    insert_axis = axis - (rank - operand.rank)
+    return b.add_op(ops.Insert(insert_axis), operand) if insert_axis > 0 else operand
 
 
-def _repeat_operand(b: GraphBuilder, constant: Value, axis: int, length: Dim) -> Value:
-    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), constant))
+def _repeat_operand(b: GraphBuilder, operand: Value, axis: int, length: Dim) -> Value:
+    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), operand))
 
 
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Move nodes out of a scan; return None if no expensive op can move."""
+    """Rewrite rule: move nodes out of a `Scan`. Return None for other ops, and if no contraction
+    can move.
+    """
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
@@ -184,8 +192,8 @@ def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | Non
 
 @dataclass
 class _BodyParts:
-    """A partition of the nodes of a loop body: before, inside and after the loop, in graph
-    order.
+    """A partition of the nodes of a loop body into nodes that move before the loop, stay in the
+    loop and move after the loop, each in graph order.
     """
 
     nodes_before_loop: list[Node] = field(default_factory=list)
@@ -196,45 +204,52 @@ class _BodyParts:
     def from_op(cls, op: ops.Scan) -> "_BodyParts":
         body = op.body
         inner = op.split_body_inputs()
-        rows, carries, fixed = set(inner.scanned), set(inner.initial_carries), set(inner.captured)
-        early = find_vectorizable_nodes(body, rows, fixed, op.axis)
+        scanned, carries, captured = (
+            set(inner.scanned),
+            set(inner.initial_carries),
+            set(inner.captured),
+        )
+        before_loop = find_vectorizable_nodes(body, scanned, captured, op.axis)
         next_states = op.get_next_carries()
         # Nodes on which the loop-carried values depend remain in the loop.
-        staying = early | collect_required_nodes(next_states)
+        settled = before_loop | collect_required_nodes(next_states)
         # If the loop has an early exit, no node moves after it, because values are missing for
         # iterations that did not run.
         ends_early = op.end_condition_index != -1
-        rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
-        late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
+        remaining = [n for n, _ in body.nodes if n not in settled and not ends_early]
+        after_loop = _find_trailing_nodes(body, remaining, carries, captured, op.axis)
         # Each part keeps the graph order, so operands come before their users.
-        kept = [n for n, _ in body.nodes if n not in early and n not in late]
+        in_loop = [n for n, _ in body.nodes if n not in before_loop and n not in after_loop]
         return cls(
-            [n for n, _ in body.nodes if n in early], kept, [n for n, _ in body.nodes if n in late]
+            [n for n, _ in body.nodes if n in before_loop],
+            in_loop,
+            [n for n, _ in body.nodes if n in after_loop],
         )
 
 
 def find_vectorizable_nodes(
     body: Graph, scanned_values: set[Value], captured_values: set[Value], axis: int
 ) -> set[Node]:
-    """Return the nodes of a body that depend on scanned values but on no loop-carried value, and
-    that can be computed for all positions at once; `captured_values` are the loop-invariant values.
+    """Return the nodes of a loop body that can be computed before the loop for all iterations at
+    once: they depend on `scanned_values` and on loop-invariant `captured_values`, but on no
+    loop-carried value. `axis` is the scan axis.
     """
-    found: set[Node] = set()
-    known = set(scanned_values)
+    nodes: set[Node] = set()
+    known_values = set(scanned_values)
     for node, results in body.nodes:
         operands = set(node.operands)
-        if operands.isdisjoint(known) or not operands <= known | captured_values:
+        if operands.isdisjoint(known_values) or not operands <= known_values | captured_values:
             continue
         # Results must not depend on whether positions are computed one at a time or all at once.
         if _can_vectorize_node(node, captured_values, axis):
-            found.add(node)
-            known.update(results)
-    return found
+            nodes.add(node)
+            known_values.update(results)
+    return nodes
 
 
 def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> bool:
-    """Return True if a node can be computed for all positions at once; `captured_values` are
-    loop-invariant.
+    """Return True if a node of a loop body can be computed for all iterations at once, where
+    `captured_values` are loop-invariant.
     """
     is_moving = [a is not None and a not in captured_values for a in node.args]
     return can_vectorize_op(node.op, node.args, is_moving, axis)
@@ -250,14 +265,14 @@ def _find_trailing_nodes(
     """Return the nodes in `remaining_nodes` that can be computed after the loop, and whose users
     can all be computed after the loop.
     """
-    late = set(remaining_nodes)
+    trailing = set(remaining_nodes)
     results = dict(body.nodes)
-    stuck = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
+    loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
     # Nodes that cannot be vectorized remain in the loop, and so do all nodes on which they depend:
     # a value is either stacked, or recomputed after the loop.
-    late -= set(stuck) | collect_required_nodes(r for n in stuck for r in results[n])
-    assert carries.isdisjoint(r for n in late for r in results[n])
-    return late
+    trailing -= set(loop_nodes) | collect_required_nodes(r for n in loop_nodes for r in results[n])
+    assert carries.isdisjoint(r for n in trailing for r in results[n])
+    return trailing
 
 
 class _ScanRebuilder:
@@ -265,40 +280,48 @@ class _ScanRebuilder:
 
     def __init__(self, b: GraphBuilder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
         self.b, self.op, self.parts = b, op, parts
-        given, inner = op.split_operands(args), op.split_body_inputs()
-        self.keep, self.xs, self.starts = given.keep, given.scanned, given.initial_carries
-        self.rows, self.carries = list(inner.scanned), list(inner.initial_carries)
-        self.outside = dict(zip(inner.captured, given.captured, strict=True))
-        self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
+        operands, inner = op.split_operands(args), op.split_body_inputs()
+        self.keep, self.xs, self.initial_carries = (
+            operands.keep,
+            operands.scanned,
+            operands.initial_carries,
+        )
+        self.scanned, self.carries = list(inner.scanned), list(inner.initial_carries)
+        self.captures = dict(zip(inner.captured, operands.captured, strict=True))
+        self.stacked: dict[Value, Value] = dict(zip(self.scanned, self.xs, strict=True))
 
     def build_results(self) -> NodeResults:
-        """Return the final loop-carried values and the scan outputs, which equal those of the
-        original scan.
+        """Build the loop and the moved nodes. Return the final loop-carried values and the scan
+        outputs, in the order of the original scan.
         """
-        made = dict(self.op.body.nodes)
-        vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.whole, self.outside)
-        collected = list(self.op.body.outputs.values())[self.op.carry_count :]
-        stacked = self._list_stacked_values(made, collected)
-        finals = self._build_loop(stacked, made)
-        vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.whole, self.outside)
+        body_results = dict(self.op.body.nodes)
+        vectorize_nodes(self.b, self.op, self.parts.nodes_before_loop, self.stacked, self.captures)
+        scan_outputs = list(self.op.body.outputs.values())[self.op.carry_count :]
+        stacked = self._list_stacked_values(body_results, scan_outputs)
+        final_carries = self._build_loop(stacked, body_results)
+        vectorize_nodes(self.b, self.op, self.parts.nodes_after_loop, self.stacked, self.captures)
         # Scan outputs are already zero at masked positions.
-        return *finals, *(
-            self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
-            for v in collected
+        return *final_carries, *(
+            self.stacked[v] if v in stacked else mask_positions(self.b, self.stacked[v], self.keep)
+            for v in scan_outputs
         )
 
     def _list_stacked_values(
-        self, new_results: Mapping[Node, NodeResults], collected: list[Value]
+        self, new_results: Mapping[Node, NodeResults], scan_outputs: list[Value]
     ) -> list[Value]:
-        """Return the scan outputs that nodes after the loop read, without duplicates."""
-        inner = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
-        used = [a for n in self.parts.nodes_after_loop for a in n.operands] + collected
-        return list(dict.fromkeys(v for v in used if v in inner))
+        """Return the values that the remaining loop must return as scan outputs, because nodes
+        after the loop or the caller read them, without duplicates.
+        """
+        loop_values = {r for n in self.parts.loop_nodes for r in new_results[n]} | set(self.carries)
+        read_values = [a for n in self.parts.nodes_after_loop for a in n.operands] + scan_outputs
+        return list(dict.fromkeys(v for v in read_values if v in loop_values))
 
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining scan if it has loop-carried values or scan outputs."""
+        """Build the remaining loop, unless all nodes have moved. Return the final loop-carried
+        values.
+        """
         # If all nodes have moved out of the loop, no loop remains.
         if not self.carries and not stacked_values:
             return ()
@@ -306,14 +329,16 @@ class _ScanRebuilder:
             new_results, (*self.op.get_next_carries(), *stacked_values)
         )
         body = self._build_body(stacked_values, new_results, scanned, captured)
-        carries = len(self.carries)
-        op = replace(self.op, body=body, scanned_count=len(scanned), carry_count=carries)
+        carry_count = len(self.carries)
+        op = replace(self.op, body=body, scanned_count=len(scanned), carry_count=carry_count)
         keep = [self.keep] if self.keep else []
-        rows = [self.whole[v] for v in scanned]
-        outer = [self.outside[v] for v in captured]
-        results = self.b.add_node(op, *keep, *rows, *self.starts, *outer)
-        self.whole.update(zip(stacked_values, results[carries:], strict=True))
-        return results[:carries]
+        scanned_values = [self.stacked[v] for v in scanned]
+        captured_values = [self.captures[v] for v in captured]
+        results = self.b.add_node(
+            op, *keep, *scanned_values, *self.initial_carries, *captured_values
+        )
+        self.stacked.update(zip(stacked_values, results[carry_count:], strict=True))
+        return results[:carry_count]
 
     def _build_body(
         self,
@@ -323,29 +348,33 @@ class _ScanRebuilder:
         captured: list[Value],
     ) -> Graph:
         """Build the remaining body, with its scanned values and captures."""
-        inner, now = GraphBuilder(), dict[Value, Value]()
-        given = {"row": scanned, "carry": self.carries, "outer": captured}
-        for word, values in given.items():
+        builder, new_values = GraphBuilder(), dict[Value, Value]()
+        inputs_by_kind = {"row": scanned, "carry": self.carries, "outer": captured}
+        for kind, values in inputs_by_kind.items():
             for n, v in enumerate(values):
-                now[v] = inner.add_input(f"{word} {n}", Input(v.type))
+                new_values[v] = builder.add_input(f"{kind} {n}", Input(v.type))
         for node in self.parts.loop_nodes:
-            now.update(
-                zip(new_results[node], inner.copy_node(self.op.body, node, now), strict=True)
+            new_values.update(
+                zip(
+                    new_results[node],
+                    builder.copy_node(self.op.body, node, new_values),
+                    strict=True,
+                )
             )
-        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.get_next_carries())}
-        outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked_values)}
-        return inner.build_graph("body", outputs)
+        outputs = {f"next {n}": new_values[v] for n, v in enumerate(self.op.get_next_carries())}
+        outputs |= {f"out {n}": new_values[v] for n, v in enumerate(stacked_values)}
+        return builder.build_graph("body", outputs)
 
     def _find_read_values(
         self, new_results: dict[Node, NodeResults], values: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
         """Return the scanned values and the captures that the remaining loop reads."""
-        inside = self.parts.loop_nodes
-        used = dict.fromkeys((*(a for n in inside for a in n.operands), *values))
-        own = {r for n in inside for r in new_results[n]} | set(self.carries)
-        scanned = [v for v in used if v in self.whole and v not in own]
+        nodes = self.parts.loop_nodes
+        read_values = dict.fromkeys((*(a for n in nodes for a in n.operands), *values))
+        loop_values = {r for n in nodes for r in new_results[n]} | set(self.carries)
+        scanned = [v for v in read_values if v in self.stacked and v not in loop_values]
         # A loop needs at least one scanned operand, which determines its trip count.
-        return scanned or self.rows[:1], [v for v in used if v in self.outside]
+        return scanned or self.scanned[:1], [v for v in read_values if v in self.captures]
 
 
 def mask_positions(b: GraphBuilder, x: Value, keep: Value | None) -> Value:

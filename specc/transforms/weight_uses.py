@@ -1,4 +1,4 @@
-"""Collect the uses of each weight: in linear layers, as an embedding table, in loops.
+"""Collect the uses of each weight, which determine whether it can be quantized.
 
     linear(x, w, b)                        w is [out, in]
     matmul(x, w)                           w is [in, out]
@@ -32,8 +32,8 @@ LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transp
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """Return the MatMul that a node computes, or None if it computes no MatMul with a single
-    matrix.
+    """Return the operands of the MatMul of activations and a single matrix that a node computes.
+    Return None for other nodes.
     """
     match node.op:
         case ops.Linear():
@@ -41,10 +41,10 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
         case ops.MatMul():
             right = node.args[1]
             # an operand of higher rank is a batch of matrices
-            flat = right is not None and right.rank == 2
+            is_matrix = right is not None and right.rank == 2
             return (
                 MatrixProduct(activation_operand=0, matrix_operand=1, is_transposed=True)
-                if flat
+                if is_matrix
                 else None
             )
         case ops.Einsum(equation):
@@ -57,13 +57,15 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
     axis of the activations; in the result, the other axes of the activations precede that of the
     matrix, in their order.
     """
-    left, right = equation.split("->")
-    terms = [term.split() for term in left.split(",")]
-    for rows, matrix in ((0, 1), (1, 0)) if len(terms) == 2 else ():
-        if len(terms[matrix]) == 2 and terms[rows]:
-            is_transposed = _match_transposed_matrix(terms[rows], terms[matrix], right.split())
+    inputs, result = equation.split("->")
+    terms = [term.split() for term in inputs.split(",")]
+    for activations, matrix in ((0, 1), (1, 0)) if len(terms) == 2 else ():
+        if len(terms[matrix]) == 2 and terms[activations]:
+            is_transposed = _match_transposed_matrix(
+                terms[activations], terms[matrix], result.split()
+            )
             if is_transposed is not None:
-                return MatrixProduct(rows, matrix, is_transposed)
+                return MatrixProduct(activations, matrix, is_transposed)
     return None
 
 
@@ -73,12 +75,12 @@ def _match_transposed_matrix(
     """Return True if an einsum reads its matrix as `[out, in]`. Return None if it computes no
     MatMul.
     """
-    *lead, summed = activation_axes
+    *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
-    is_transposed = first == summed
+    is_transposed = first == contracted_axis
     other = second if is_transposed else first
-    fits = summed in (first, second) and other not in activation_axes
-    return is_transposed if fits and result_axes == [*lead, other] else None
+    is_product = contracted_axis in (first, second) and other not in activation_axes
+    return is_transposed if is_product and result_axes == [*leading_axes, other] else None
 
 
 TOKEN_PRESERVING_OPS = (
@@ -86,7 +88,7 @@ TOKEN_PRESERVING_OPS = (
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.StridedSlice),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
-"""Ops whose results are token ids if an operand contains token ids."""
+"""Ops whose integer results are token ids if an operand contains token ids."""
 
 
 STACKED_RANK = 3
@@ -120,8 +122,11 @@ class WeightUses:
 
     def merge_uses(self, other_uses: "WeightUses") -> "WeightUses":
         """Merge the uses of a weight with those of the same weight under another name."""
-        own, other = vars(self), vars(other_uses)
-        merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
+        fields, other_fields = vars(self), vars(other_uses)
+        merged = {
+            k: v + other_fields[k] if isinstance(v, list) else v | other_fields[k]
+            for k, v in fields.items()
+        }
         return WeightUses(**merged)
 
 
@@ -142,24 +147,24 @@ WeightViews: TypeAlias = Mapping[Value, WeightView]
 
 def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
     """Return the uses of each parameter that is an f32 matrix or a stack of f32 matrices."""
-    walk = _WeightUseCollector(
+    collector = _WeightUseCollector(
         {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
     )
-    seen = {
+    views = {
         v: WeightView(n, is_stacked=v.rank == STACKED_RANK)
         for n, v in graph.parameters.items()
-        if n in walk.uses_by_weight
+        if n in collector.uses_by_weight
     }
-    walk.collect_graph(graph, seen, _find_token_inputs(graph), "")
-    stacks = {view.name for view in seen.values() if view.is_stacked}
+    collector.collect_graph(graph, views, _find_token_inputs(graph), "")
+    stacks = {view.name for view in views.values() if view.is_stacked}
     # other weights of rank 3, such as convolution weights, are not stacks of matrices
-    return {n: u for n, u in walk.uses_by_weight.items() if n not in stacks or u.is_in_experts}
+    return {n: u for n, u in collector.uses_by_weight.items() if n not in stacks or u.is_in_experts}
 
 
 def _find_token_inputs(graph: Graph) -> set[Value]:
     """Return the inputs with token ids, which are integers below a vocabulary size."""
-    below = [n for n, facts in graph.input_facts.items() if facts.upper_bound is not None]
-    return {graph.inputs[n] for n in below if is_integer_value(graph.inputs[n])}
+    names = [n for n, facts in graph.input_facts.items() if facts.upper_bound is not None]
+    return {graph.inputs[n] for n in names if is_integer_value(graph.inputs[n])}
 
 
 def is_weight_matrix(value: Value) -> bool:
@@ -184,19 +189,21 @@ class _WeightUseCollector:
         self, graph: Graph, views: WeightViews, tokens: Iterable[Value], outer_scope: str
     ) -> None:
         """Record how the nodes of a graph use the weights in `views`."""
-        here, known = dict(views), set(tokens)
+        known_views, token_ids = dict(views), set(tokens)
         for node, results in graph.nodes:
             scope = graph.get_scope(node) or outer_scope
-            if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
-                known.update(filter(is_integer_value, results))
+            if isinstance(node.op, TOKEN_PRESERVING_OPS) and not token_ids.isdisjoint(node.args):
+                token_ids.update(filter(is_integer_value, results))
             if isinstance(node.op, ops.Scan | ops.MixtureOfExperts):
-                self._collect_body(node, node.op, here, known, scope)
+                self._collect_body(node, node.op, known_views, token_ids, scope)
                 continue
             for operand_index, value in enumerate(node.args):
-                if value is not None and value in here:
-                    shown = self._record_read(node, operand_index, here[value], known, scope)
-                    here |= {results[0]: shown} if shown else {}
-        self._record_outputs(graph, here)
+                if value is not None and value in known_views:
+                    view = self._record_read(
+                        node, operand_index, known_views[value], token_ids, scope
+                    )
+                    known_views |= {results[0]: view} if view else {}
+        self._record_outputs(graph, known_views)
 
     def _record_outputs(self, graph: Graph, views: WeightViews) -> None:
         """Record the weights that are outputs of a graph as unquantizable."""
@@ -207,16 +214,16 @@ class _WeightUseCollector:
     def _record_read(
         self, node: Node, operand_index: int, view: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Return the view of a weight that a node creates, or record that the node reads the weight
-        and return None.
+        """Record that a node reads the weight of `view` as operand `operand_index`, and return
+        None. If the node only transposes or slices the weight, return the new view instead.
         """
         uses = self.uses_by_weight[view.name]
         # A stack of weights has an additional axis, so only experts can read it.
         if view.is_stacked:
             uses.unquantizable_uses.append(format_op_location(node.op, scope))
             return None
-        if (shown := transform_weight_view(node, view)) is not None:
-            return shown
+        if (new_view := transform_weight_view(node, view)) is not None:
+            return new_view
         product = find_matrix_product(node)
         match node.op:
             case _ if (
@@ -244,27 +251,27 @@ class _WeightUseCollector:
         tokens: set[Value],
         scope: str,
     ) -> None:
-        """Visit the body of a loop or of experts; captures have different names in the body."""
-        given = op.split_operands(node.operands)
-        inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
-        fixed, stacked = set(given.captured), set(given.stacked)
-        shown = _map_body_views(inside, views, fixed, stacked)
+        """Record the uses of weights in the body of a loop or of experts, where they are inputs."""
+        operands = op.split_operands(node.operands)
+        body_values = dict(zip(op.body.inputs.values(), operands.body_operands, strict=True))
+        captured, stacked = set(operands.captured), set(operands.stacked)
+        body_views = _map_body_views(body_values, views, captured, stacked)
         for value in node.operands:
             # Scanned and loop-carried values change in each iteration, so they are not weights.
             # Neither are slices of a stacked weight.
-            if value not in views or value in fixed:
+            if value not in views or value in captured:
                 continue
             if not (value in stacked and views[value].is_stacked):
                 self.uses_by_weight[views[value].name].unquantizable_uses.append(
                     format_op_location(op, scope)
                 )
-        routed = isinstance(op, ops.MixtureOfExperts)
-        self.loop_depth += not routed
-        self.expert_depth += routed
-        tokens_in = {inner for inner, a in inside.items() if a in tokens}
-        self.collect_graph(op.body, shown, tokens_in, scope)
-        self.loop_depth -= not routed
-        self.expert_depth -= routed
+        is_routed = isinstance(op, ops.MixtureOfExperts)
+        self.loop_depth += not is_routed
+        self.expert_depth += is_routed
+        body_tokens = {inner for inner, a in body_values.items() if a in tokens}
+        self.collect_graph(op.body, body_views, body_tokens, scope)
+        self.loop_depth -= not is_routed
+        self.expert_depth -= is_routed
 
 
 def _map_body_views(
@@ -273,7 +280,9 @@ def _map_body_views(
     captured_values: set[Value],
     stacked_values: set[Value],
 ) -> dict[Value, WeightView]:
-    """Return the views of weights that a body reads as captures or as slices of stacked weights."""
+    """Return the weight views of the inputs of a body: captured weights, and slices of stacked
+    weights. `body_values` maps the inputs to operands of the loop.
+    """
     return {
         inner: replace(views[outer], is_stacked=False) if outer in stacked_values else views[outer]
         for inner, outer in body_values.items()
@@ -289,8 +298,8 @@ def transform_weight_view(node: Node, view: WeightView) -> WeightView | None:
             return WeightView(view.name, not view.is_transposed, view.sliced_axes)
         case ops.Slice(axis):
             # the axis of the stored weight: the other one if the view is transposed
-            cut = view.sliced_axes | {axis ^ int(view.is_transposed)}
-            return WeightView(view.name, view.is_transposed, cut)
+            sliced_axes = view.sliced_axes | {axis ^ int(view.is_transposed)}
+            return WeightView(view.name, view.is_transposed, sliced_axes)
     return None
 
 
