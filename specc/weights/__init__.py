@@ -1,1 +1,1 @@
-"""Parameters of a model: checkpoints, file formats, initialization, quantization."""
+"""Parameter values: checkpoints and their binding, file formats, initialization, quantization."""

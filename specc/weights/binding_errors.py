@@ -1,4 +1,6 @@
-"""Report mismatches between a model and a checkpoint."""
+"""Build the errors and warnings for mismatches between the parameters of a model and the tensors of
+a checkpoint.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -21,6 +23,7 @@ from specc.weights.weight_expressions import Expr, iterate_tensor_names
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 MAX_ERRORS = 20
+"""Maximum number of binding errors that are reported for one checkpoint."""
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[RequiredParameter, str]
@@ -50,13 +53,17 @@ def make_binding_errors(
     unused: Sequence[str],
     reasons: Mapping[str, str] | None = None,
 ) -> list[Diagnostic]:
-    """Return all binding errors, at most 20. A tensor suggested for a missing parameter is not also
-    reported as unused. `reasons` explains why missing parameters do not belong to a new head.
+    """Return the errors for missing parameters, mismatched tensors and unused tensors, at most
+    `MAX_ERRORS`. Errors of similar parameters are merged.
+
+    A tensor that is suggested for a missing parameter is not also reported as unused. `reasons`
+    maps missing parameters to the reason why they are not part of a new task head; None means that
+    the initialization of a new head was not requested.
     """
     if missing and len(missing) == parameter_count:
         return [_make_foreign_checkpoint_error(checkpoint, missing, unused)]
     errors: list[Diagnostic] = []
-    proposed: set[str] = set()
+    suggested_tensors: set[str] = set()
     for similar_parameters in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
         diagnostic, suggested = _make_missing_tensor_error(
             checkpoint, naming, similar_parameters, unused
@@ -64,17 +71,17 @@ def make_binding_errors(
         if reasons is not None:
             diagnostic = _add_reason(diagnostic, reasons.get(similar_parameters[0][0].name))
         errors.append(diagnostic)
-        proposed |= suggested
+        suggested_tensors |= suggested
     for group in _group_by_key(
         mismatches, lambda m: (get_name_skeleton(m.parameter.name), m.shape, m.dtype, m.reason)
     ):
         errors.append(_make_mismatch_error(checkpoint, group))
-    if left := [n for n in unused if n not in proposed]:
-        errors.append(_make_unused_tensor_error(checkpoint, left))
+    if unused_names := [n for n in unused if n not in suggested_tensors]:
+        errors.append(_make_unused_tensor_error(checkpoint, unused_names))
     if len(errors) > MAX_ERRORS:
-        more = f"{len(errors) - MAX_ERRORS} more errors like these are not shown"
-        last = errors[MAX_ERRORS - 1]
-        errors[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
+        note = f"{len(errors) - MAX_ERRORS} more errors like these are not shown"
+        last_error = errors[MAX_ERRORS - 1]
+        errors[MAX_ERRORS - 1 :] = [replace(last_error, notes=(*last_error.notes, note))]
     return errors
 
 
@@ -92,7 +99,9 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 def warn_untied_copies(
     parameter: RequiredParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Warn that a tied parameter has different values in the checkpoint."""
+    """Return the warning W0504 for a parameter that is tied to `root`, but has different values in
+    the checkpoint.
+    """
     return Diagnostic(
         "W0504",
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
@@ -113,14 +122,14 @@ def _make_foreign_checkpoint_error(
     checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
-    have = f"`{escape_text(checkpoint.path)}` has {escape_text(format_names(sorted(unused)))}"
+    content = f"`{escape_text(checkpoint.path)}` has {escape_text(format_names(sorted(unused)))}"
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
         Label.from_span(first.span, first.origin),
         notes=(
             f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
-            have if unused else "it is empty",
+            content if unused else "it is empty",
         ),
         helps=(
             "check that it is the checkpoint of this spec; if only names differ, map them with "
@@ -135,17 +144,18 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for parameters without a tensor, with unused tensors that may match."""
-    wanted, tensor = similar_parameters[0]
+    """Return the error for a group of parameters that have no tensor, and the unused tensors that
+    it suggests for them.
+    """
+    parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     # One such rule is sufficient, because its pattern matches the whole group.
-    name, close = next(iter(suggestion.items()), (wanted.name, None))
+    name, nearest = next(iter(suggestion.items()), (parameter.name, None))
     rule = f'load "{generalize_name(name)}" = '
-    help_ = (
-        f'{format_suggestion(escape_text(close))} Write  {rule}"{generalize_name(close)}"'
-        if close
-        else f"if the tensor has another name, write  {rule}…  in `weights`"
-    )
+    help = f"if the tensor has another name, write  {rule}…  in `weights`"
+    if nearest:
+        rule += f'"{generalize_name(nearest)}"'
+        help = f"{format_suggestion(escape_text(nearest))} Write  {rule}"
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
@@ -156,13 +166,14 @@ def _make_missing_tensor_error(
     return (
         Diagnostic(
             "E0501",
-            f"`{escape_text(wanted.name)}` is not in the "
+            f"`{escape_text(parameter.name)}` is not in the "
             f"checkpoint{_format_more(similar_parameters)}",
             Label.from_span(
-                wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"
+                parameter.span,
+                parameter.origin or f"needs {parameter.dtype}{list(parameter.shape)}",
             ),
             notes=tuple(notes),
-            helps=(help_,),
+            helps=(help,),
         ),
         set(suggestion.values()),
     )
@@ -171,14 +182,14 @@ def _make_missing_tensor_error(
 def _suggest_name(
     checkpoint: Checkpoint, similar_parameters: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
-    """Map each parameter to the unused tensor with the most similar name, preferring equal
-    shapes.
+    """Return, by parameter name, the unused tensor with the most similar name, preferring tensors
+    of equal shape. Parameters without a similar tensor are omitted.
     """
     suggestions: dict[str, str] = {}
-    for wanted, name in similar_parameters:
-        same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
-        if close := find_nearest_name(name, same) or find_nearest_name(name, unused):
-            suggestions[wanted.name] = close
+    for parameter, name in similar_parameters:
+        candidates = [n for n in unused if checkpoint.tensors[n].shape == parameter.shape]
+        if nearest := find_nearest_name(name, candidates) or find_nearest_name(name, unused):
+            suggestions[parameter.name] = nearest
     return suggestions
 
 
@@ -188,7 +199,7 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
     label = Label.from_span(
         parameter.span, parameter.origin or f"has shape {list(parameter.shape)}"
     )
-    others = (Label(first.rule_span, "loaded by this rule"),) if first.rule_span else ()
+    labels = (Label(first.rule_span, "loaded by this rule"),) if first.rule_span else ()
     notes = tuple(
         f"{escape_text(checkpoint.get_file(n).path.name)} contains `{escape_text(n)}`: "
         f"{checkpoint.tensors[n]}"
@@ -201,18 +212,18 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
             f"the rule must return {list(parameter.shape)}; compare the shapes above and "
             "correct the rule"
         )
-        return Diagnostic("E0511", title, label, others, (first.reason, *notes), (help,))
+        return Diagnostic("E0511", title, label, labels, (first.reason, *notes), (help,))
     if first.shape != parameter.shape:
         if first.rule_span:
             notes = (f"the rule returns {list(first.shape)}", *notes)
         notes = (f"the spec declares {parameter.dtype}{list(parameter.shape)}", *notes)
         title = f"`{name}` has the wrong shape{_format_more(group)}"
         help = _suggest_config_value(checkpoint, first) or _suggest_shape_fix(first)
-        return Diagnostic("E0503", title, label, others, notes, (help,))
+        return Diagnostic("E0503", title, label, labels, notes, (help,))
     title = f"`{name}` must be {parameter.dtype}, but is {first.dtype} in the checkpoint"
     title += _format_more(group)
     help = _suggest_dtype_fix(first)
-    return Diagnostic("E0508", title, label, others, notes, (help,))
+    return Diagnostic("E0508", title, label, labels, notes, (help,))
 
 
 def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
@@ -226,15 +237,15 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
     """Suggest the config value to set if an adapter stores an embedding table with a different
     vocabulary size, otherwise return "".
     """
-    wanted, shape = mismatch.parameter, mismatch.shape
+    parameter, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
-    if file in checkpoint.files or len(shape) != len(wanted.config_names):
+    if file in checkpoint.files or len(shape) != len(parameter.config_names):
         return ""
-    axes = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
-    if len(axes) != 1 or not (name := wanted.config_names[axes[0]]):
+    axes = [a for a in range(len(shape)) if shape[a] != parameter.shape[a]]
+    if len(axes) != 1 or not (name := parameter.config_names[axes[0]]):
         return ""
     return (
-        f"axis {axes[0]} is {shape[axes[0]]} in the adapter and {wanted.shape[axes[0]]} in "
+        f"axis {axes[0]} is {shape[axes[0]]} in the adapter and {parameter.shape[axes[0]]} in "
         f"the spec; use  --set {name}={shape[axes[0]]}"
     )
 
@@ -271,20 +282,20 @@ def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
 
 
 def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
-    short = group_names(sorted(names))
+    name_groups = group_names(sorted(names))
     patterns = list(dict.fromkeys(generalize_name(n) for n in names))
     ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
-    more = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""
-    one = len(names) == 1
+    remainder = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""
+    is_single = len(names) == 1
     return Diagnostic(
         "E0505",
-        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
-        f"{'is' if one else 'are'} unused",
+        f"{'a tensor' if is_single else f'{len(names)} tensors'} in the checkpoint "
+        f"{'is' if is_single else 'are'} unused",
         notes=(
             f"in `{escape_text(checkpoint.path)}`: {escape_text(format_names(sorted(names), 8))}",
-            *([f"{len(short)} name patterns in total"] if len(short) > 8 else []),
+            *([f"{len(name_groups)} name patterns in total"] if len(name_groups) > 8 else []),
         ),
-        helps=(f"to ignore them, write in `weights`:   {ignores}{more}",),
+        helps=(f"to ignore them, write in `weights`:   {ignores}{remainder}",),
     )
 
 
@@ -296,17 +307,19 @@ def _format_more(similar_parameters: Sequence[object]) -> str:
 
 def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     """Group items with equal keys, in order of first appearance."""
-    found: dict[object, list[T]] = {}
+    groups: dict[object, list[T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return list(found.values())
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 @dataclass(frozen=True, slots=True)
 class HeadInitialization:
-    """The random initialization of a new task head from `seed`, with the initializer of each
-    parameter in `initializers`. `find_base_parameters` returns the parameters of the base model,
-    which are never initialized.
+    """The options of the random initialization of a new task head.
+
+    If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
+    their initializers. `find_base_parameters` returns the names of the parameters of the base
+    model, which are never initialized.
     """
 
     seed: int | None
@@ -321,29 +334,28 @@ def explain_uninitialized(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Return the reason why each missing parameter is not initialized, unless it belongs to a new
-    task head. `bound_parameters` are the parameters that the checkpoint contains.
+    """Return, by name, the reason why a missing parameter is not part of a new task head;
+    parameters that are part of one have no entry. `bound_parameters` are the parameters that the
+    checkpoint contains, `present` its tensors, `exprs` the expression of each parameter.
     """
-    kinds = {get_name_skeleton(w.name): w.name for w in bound_parameters}
-    calls = {_get_call_key(w): w.name for w in bound_parameters}
+    names_by_skeleton = {get_name_skeleton(w.name): w.name for w in bound_parameters}
+    names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
     # Finding the base model elaborates all graphs, so skip it if nothing is missing.
     base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
     for parameter, _ in missing:
-        made_of = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
-        like, other = (
-            kinds.get(get_name_skeleton(parameter.name)),
-            calls.get(_get_call_key(parameter)),
-        )
+        present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
+        similar_name = names_by_skeleton.get(get_name_skeleton(parameter.name))
+        sibling_name = names_by_call.get(_get_call_key(parameter))
         # The most specific reason comes first, because it names a tensor that exists.
         if not bound_parameters:
             reason = "no weight of the model is in the checkpoint"
-        elif made_of:
-            reason = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"
-        elif like:
-            reason = f"`{escape_text(like)}`, of the same kind, is in the checkpoint"
-        elif other:
-            reason = f"`{escape_text(other)}`, of the same call, is in the checkpoint"
+        elif present_tensors:
+            reason = f"`{escape_text(present_tensors[0])}`, a part of it, is in the checkpoint"
+        elif similar_name:
+            reason = f"`{escape_text(similar_name)}`, of the same kind, is in the checkpoint"
+        elif sibling_name:
+            reason = f"`{escape_text(sibling_name)}`, of the same call, is in the checkpoint"
         elif parameter.name in base_parameters:
             reason = "it belongs to the base model, which every graph of the spec has"
         else:
@@ -369,11 +381,11 @@ def warn_random_weights(
             parameter.name
         )
     first = initialized[0]
-    many = len(initialized) > 1
+    is_plural = len(initialized) > 1
     return Diagnostic(
         "W0528",
-        f"{len(initialized)} weight{'s are' if many else ' is'} not in the checkpoint and "
-        f"{'were' if many else 'was'} initialized with the seed {initialization.seed}",
+        f"{len(initialized)} weight{'s are' if is_plural else ' is'} not in the checkpoint and "
+        f"{'were' if is_plural else 'was'} initialized with the seed {initialization.seed}",
         Label.from_span(first.span, first.origin),
         notes=(
             *(

@@ -42,12 +42,15 @@ _OTHER_FORMATS = {
 
 
 ALL_ROWS = slice(None)
+"""The slice that selects all rows of a tensor."""
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is the path given by the user. `adapted_tensors` are
-    changed by an adapter; `decoded_tensors` are stored quantized or transformed, and are decoded
-    row by row; `optional_tensors` may remain unused.
+    """A checkpoint of one or several files, with all tensors by name. `path` is the path given by
+    the user.
+
+    `adapted_tensors` are changed by an adapter; `decoded_tensors` are stored quantized or
+    transformed, and are decoded row by row; `optional_tensors` may remain unused.
     """
 
     adapted_tensors: Set[str] = frozenset()
@@ -93,7 +96,7 @@ class Checkpoint(Closeable):
         return self._file_by_tensor[name].get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of the tensor, or of some rows."""
+        """Return a copy of the tensor, or of its rows `rows`."""
         return (
             self._file_by_tensor[name].read_tensor(name)
             if rows == ALL_ROWS
@@ -118,15 +121,15 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
     The tensors of `modules` (additional directories) are added under their prefixes. Raise E0502,
     E0506, E0509, E0514, E0518 or E0802 on failure.
     """
-    with ExitStack() as opened:
-        whole = opened.enter_context(_open_checkpoint(path))
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(_open_checkpoint(path))
         for prefix, directory in (modules or {}).items():
-            added = opened.enter_context(_open_checkpoint(directory)).files
-            for file in added:
+            module_files = stack.enter_context(_open_checkpoint(directory)).files
+            for file in module_files:
                 file.tensors = {f"{prefix}.{n}": e for n, e in file.tensors.items()}
-            whole = Checkpoint(whole.path, (*whole.files, *added))
-        opened.pop_all()
-    return whole
+            checkpoint = Checkpoint(checkpoint.path, (*checkpoint.files, *module_files))
+        stack.pop_all()
+    return checkpoint
 
 
 def _open_checkpoint(path: str | Path) -> Checkpoint:
@@ -149,7 +152,9 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return the weights file or index of a directory."""
+    """Return the weights file or index of a directory. Raise E0514 or E0518 if there is none, or if
+    there are several.
+    """
     names = _list_directory(directory)
     # file names of transformers take precedence, in its search order, because saving a small model
     # over a large one leaves the old index in the directory
@@ -158,10 +163,10 @@ def _find_weights_file(directory: Path) -> Path:
             return directory / default
     indexes = _filter_by_suffix(names, INDEX_SUFFIX)
     single = _filter_by_suffix(names, ".safetensors")
-    only = indexes or single  # an index takes precedence over its shards
-    if len(only) == 1:
-        return directory / only[0]
-    if not only:
+    candidates = indexes or single  # an index takes precedence over its shards
+    if len(candidates) == 1:
+        return directory / candidates[0]
+    if not candidates:
         _reject_pickles(directory, names)
     _raise_ambiguous_directory(directory, names, [*indexes, *single])
 
@@ -170,8 +175,8 @@ def _reject_pickles(directory: Path, names: list[str]) -> None:
     """Raise E0514 if a directory contains pickle files that are probably weights."""
     # training also writes files such as optimizer.pt
     if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
-        of_weights = [name for name in pickles if name.startswith("pytorch_model")]
-        reject_pickle(*(directory / name for name in of_weights or pickles[:1]))
+        weight_files = [name for name in pickles if name.startswith("pytorch_model")]
+        reject_pickle(*(directory / name for name in weight_files or pickles[:1]))
 
 
 def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
@@ -194,27 +199,27 @@ def _raise_ambiguous_directory(
     directory: Path, names: list[str], weight_files: list[str]
 ) -> NoReturn:
     """Raise an error because a directory contains several sets of weights, or none."""
-    where = escape_text(directory)
-    listed = "found: " + ", ".join(map(escape_text, weight_files[:8]))
+    location = escape_text(directory)
+    note = "found: " + ", ".join(map(escape_text, weight_files[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in weight_files if _SHARD_SUFFIX.search(name)}
     if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, weight_files)):
         missing_index = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
-            f"the directory `{where}` contains shards but no index",
-            notes=[listed],
+            f"the directory `{location}` contains shards but no index",
+            notes=[note],
             helps=[f"download `{missing_index}`"],
         )
     if weight_files:
         raise_error(
             "E0518",
-            f"the directory `{where}` has several sets of weights",
-            notes=[listed],
+            f"the directory `{location}` has several sets of weights",
+            notes=[note],
             helps=[f"pass one of them, e.g. --weights {escape_text(directory / weight_files[0])}"],
         )
     raise_error(
         "E0518",
-        f"the directory `{where}` contains no weights",
+        f"the directory `{location}` contains no weights",
         notes=[
             "searched for model.safetensors, an index of shards, and other .safetensors files",
             *_describe_other_formats(names),
@@ -230,9 +235,9 @@ def _raise_ambiguous_directory(
 def _describe_other_formats(names: list[str]) -> list[str]:
     """Describe the files with weights in another format."""
     return [
-        f"`{escape_text(name)}` {what}"
+        f"`{escape_text(name)}` {description}"
         for name in names
-        for ending, what in _OTHER_FORMATS.items()
+        for ending, description in _OTHER_FORMATS.items()
         if name.endswith(ending)
     ]
 
@@ -240,10 +245,10 @@ def _describe_other_formats(names: list[str]) -> list[str]:
 def reject_pickle(*paths: Path) -> NoReturn:
     """Raise E0514 because a checkpoint contains pickles (PyTorch `.bin` or `.pt`)."""
     names = [escape_text(path) for path in paths]
-    more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
+    suffix = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
     raise_error(
         "E0514",
-        f"`{names[0]}`{more} is a PyTorch checkpoint; specc reads only safetensors",
+        f"`{names[0]}`{suffix} is a PyTorch checkpoint; specc reads only safetensors",
         notes=["such a file is a Python pickle, which can run code when it is loaded"],
         helps=[f"convert it in an environment with torch: {format_conversion_command(*names)}"],
     )
@@ -251,36 +256,37 @@ def reject_pickle(*paths: Path) -> NoReturn:
 
 def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
     """Open all files; if opening one fails, close the others."""
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         files = [
-            opened.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p))
-            for p in paths
+            stack.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p)) for p in paths
         ]
-        opened.pop_all()
+        stack.pop_all()
     return files
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """Open the shards of an index; the index and the shards must list the same tensors."""
-    wanted = _read_weight_map(path)
-    shards = sorted(set(wanted.values()))
+    """Open the shards that the index `path` lists. Raise E0509 if index and shards do not list the
+    same tensors.
+    """
+    shard_by_tensor = _read_weight_map(path)
+    shards = sorted(set(shard_by_tensor.values()))
     for shard in shards:
         _check_shard(path, shard)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         files = _open_files(path.parent / shard for shard in shards)
         for file in files:
-            opened.enter_context(file)
+            stack.enter_context(file)
         checkpoint = Checkpoint(path, files)
-        _check_index(checkpoint, wanted)
-        opened.pop_all()
+        _check_index(checkpoint, shard_by_tensor)
+        stack.pop_all()
     return checkpoint
 
 
 def _check_shard(index: Path, shard: str) -> None:
     """Raise an error if the (untrusted) index refers to files outside its directory."""
-    hidden = shard.startswith(".")
-    elsewhere = "/" in shard or "\\" in shard
-    if hidden or elsewhere or not shard.endswith(".safetensors"):
+    is_hidden = shard.startswith(".")
+    has_directory = "/" in shard or "\\" in shard
+    if is_hidden or has_directory or not shard.endswith(".safetensors"):
         _raise_bad_index(
             index,
             f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
@@ -291,7 +297,7 @@ def _check_shard(index: Path, shard: str) -> None:
 
 
 def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:
-    """Check that index and shards list the same tensors in the same files."""
+    """Raise E0509 unless index and shards list the same tensors in the same files."""
     for name, shard in shard_by_tensor.items():
         is_present = name in checkpoint.tensors
         if not is_present or checkpoint.get_file(name).path.name != shard:
@@ -302,9 +308,9 @@ def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> 
     # conversely, the index must list every tensor of a shard
     for name in checkpoint.tensors:
         if name not in shard_by_tensor:
-            place = escape_text(checkpoint.get_file(name).path.name)
+            file_name = escape_text(checkpoint.get_file(name).path.name)
             _raise_bad_index(
-                checkpoint.path, f"the tensor `{escape_text(name)}` in {place} is not listed"
+                checkpoint.path, f"the tensor `{escape_text(name)}` in {file_name} is not listed"
             )
 
 
@@ -314,9 +320,11 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFileError as error:
         raise_unreadable(path, error.reason, "check the path")
-    if found := identify_foreign_file(data[:64], escape_text(path.name)):
+    if foreign_format := identify_foreign_file(data[:64], escape_text(path.name)):
         raise_error(
-            "E0509", f"`{escape_text(path)}` is {found[0]}, expected an index", helps=[found[1]]
+            "E0509",
+            f"`{escape_text(path)}` is {foreign_format[0]}, expected an index",
+            helps=[foreign_format[1]],
         )
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
@@ -329,10 +337,10 @@ def _read_weight_map(path: Path) -> dict[str, str]:
 
 def _select_files(path: Path, fields: object) -> dict[str, str]:
     """Parse the mapping from tensor names to shard files of an index."""
-    table = fields.get("weight_map") if isinstance(fields, dict) else None
-    listed = table if isinstance(table, dict) else {}
-    files = {name: file for name, file in listed.items() if isinstance(file, str)}
-    if not files or len(files) < len(listed):
+    weight_map = fields.get("weight_map") if isinstance(fields, dict) else None
+    entries = weight_map if isinstance(weight_map, dict) else {}
+    files = {name: file for name, file in entries.items() if isinstance(file, str)}
+    if not files or len(files) < len(entries):
         _raise_bad_index(path, "missing `weight_map`, which maps tensor names to file names")
     return files
 

@@ -54,11 +54,11 @@ def bind_parameters(
     checkpoint: Checkpoint,
     initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
-    """Bind parameters to tensors; `load` rules are skipped if the file declares the layout of the
-    spec.
+    """Bind every parameter to an expression over tensors of the checkpoint, by the rules of the
+    spec. `load` rules are skipped if the file declares the layout of the spec.
 
-    `initialization` initializes a new task head, with a warning. Raise E0501, E0503, E0505, E0508,
-    E0510, E0511 or E0515; all errors are reported at once.
+    With `initialization`, parameters of a new task head are initialized, with a warning. Raise
+    E0501, E0503, E0505, E0508, E0510, E0511 or E0515; all errors are reported at once.
     """
     by_name = {w.name: w for w in parameters}
     assert len(by_name) == len(parameters), "parameter names are unique"
@@ -80,19 +80,19 @@ def bind_parameters(
     mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _collect_ignored_tensors(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
-    found = binding_errors.make_binding_errors(
+    errors = binding_errors.make_binding_errors(
         checkpoint, naming, len(by_name), uninitialized, mismatches, unused, reasons=reasons
     )
-    if found:
-        raise Failed(*found)
-    decided, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
+    if errors:
+        raise Failed(*errors)
+    bound_parameters, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
     if initialization is not None and head_weights is not None:
         warnings.append(
             warn_random_weights(initialization, [*initialized.values()], str(checkpoint.path))
         )
     return CheckpointBinding(
         checkpoint=checkpoint,
-        bound_parameters=decided,
+        bound_parameters=bound_parameters,
         naming=naming,
         ignored_tensors=tuple(sorted(ignored)),
         warnings=tuple(warnings),
@@ -112,8 +112,9 @@ def _initialize_head(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> tuple[RandomInitWeights | None, dict[str, str] | None]:
-    """Return the initialized parameters (None if initialization was not requested), and the reasons
-    why other missing parameters are not part of a new task head.
+    """Return the values of the missing parameters that form a new task head, and the reason why
+    each other missing parameter is not part of it. The values are None if there is no such
+    parameter or no seed; both are None if initialization was not requested.
     """
     if initialization is None:
         return None, None
@@ -143,9 +144,9 @@ def _find_naming(
     exprs = [source.expr for name, source in sources.items() if name not in ties]
     # the file has only one of several alternative names, so names without alternatives are more
     # reliable
-    plain = [expr for expr in exprs if not has_alternatives(expr)]
-    needed = [name for expr in plain or exprs for name in iterate_tensor_names(expr)]
-    return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
+    unambiguous = [expr for expr in exprs if not has_alternatives(expr)]
+    names = [name for expr in unambiguous or exprs for name in iterate_tensor_names(expr)]
+    return infer_naming(names, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
@@ -154,11 +155,11 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     A stored copy of a tied parameter counts as read, and so does `num_batches_tracked` next to a
     running mean. Empty tensors are skipped, e.g. zero register tokens.
     """
-    used = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
-    counts = _collect_batch_count_names(used)
-    empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
-    known = used | ignored | counts | empty | checkpoint.optional_tensors
-    return [n for n in checkpoint.tensors if n not in known]
+    used_names = {n for expr in exprs.values() for n in iterate_tensor_names(expr)}
+    batch_counts = _collect_batch_count_names(used_names)
+    empty_tensors = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
+    known_names = used_names | ignored | batch_counts | empty_tensors | checkpoint.optional_tensors
+    return [n for n in checkpoint.tensors if n not in known_names]
 
 
 def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
@@ -170,8 +171,8 @@ def _collect_batch_count_names(used_names: Set[str]) -> set[str]:
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
     """Rename the tensors of an expression to the names in the file and resolve its alternatives."""
     present = checkpoint.tensors.keys()
-    spelled = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
-    return resolve_alternatives(spelled, present.__contains__)
+    renamed = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
+    return resolve_alternatives(renamed, present.__contains__)
 
 
 def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _ParameterExpression:
@@ -206,21 +207,21 @@ def _resolve_parameters(
     def find_missing_tensor(name: str) -> str | None:
         return next((n for n in iterate_tensor_names(exprs[name]) if n not in present), None)
 
-    partners: dict[str, list[str]] = {}
+    tied_names: dict[str, list[str]] = {}
     for name, root in ties.items():
-        partners.setdefault(root, []).append(name)
+        tied_names.setdefault(root, []).append(name)
     bound: dict[str, BoundParameter] = {}
     missing: list[MissingParameter] = []
     for name, w in parameters.items():
         if name in ties:
             bound[name] = BoundParameter(w, None, ties[name], "")
             continue
-        holders = (n for n in (name, *partners.get(name, ())) if find_missing_tensor(n) is None)
-        holder = next(holders, None)
-        if holder is None:
+        stored = (n for n in (name, *tied_names.get(name, ())) if find_missing_tensor(n) is None)
+        source = next(stored, None)
+        if source is None:
             missing.append((w, find_missing_tensor(name) or name))
         else:
-            bound[name] = BoundParameter(w, exprs[holder], None, "")
+            bound[name] = BoundParameter(w, exprs[source], None, "")
     return bound, missing
 
 
@@ -228,7 +229,7 @@ def _list_mismatches(
     sources: Mapping[str, _ParameterExpression], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return the shape and dtype mismatches of parameters whose tensors are all present."""
-    found: list[binding_errors.TensorMismatch] = []
+    mismatches: list[binding_errors.TensorMismatch] = []
     for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
             continue
@@ -238,12 +239,13 @@ def _list_mismatches(
         try:
             shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
             dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
-        except PatternMismatchError as unfit:
-            found.append(binding_errors.TensorMismatch(parameter, names, span, reason=str(unfit)))
+        except PatternMismatchError as error:
+            reason = str(error)
+            mismatches.append(binding_errors.TensorMismatch(parameter, names, span, reason=reason))
             continue
         if shape != parameter.shape or get_dtype_family(dtype) != get_dtype_family(parameter.dtype):
-            found.append(binding_errors.TensorMismatch(parameter, names, span, shape, dtype))
-    return found
+            mismatches.append(binding_errors.TensorMismatch(parameter, names, span, shape, dtype))
+    return mismatches
 
 
 def get_dtype_family(dtype: str) -> str:
@@ -274,31 +276,31 @@ def _choose_dtypes(
     rules: WeightRules,
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
-    """Choose the dtype and tie of each parameter. If a tied parameter has different values in the
-    file, it keeps these values, with a warning.
+    """Return the bound parameters with their dtypes, and warnings. A tied parameter whose stored
+    values differ from those of its source keeps its own values, with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
-    decided = {
+    bound = {
         name: b if b.expr is None else replace(b, dtype=infer_expression_dtype(b.expr, dtypes))
         for name, b in bound_parameters.items()
     }
     warnings: list[Diagnostic] = []
     for name, b in bound_parameters.items():
-        own = exprs[name]
+        expr = exprs[name]
         # The file has a separate copy that differs from the tied tensor.
-        if b.tied_to is None or own == bound_parameters[b.tied_to].expr:
+        if b.tied_to is None or expr == bound_parameters[b.tied_to].expr:
             continue
-        if not _has_tensor(checkpoint, own):
+        if not _has_tensor(checkpoint, expr):
             continue
-        alone = BoundParameter(b.parameter, own, None, infer_expression_dtype(own, dtypes))
-        both = CheckpointBinding(checkpoint=checkpoint, bound_parameters={**decided, name: alone})
-        if not _have_equal_values(both, name, b.tied_to):
-            decided[name] = alone
+        untied = BoundParameter(b.parameter, expr, None, infer_expression_dtype(expr, dtypes))
+        binding = CheckpointBinding(checkpoint=checkpoint, bound_parameters={**bound, name: untied})
+        if not _have_equal_values(binding, name, b.tied_to):
+            bound[name] = untied
             rule_spans = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
                 binding_errors.warn_untied_copies(b.parameter, b.tied_to, rule_spans[0], checkpoint)
             )
-    return decided, warnings
+    return bound, warnings
 
 
 def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:

@@ -70,11 +70,11 @@ class DequantizedCheckpoint(Checkpoint):
         self.decoded_tensors = frozenset(self.weights).union(
             *(file.transformed_tensors for file in base.files)
         )
-        inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
-        left = _map_unquantized_tensors(base, inner)
-        _check_all_parts_present(base, method, left)
+        part_tensors = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
+        other_tensors = _map_unquantized_tensors(base, part_tensors)
+        _check_all_parts_present(base, method, other_tensors)
         self.optional_tensors = _find_zero_biases(base, self.weights)
-        self.tensors = left
+        self.tensors = other_tensors
         for name, weight in self.weights.items():
             self._file_by_tensor[name] = self._file_by_tensor[
                 weight.tensors[weight.format.marker_suffix]
@@ -83,11 +83,13 @@ class DequantizedCheckpoint(Checkpoint):
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor, dequantized or as a view of its file."""
+        """Return a tensor: dequantized if it is a quantized weight, otherwise as a view of its
+        file.
+        """
         return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return a copy of the tensor, or of some rows."""
+        """Return a copy of a tensor, or of its rows `rows`, dequantized to float32 if needed."""
         if name not in self.weights:
             return super().read_tensor(name, rows)
         codes, scales = self.read_codes(name, rows)
@@ -95,7 +97,7 @@ class DequantizedCheckpoint(Checkpoint):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
     def read_codes(self, name: str, rows: slice) -> Codes:
-        """Return the codes and scales of some rows of a quantized weight."""
+        """Return the codes and the scales of the rows `rows` of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
@@ -127,15 +129,17 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every quantized weight. Raise E0532 if one cannot be dequantized."""
+    """Yield every weight that is stored in a format of the quantization method `method`. Raise
+    E0532 if one cannot be dequantized.
+    """
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
             continue
-        for mark in [
+        for marker in [
             n for n in base.tensors if n.endswith(format.marker_suffix) and n not in used_names
         ]:
-            stem = mark.removesuffix(format.marker_suffix)
+            stem = marker.removesuffix(format.marker_suffix)
             weight = _match_weight(base, stem, format, settings)
             used_names.update(weight.tensors.values())
             yield weight
@@ -159,22 +163,24 @@ def _match_weight(
         for suffix, array in parts.items():
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.infer_layout(parts, lengths, settings)
-    except LayoutError as misfit:
-        _raise_undecodable(base, name, escape_text(misfit))
+    except LayoutError as error:
+        _raise_undecodable(base, name, escape_text(error))
     return QuantizedWeight(name, format, tensors, layout)
 
 
 def _check_all_parts_present(
     base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
 ) -> None:
-    """Raise E0532 if a quantized weight lacks a required tensor."""
+    """Raise E0532 if one of the tensors that belong to no quantized weight (`unquantized`) is part
+    of an incomplete one.
+    """
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
             _check_part_has_marker(base, name, format)
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
-            marks = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
-            missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
+            markers = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
+            missing = " or ".join(f"`{escape_text(marker)}`" for marker in sorted(markers))
             _raise_undecodable(base, name, f"it is {entry}, and {missing} is missing")
 
 
@@ -182,8 +188,8 @@ def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) ->
     """Raise E0532 if a tensor belongs to a quantized weight whose marker tensor is missing."""
     for suffix in format.parts:
         if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
-            mark = name.removesuffix(suffix) + format.marker_suffix
-            _raise_undecodable(base, name, f"`{escape_text(mark)}` is missing")
+            marker = name.removesuffix(suffix) + format.marker_suffix
+            _raise_undecodable(base, name, f"`{escape_text(marker)}` is missing")
 
 
 def _raise_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
@@ -206,48 +212,54 @@ class _ScaleView(DequantizedCheckpoint):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
-        """Create the scales of a checkpoint."""
-        made = copy.copy(checkpoint)
-        made.__class__ = cls
-        assert isinstance(made, _ScaleView)
-        return made
+        """Return a view of `checkpoint` that has scales as tensor values."""
+        view = copy.copy(checkpoint)
+        view.__class__ = cls
+        assert isinstance(view, _ScaleView)
+        return view
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return the scales of some rows, broadcast to the shape of the values."""
+        """Return the scales of the rows `rows` of a weight, broadcast to the shape of its
+        values.
+        """
         codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
 def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFormat]:
-    """Return each parameter whose codes can be stored unchanged: 4-bit integers in groups along the
-    last axis.
+    """Return the packed format of each parameter whose stored codes can be copied unchanged into
+    the compiled model: 4-bit integers in groups along the last axis.
     """
     if not isinstance(values, CheckpointBinding):
         return {}
     checkpoint = values.checkpoint
-    stored = {
+    formats = {
         name: _find_stored_codes(bound.expr, checkpoint)
         for name, bound in values.bound_parameters.items()
         if bound.expr is not None
     }
-    tied = {
-        n: stored.get(b.tied_to)
+    tied_formats = {
+        n: formats.get(b.tied_to)
         for n, b in values.bound_parameters.items()
         if b.tied_to is not None
     }
-    return {name: codes for name, codes in {**stored, **tied}.items() if codes is not None}
+    return {
+        name: format for name, format in {**formats, **tied_formats}.items() if format is not None
+    }
 
 
 def expose_stored_scales(values: ParameterSource) -> ParameterSource:
-    """Return the scales of dequantized parameters, broadcast to one scale per element."""
+    """Return a parameter source whose values are the scales of dequantized parameters, broadcast to
+    one scale per element.
+    """
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
 def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat | None:
-    """Return the format of the stored codes of a weight, or None unless the expression only moves
-    complete rows.
+    """Return the packed format of the stored codes of the weight that `expr` computes. Return None
+    unless the expression only moves complete rows of quantized weights with equal group sizes.
     """
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return None
@@ -256,12 +268,12 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
             weight = checkpoint.weights.get(name)
             return _describe_kernel_codes(weight.layout) if weight is not None else None
         case ConcatExpr(parts=parts, axis=0) | StackExpr(parts=parts):
-            each = [_find_stored_codes(part, checkpoint) for part in parts]
-            found = [codes for codes in each if codes is not None]
-            if len(found) < len(each) or len({codes.group_size for codes in found}) != 1:
+            formats = [_find_stored_codes(part, checkpoint) for part in parts]
+            present = [codes for codes in formats if codes is not None]
+            if len(present) < len(formats) or len({codes.group_size for codes in present}) != 1:
                 return None
             return PackedWeightFormat(
-                found[0].group_size, any(codes.has_zero_points for codes in found)
+                present[0].group_size, any(codes.has_zero_points for codes in present)
             )
         case (
             SliceExpr(x=x, axis=0)
@@ -275,11 +287,11 @@ def _find_stored_codes(expr: Expr, checkpoint: Checkpoint) -> PackedWeightFormat
 
 
 def _describe_kernel_codes(layout: QuantizedLayout) -> PackedWeightFormat | None:
-    """Describe the codes with the largest group size that kernels support and that divides the
-    group size of the weight; return None if there is none.
+    """Return the packed format of the codes of a weight, with the largest group size that kernels
+    support and that divides the group size of the weight. Return None if there is none.
     """
-    fits = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
-    size = MAX_GROUP_SIZE if fits else 0
+    is_supported = layout.is_uniform and layout.bits == STORED_BITS and layout.axis == -1
+    size = MAX_GROUP_SIZE if is_supported else 0
     while size and layout.group_size % size:
         size = size // 2 if size > MIN_GROUP_SIZE else 0
     return PackedWeightFormat(size, has_zero_points=not layout.is_symmetric) if size else None

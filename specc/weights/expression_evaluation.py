@@ -56,8 +56,8 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
     match expr:
         case TransposeExpr():
             return tuple(shape[a] for a in expr.get_permutation(shape))
-        case ReshapeExpr(shape=wanted):
-            return _infer_reshape(shape, wanted)
+        case ReshapeExpr(shape=new_shape):
+            return _infer_reshape(shape, new_shape)
         case SliceExpr() | SplitPartExpr():
             axis = expr.axis
             start, stop = _get_slice_bounds(expr, _get_length(shape, axis))
@@ -114,12 +114,12 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
 
 def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
     """Infer the common dtype of concatenated parts."""
-    found = {infer_expression_dtype(p, dtypes) for p in parts}
-    if len(found) > 1:
+    dtypes_of_parts = {infer_expression_dtype(p, dtypes) for p in parts}
+    if len(dtypes_of_parts) > 1:
         raise PatternMismatchError(
-            f"cannot concatenate {' and '.join(sorted(found))}; cast one of them"
+            f"cannot concatenate {' and '.join(sorted(dtypes_of_parts))}; cast one of them"
         )
-    return found.pop()
+    return dtypes_of_parts.pop()
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
@@ -131,8 +131,8 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             return SliceExpr(expr, 0, start, stop)
         case SliceExpr(axis=0) | SplitPartExpr(axis=0):
             length = infer_expression_shape(expr.x, shapes)[0]
-            before, _ = _get_slice_bounds(expr, length)
-            return slice_expression(expr.x, before + start, before + stop, shapes)
+            offset, _ = _get_slice_bounds(expr, length)
+            return slice_expression(expr.x, offset + start, offset + stop, shapes)
         case TransposeExpr():
             order = expr.get_permutation(infer_expression_shape(expr.x, shapes))
             keeps_rows = order[0] == 0
@@ -178,24 +178,24 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Return True if a transpose leaves the stored bytes unchanged; only axes of size 1 are
-    moved.
+    """Return True if a reshape, cast or transpose leaves the stored bytes unchanged: a cast to the
+    same dtype, or a transpose that moves only axes of size 1.
     """
-    known = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
+    present = {n: entries[n] for n in iterate_tensor_names(expr) if n in entries}
     match expr:
         case ReshapeExpr():
             return True
         case CastExpr(dtype=dtype):
-            return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in known.items()})
+            return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in present.items()})
         case TransposeExpr():
-            return _keeps_element_order(expr, known)
+            return _keeps_element_order(expr, present)
 
 
 def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
     """Return True if a transpose keeps the order of all axes of size greater than 1."""
     shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
-    moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
-    return moved == sorted(moved)
+    order = [a for a in expr.get_permutation(shape) if shape[a] != 1]
+    return order == sorted(order)
 
 
 def _slice_view(
@@ -203,8 +203,8 @@ def _slice_view(
     tensor_view: TensorView | None,
     entries: Mapping[str, TensorEntry],
 ) -> TensorView | None:
-    """Return the bytes of some rows, which are contiguous if all axes before the sliced axis have
-    size 1.
+    """Return the byte range of a slice of `tensor_view`, or None unless it is contiguous, i.e. all
+    axes before the sliced axis have size 1.
     """
     shapes = {n: entries[n].shape for n in iterate_tensor_names(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
@@ -228,8 +228,8 @@ def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
         raise PatternMismatchError("nothing to concatenate")
     axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
-    rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
-    if len(rests) > 1:
+    other_lengths = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
+    if len(other_lengths) > 1:
         raise PatternMismatchError(
             f"{' and '.join(str(list(s)) for s in shapes)} differ along other axes than {axis}"
         )
@@ -248,17 +248,17 @@ def _infer_stack_shape(shapes: list[Shape]) -> Shape:
 def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
     if new_shape.count(-1) > 1 or min(new_shape, default=0) < -1:
         raise PatternMismatchError(f"{list(new_shape)} is not a valid shape; one length may be -1")
-    count, found = math.prod(shape), new_shape
+    count, inferred = math.prod(shape), new_shape
     if -1 in new_shape:
-        at, known = new_shape.index(-1), -math.prod(new_shape)
+        axis, known_count = new_shape.index(-1), -math.prod(new_shape)
         # Use the inferred size: if another axis is empty, any size would be valid.
-        rest = count // known if known else -1
-        found = (*new_shape[:at], rest, *new_shape[at + 1 :])
-    if -1 in found or math.prod(found) != count:
+        inferred_length = count // known_count if known_count else -1
+        inferred = (*new_shape[:axis], inferred_length, *new_shape[axis + 1 :])
+    if -1 in inferred or math.prod(inferred) != count:
         raise PatternMismatchError(
             f"{list(shape)} has {count} elements and cannot become {list(new_shape)}"
         )
-    return found
+    return inferred
 
 
 def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
@@ -301,7 +301,7 @@ def evaluate_weight_expression(
 
 
 def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
-    """Evaluate an expression with one operand: move elements, or call `_apply_elementwise`."""
+    """Evaluate an expression with the operand `x`."""
     match expr:
         case TransposeExpr():
             return x.transpose(expr.get_permutation(x.shape))
@@ -330,8 +330,8 @@ def _apply_elementwise(
         case CastExpr(dtype=dtype):
             return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
-            wide = _cast_to_32_bits(x)
-            return np.asarray(wide + wide.dtype.type(number))
+            x32 = _cast_to_32_bits(x)
+            return np.asarray(x32 + x32.dtype.type(number))
         case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
             return resize_grid(_cast_to_32_bits(x), rows, columns, prefix)
 
@@ -354,14 +354,13 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     interpolation", eq. 4 in its general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
-    lead, d = table.shape[:-2], table.shape[-1]
-    grid = table[..., prefix:, :].astype(np.float64).reshape(*lead, side, side, d)
-    down, across = _make_resampling_matrix(side, rows), _make_resampling_matrix(side, columns)
-    grid = np.einsum(
-        "rs,...std,ct->...rcd", down, grid, across, optimize=["einsum_path", (0, 1), (0, 1)]
-    )
-    body = grid.reshape(*lead, rows * columns, d).astype(table.dtype)
-    return np.concatenate([table[..., :prefix, :], body], axis=-2)
+    batch, d = table.shape[:-2], table.shape[-1]
+    grid = table[..., prefix:, :].astype(np.float64).reshape(*batch, side, side, d)
+    weights = [_make_resampling_matrix(side, length) for length in (rows, columns)]
+    path = ["einsum_path", (0, 1), (0, 1)]
+    grid = np.einsum("rs,...std,ct->...rcd", weights[0], grid, weights[1], optimize=path)
+    resized = grid.reshape(*batch, rows * columns, d).astype(table.dtype)
+    return np.concatenate([table[..., :prefix, :], resized], axis=-2)
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
@@ -373,8 +372,8 @@ def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.floa
         center = (r + 0.5) * old_length / new_length - 0.5
         first = math.floor(center)
         for k in range(-1, 3):
-            at = min(max(first + k, 0), old_length - 1)
-            matrix[r, at] += _evaluate_cubic_kernel(abs(center - (first + k)))
+            index = min(max(first + k, 0), old_length - 1)
+            matrix[r, index] += _evaluate_cubic_kernel(abs(center - (first + k)))
     return matrix
 
 

@@ -1,4 +1,6 @@
-"""Plan ONNX external data: weights either remain in the checkpoint files or are copied."""
+"""Plan ONNX external data: each weight either remains in a checkpoint file, to which the model then
+refers, or is copied to a new file.
+"""
 
 import math
 import os
@@ -44,9 +46,9 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """A plan of external data: `linked_tensors` remain in their files; `copied_tensors` are written
-    to a new file of `copied_bytes` bytes. `copy_reasons` are the reasons, per weights file, why it
-    cannot be linked.
+    """The location of each tensor. `linked_tensors` remain in their files; `copied_tensors` maps
+    the others to offset and size in a new file of `copied_bytes` bytes. `copy_reasons` contains the
+    reason why a checkpoint file cannot be linked, by path.
     """
 
     linked_tensors: Mapping[str, ExternalLocation]
@@ -56,11 +58,11 @@ class ExternalDataPlan:
 
     def get_locations(self, location: str) -> dict[str, ExternalLocation]:
         """Return the location of every tensor; `location` is the name of the new file."""
-        own = {
+        copied = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied_tensors.items()
         }
-        return {**self.linked_tensors, **own}
+        return {**self.linked_tensors, **copied}
 
 
 def plan_external_data(
@@ -74,27 +76,27 @@ def plan_external_data(
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
-    answers: dict[Path, str | tuple[str]] = {}
+    link_results: dict[Path, str | tuple[str]] = {}
     end = 0
     for piece in pieces:
-        run = piece.byte_range
+        stored = piece.byte_range
         # an empty tensor cannot be memory-mapped, so it is always copied
-        if link and run is not None and piece.nbytes:
-            if run.path not in answers:
+        if link and stored is not None and piece.nbytes:
+            if stored.path not in link_results:
                 # each file is checked only once, because the check needs system calls and there are
                 # many tensors
-                answers[run.path] = find_link_location(run.path, directory)
-            answer = answers[run.path]
+                link_results[stored.path] = find_link_location(stored.path, directory)
+            link_result = link_results[stored.path]
             # A tensor that cannot be linked is copied; the reason is reported once per file.
-            if not isinstance(answer, str) and run.offset % alignment == 0:
-                linked[piece.name] = ExternalLocation(answer[0], run.offset, run.nbytes)
+            if not isinstance(link_result, str) and stored.offset % alignment == 0:
+                linked[piece.name] = ExternalLocation(link_result[0], stored.offset, stored.nbytes)
                 continue
         # Tensors are in parameter order, so that the output is deterministic.
         start = align_offset(end, piece)
         copied[piece.name] = (start, piece.nbytes)
         end = start + piece.nbytes
     return ExternalDataPlan(
-        linked, copied, end, {p: a for p, a in answers.items() if isinstance(a, str)}
+        linked, copied, end, {p: a for p, a in link_results.items() if isinstance(a, str)}
     )
 
 
@@ -104,7 +106,7 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
     """
     try:
         status = os.stat(path)
-        file, home = os.path.realpath(path), os.path.realpath(directory)
+        file, root = os.path.realpath(path), os.path.realpath(directory)
     except OSError as error:
         return (
             f"`{escape_text(path)}` cannot be read: {(error.strerror or 'unknown error').lower()}"
@@ -115,10 +117,10 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
     # another hard link to the file could be outside the directory
     if status.st_nlink != 1:
         return f"`{name}` is one of {status.st_nlink} links to its file, which ONNX refuses to read"
-    if os.path.commonpath([file, home]) != home:
-        what = f"the target of the link `{name}`" if os.path.islink(path) else f"`{name}`"
-        return f"{what} is outside the output directory"
-    location = os.path.relpath(file, home).replace(os.sep, "/")
+    if os.path.commonpath([file, root]) != root:
+        subject = f"the target of the link `{name}`" if os.path.islink(path) else f"`{name}`"
+        return f"{subject} is outside the output directory"
+    location = os.path.relpath(file, root).replace(os.sep, "/")
     try:
         location.encode("utf-8")
     except UnicodeEncodeError:
@@ -127,13 +129,15 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """Return the first aligned offset at or after `end`."""
-    step = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
-    return -(-end // step) * step
+    """Return the first offset at or after `end` at which `piece` can be stored: aligned to pages if
+    it is large, otherwise to 64 bytes.
+    """
+    alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
+    return -(-end // alignment) * alignment
 
 
 def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
-    """Return True if the weights fit inside the ONNX file."""
+    """Return True if the weights fit inside the ONNX file, whose size is limited by protobuf."""
     return sum(p.nbytes for p in pieces) <= MAX_INLINE
 
 
@@ -145,13 +149,15 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the new file; `chunks` yields the bytes of a tensor by name."""
-    at = 0
+    """Yield the bytes of the new external data file. `chunks(name)` yields the bytes of a
+    tensor.
+    """
+    position = 0
     for name, (offset, length) in plan.copied_tensors.items():
-        if offset > at:  # a gap due to alignment
-            yield bytes(offset - at)
-        at = offset
+        if offset > position:  # a gap due to alignment
+            yield bytes(offset - position)
+        position = offset
         for chunk in chunks(name):
             yield chunk
-            at += len(chunk)
-        assert at == offset + length, f"{name}: {at - offset} bytes where {length} were planned"
+            position += len(chunk)
+        assert position == offset + length, f"{name}: {position - offset} bytes, expected {length}"

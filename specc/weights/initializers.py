@@ -1,4 +1,4 @@
-"""Parse initializers of parameters."""
+"""Parse initializers of parameters, such as `normal(0.02)`."""
 
 import math
 import re
@@ -39,9 +39,11 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse an initializer. Raise E0516 if it is invalid."""
-    found = _INITIALIZER_PATTERN.fullmatch(text)
-    kind, number = found.groups() if found else ("", None)
+    """Parse the text of an initializer, e.g. `normal(0.02)`. Raise E0516 if it is invalid; `span`
+    is its source location.
+    """
+    match = _INITIALIZER_PATTERN.fullmatch(text)
+    kind, number = match.groups() if match else ("", None)
     if kind in PLAIN_KINDS and number is None:
         return Initializer(kind)
     if kind in NUMBER_KINDS and number is not None:

@@ -1,6 +1,8 @@
-"""Quantize weights to 4 or 8 bits per group, rounded to nearest or by GPTQ, and dequantize.
+"""Quantize weights to 4 or 8 bits in groups, by rounding to nearest or by GPTQ, and dequantize
+them.
 
-GPTQ: Frantar et al., 2022, arXiv:2210.17323, Algorithm 1.
+Shapes: a weight is `[out, in]`; split into groups it is `[out, blocks, block]`. GPTQ: Frantar et
+al., 2022, arXiv:2210.17323, Algorithm 1.
 """
 
 import numpy as np
@@ -19,19 +21,21 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[out, in]` to `[out, blocks, block]` with zero padding; a group size of 0 means a
-    single block per row.
+    """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding; a group size of
+    0 means a single block per row.
     """
-    out, width = weight.shape
+    row_count, width = weight.shape
     group_length = group_size or max(width, 1)
-    missing = count_groups(width, group_length) * group_length - width
-    if missing:
-        weight = np.pad(weight, ((0, 0), (0, missing)))
-    return weight.reshape(out, -1, group_length)
+    padding = count_groups(width, group_length) * group_length - width
+    if padding:
+        weight = np.pad(weight, ((0, 0), (0, padding)))
+    return weight.reshape(row_count, -1, group_length)
 
 
 def compute_group_scales(groups: Array, bits: int) -> Array:
-    """Return the float32 scale of each block of `[out, blocks, block]`."""
+    """Return the float32 scale `[out, blocks]` of each group of `[out, blocks, block]`: the largest
+    magnitude divided by 127 for 8 bits; for 4 bits, the extreme value divided by -8.
+    """
     # argmax and argmin are several times faster than the maximum of absolute values
     extreme_index = np.abs(groups).argmax(-1)
     extremes = np.take_along_axis(groups, extreme_index[..., None], -1)[..., 0]
@@ -43,7 +47,9 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
-    """Round `[out, blocks, block]` to integers, represented as float32."""
+    """Return the codes of `[out, blocks, block]`: the values divided by their scales and rounded to
+    integers, represented as float32.
+    """
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
@@ -66,13 +72,15 @@ def choose_zero_points(codes: Array, bits: int) -> Array:
     """
     middle, top = 1 << (bits - 1), (1 << bits) - 1
     low, high = codes.min(-1), codes.max(-1)
-    fits = (low >= -middle) & (high < top - middle + 1)
-    result: Array = np.where(fits, middle, np.clip(-low, 0, top)).astype(np.uint8)
+    has_room = (low >= -middle) & (high < top - middle + 1)
+    result: Array = np.where(has_room, middle, np.clip(-low, 0, top)).astype(np.uint8)
     return result
 
 
 def pack_zero_points(zero_points: Array, bits: int) -> Array:
-    """Pack zero points `[out, blocks]` along the blocks, like codes."""
+    """Pack uint8 zero points `[out, blocks]`: two per byte along the blocks for 4 bits, unchanged
+    for 8 bits.
+    """
     if bits != 4:
         return zero_points
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
@@ -138,6 +146,7 @@ def pack_nibbles(values: Array) -> Array:
 
 
 BITS, LOW, HIGH = 4, -8, 7
+"""The number of bits and the range of codes of GPTQ."""
 MAX_DIRECT_INVERSE = 256
 """Matrices up to this size are inverted without recursion."""
 BLOCK_COLUMNS = 8
@@ -150,8 +159,9 @@ invertible."""
 
 
 def compute_cholesky_factor(gram: Array) -> Array:
-    """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the Gram matrix `XᵀX` (float64).
-    It is computed in place, with three temporaries of a quarter of its size.
+    """Return the upper triangular U with `UᵀU = H⁻¹`, where H is the damped Gram matrix `XᵀX` of
+    the activations (float64). `gram` is overwritten; three temporaries take a quarter of its size
+    each.
     """
     diagonal = np.einsum("ii->i", gram)
     # If an input channel is always 0, its column is rounded to nearest.
@@ -170,8 +180,8 @@ def _factor_matrix(h: Array) -> None:
     """
     if len(h) <= MAX_DIRECT_INVERSE:
         # the Cholesky factor of H in reversed order is upper triangular
-        backwards = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
-        h[:] = np.triu(np.linalg.inv(backwards))
+        upper_factor = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
+        h[:] = np.triu(np.linalg.inv(upper_factor))
         return
     half = len(h) // 2
     first, last, right = h[:half, :half], h[half:, half:], h[:half, half:]
@@ -184,8 +194,8 @@ def _factor_matrix(h: Array) -> None:
 
 
 def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
-    """Quantize a weight `[out, in]` with GPTQ to 4-bit codes `[out, blocks, block]` and scales
-    `[out, blocks]`.
+    """Quantize a weight `[out, in]` with GPTQ. Return 4-bit codes `[out, blocks, block]` and scales
+    `[out, blocks]`. `factor` is the result of `compute_cholesky_factor`.
     """
     remaining = weight.astype(np.float64)
     width = weight.shape[1]
@@ -204,7 +214,9 @@ def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array,
 
 
 def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
-    """Quantize the columns of a block; return the codes, and the errors divided by `U[j, j]`."""
+    """Quantize the columns of one group with GPTQ. Return the codes, and the quantization errors
+    divided by `U[j, j]`. `remaining`, the columns with compensated errors, is not changed.
+    """
     # columns are processed in order: the error of a column is compensated in the following columns
     # of the block immediately, and in all later columns after the block
     columns = np.ascontiguousarray(remaining.T)

@@ -79,69 +79,69 @@ class LoraAdapter:
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
-        """Make a language adapter, whose tensors replace tensors of the checkpoint without
-        scaling.
-        """
+        """Make a language adapter, whose tensors replace those of the checkpoint unscaled."""
         return cls(file, LoraScaling(rank=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterDelta]:
-        """Assign every tensor of the file to a change. Raise E0530 if a tensor is unknown."""
+        """Return the changes of the file by parameter name. Raise E0530 if a tensor is unknown."""
         parts: dict[str, dict[str, str]] = {}
-        found: dict[str, AdapterDelta] = {}
+        deltas: dict[str, AdapterDelta] = {}
         for name in self.file.tensors:
-            rest = name.removeprefix(MODULE_PREFIX)
-            known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
-            end, part = next(known, ("", ""))
+            stem = name.removeprefix(MODULE_PREFIX)
+            matches = ((end, part) for end, part in _LORA_SUFFIXES if stem.endswith(f".{end}"))
+            end, part = next(matches, ("", ""))
             # the tensor belongs to another LoRA variant such as DoRA, and ignoring it would produce
             # wrong weights
-            if rest == name or (".lora_" in rest and not part):
+            if stem == name or (".lora_" in stem and not part):
                 self._raise_broken(f"`{name}` is not a LoRA tensor")
             if part:
-                module = rest.removesuffix(f".{end}")
+                module = stem.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
             else:
                 # a fully trained tensor has the name of the parameter; PEFT inserts `base_layer`
                 # into the names of wrapped modules
-                found[rest.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
-        for module, of_module in parts.items():
-            self._add_module(module, of_module, found)
-        return found
+                deltas[stem.replace(".base_layer.", ".")] = AdapterDelta(replacement=name)
+        for module, module_parts in parts.items():
+            self._add_module(module, module_parts, deltas)
+        return deltas
 
     def _add_module(
         self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
     ) -> None:
-        """Add the changes of a module's weight and bias."""
+        """Add the changes of the weight and the bias of a module to `deltas`. `parts` maps roles to
+        LoRA tensors of the module.
+        """
         scale = self.scaling.get_scale(module)
-        table = "table_a" in parts
+        is_embedding = "table_a" in parts
         a, b = self._find_factor_pair(
-            module, parts, ("table_a", "table_b") if table else ("a", "b")
+            module, parts, ("table_a", "table_b") if is_embedding else ("a", "b")
         )
         weight = f"{module}.weight"
-        before = deltas.get(weight, AdapterDelta())
+        delta = deltas.get(weight, AdapterDelta())
         # PEFT stores the factors of an embedding transposed.
         deltas[weight] = replace(
-            before,
+            delta,
             left_factor=b,
             right_factor=a,
-            is_transposed=table or self.scaling.is_transposed,
+            is_transposed=is_embedding or self.scaling.is_transposed,
             scale=scale,
         )
         if bias := parts.get("bias"):
-            before = deltas.get(f"{module}.bias", AdapterDelta())
-            deltas[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+            delta = deltas.get(f"{module}.bias", AdapterDelta())
+            deltas[f"{module}.bias"] = replace(delta, vector=bias, scale=scale)
 
     def _find_factor_pair(
-        self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
+        self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
         """Return the names of a module's LoRA A and B matrices. Raise E0530 if a matrix is missing
         or contradicts the config.
         """
-        if missing := [end for end in ends if end not in parts]:
-            half = "A" if missing[0].endswith("a") else "B"
-            self._raise_broken(f"missing `lora_{half}` of `{module}`")
+        if missing := [role for role in roles if role not in parts]:
+            letter = "A" if missing[0].endswith("a") else "B"
+            self._raise_broken(f"missing `lora_{letter}` of `{module}`")
         if self.targets is not None and not self.targets.has_module(module):
             self._raise_broken(f"it changes `{module}`, which is not in its `target_modules`")
-        a, b = (parts[end] for end in ends)
+        a, b = (parts[role] for role in roles)
         self._check_rank(module, a)
         return a, b
 
@@ -197,8 +197,8 @@ class AdaptedCheckpoint(Checkpoint):
         tensor.
         """
         change = self.changes.get(name)
-        brought = name not in self.base.tensors or (change is not None and change.replacement)
-        return self.adapter.file if brought else self.base.get_file(name)
+        is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
+        return self.adapter.file if is_in_adapter else self.base.get_file(name)
 
     def get_array(self, name: str) -> Array:
         """Return the tensor, merged or as a view of its file."""
@@ -212,28 +212,26 @@ class AdaptedCheckpoint(Checkpoint):
         return self._apply_change(name, change)[rows]
 
     def _apply_change(self, name: str, change: AdapterDelta) -> Array:
-        """Return a tensor that the adapter changes."""
+        """Return the tensor `name` with the change `change` of the adapter applied."""
         if change.replacement:
-            whole = self.adapter.file.read_tensor(change.replacement)
-            check_finite(whole, f"`{escape_text(change.replacement)}`")
+            tensor = self.adapter.file.read_tensor(change.replacement)
+            check_finite(tensor, f"`{escape_text(change.replacement)}`")
         else:
-            whole = self.base.read_tensor(name)
-        kind = NUMPY_DTYPES[self.tensors[name].dtype]
+            tensor = self.base.read_tensor(name)
+        dtype = NUMPY_DTYPES[self.tensors[name].dtype]
         if change.vector:
-            added = change.scale * self.adapter.read_float64(change.vector)
-            return np.asarray((whole.astype(np.float64) + added).astype(kind))
+            delta = change.scale * self.adapter.read_float64(change.vector)
+            return np.asarray((tensor.astype(np.float64) + delta).astype(dtype))
         if not change.left_factor:
-            return whole.astype(kind)
-        return self._merge_change(whole, change, kind)
+            return tensor.astype(dtype)
+        return self._merge_change(tensor, change, dtype)
 
     def _merge_change(
         self, tensor: Array, change: AdapterDelta, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
-        left, right = (
-            self.adapter.read_float64(change.left_factor),
-            self.adapter.read_float64(change.right_factor),
-        )
+        left = self.adapter.read_float64(change.left_factor)
+        right = self.adapter.read_float64(change.right_factor)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
         if change.is_transposed:
@@ -241,12 +239,12 @@ class AdaptedCheckpoint(Checkpoint):
         a = a * change.scale
         flat, merged = tensor.reshape(tensor.shape[0], -1), np.empty(tensor.shape, dtype)
         rows = max(1, MERGE_CHUNK // max(1, flat.shape[1]))
-        into = merged.reshape(flat.shape)
+        merged_rows = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
             # overflow is reported by name in the check for finite values
             with np.errstate(over="ignore"):
-                into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
+                merged_rows[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
 
     def check_unchanged(self) -> None:
@@ -261,33 +259,33 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterDelta]:
-    """Map the changes to tensor names of the checkpoint. Raise E0531 if the checkpoint lacks a
-    tensor.
+    """Return the changes of an adapter by tensor name of the checkpoint. Raise E0531 if the
+    checkpoint lacks a changed tensor, or the adapter lacks a tensor that it must replace.
     """
-    added = [n for n, c in adapter.changes.items() if not c.replacement]
-    naming = infer_naming(added, base.tensors.keys(), base.path)
+    changed_names = [n for n, c in adapter.changes.items() if not c.replacement]
+    naming = infer_naming(changed_names, base.tensors.keys(), base.path)
     changes_by_tensor = {
         naming.resolve_name(name, base.tensors.keys()): change
         for name, change in adapter.changes.items()
     }
     _check_fully_trained(base, adapter, changes_by_tensor)
     if adapter.replaces_tensors and (
-        left := find_missing_language_weights(base.tensors, changes_by_tensor)
+        missing_names := find_missing_language_weights(base.tensors, changes_by_tensor)
     ):
-        reason = f"it has no replacement for {escape_text(format_names(sorted(left)))}"
+        reason = f"it has no replacement for {escape_text(format_names(sorted(missing_names)))}"
         _raise_incompatible(
             base, adapter, reason, "check that it is the complete adapter of this model"
         )
-    lost = (
+    unknown = (
         changes_by_tensor.keys()
         - _collect_replaced_tensors(adapter, changes_by_tensor)
         - base.tensors.keys()
     )
-    if lost:
+    if unknown:
         _raise_incompatible(
             base,
             adapter,
-            f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
+            f"it changes {escape_text(format_names(sorted(unknown)))}, which the checkpoint "
             f"does not have",
             "check that it is the adapter of this model: a head tied to the embedding table has "
             "no separate weight to adapt",
@@ -301,14 +299,14 @@ def _check_fully_trained(
     """Raise E0531 if the adapter lacks tensors of fully trained modules in its config."""
     if adapter.targets is None:
         return
-    absent = [
+    missing_names = [
         n
         for n in base.tensors
         if adapter.targets.is_fully_trained(n) and n not in changes_by_tensor
     ]
-    if absent:
+    if missing_names:
         # otherwise, the tensors of the checkpoint would be used silently
-        names = escape_text(format_names(sorted(absent)))
+        names = escape_text(format_names(sorted(missing_names)))
         reason = f"it lacks {names}, which its config lists in `modules_to_save`"
         _raise_incompatible(
             base, adapter, reason, "check that the adapter is complete, or save it again"
@@ -318,7 +316,9 @@ def _check_fully_trained(
 def _collect_replaced_tensors(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> set[str]:
-    """Return the tensors that an adapter replaces, which the checkpoint may lack."""
+    """Return the tensors that an adapter replaces and that the checkpoint may lack: none for a
+    language adapter.
+    """
     if adapter.replaces_tensors:
         return set()
     return {n for n, c in changes_by_tensor.items() if c.replacement}
@@ -340,16 +340,16 @@ def _make_entry(
         if adapter.replaces_tensors or base_entry is None
         else [result_entry, base_entry]
     )
-    for (what, shape), entry in product(_list_delta_shapes(change, adapter_tensors), entries):
+    for (label, shape), entry in product(_list_delta_shapes(change, adapter_tensors), entries):
         if shape != entry.shape:
             reason = (
-                f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
+                f"`{escape_text(name)}` is {entry}, but `{escape_text(label)}` gives {list(shape)}"
             )
             _raise_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
-        found = ", ".join(sorted(set(dtypes)))
-        reason = f"`{escape_text(name)}` is computed from {found}, expected floats"
+        dtype_names = ", ".join(sorted(set(dtypes)))
+        reason = f"`{escape_text(name)}` is computed from {dtype_names}, expected floats"
         _raise_incompatible(base, adapter, reason, "check that it is the adapter of this model")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
@@ -360,23 +360,23 @@ def _list_change_dtypes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[str]:
     """Return the dtypes of the adapter's tensors that a change reads."""
-    read = [
+    names = [
         n for n in (change.replacement, change.left_factor, change.right_factor, change.vector) if n
     ]
-    return [adapter_tensors[n].dtype for n in read]
+    return [adapter_tensors[n].dtype for n in names]
 
 
 def _list_delta_shapes(
     change: AdapterDelta, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the description and the shape of each tensor of a change."""
+    """Return the description and the shape of each value that a change adds or substitutes."""
     unpaired = [name for name in (change.replacement, change.vector) if name]
-    found = [(name, adapter_tensors[name].shape) for name in unpaired]
+    shapes = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.left_factor:
         b, a = adapter_tensors[change.left_factor].shape, adapter_tensors[change.right_factor].shape
         shape = _get_product_shape(b, a, is_transposed=change.is_transposed)
-        found.append((f"{change.left_factor} · {change.right_factor}", shape))
-    return found
+        shapes.append((f"{change.left_factor} · {change.right_factor}", shape))
+    return shapes
 
 
 def _get_product_shape(

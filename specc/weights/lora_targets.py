@@ -1,5 +1,5 @@
-"""The target modules and scaling of a LoRA adapter, and the check that all of its changes are
-used.
+"""Data types for the target modules and the scaling of a LoRA adapter, and the check that
+parameters read all weights that an adapter changes.
 """
 
 import math
@@ -74,7 +74,9 @@ def _has_suffix(module: str, names: Sequence[str]) -> bool:
 def _find_pattern_value(
     values_by_suffix: Mapping[str, float], module: str, default: float
 ) -> float:
-    """Return the value of the first key that is a suffix of the module name, or `default`."""
+    """Return the value of the first key of `values_by_suffix` that is a suffix of the module name,
+    or `default`.
+    """
     for key, value in values_by_suffix.items():
         if _has_suffix(module, [key]):
             return value
@@ -82,20 +84,21 @@ def _find_pattern_value(
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
-    """Check the binding of an adapted checkpoint. Warn (W0534) about changes that no parameter
-    reads. Raise E0531 if a changed weight is tied to another weight.
+    """Check the binding of a checkpoint with an adapter. Return it with a warning W0534 if no
+    parameter reads some of the changed tensors. Raise E0531 if a changed weight is tied to another
+    weight.
     """
-    computed = binding.checkpoint.adapted_tensors
-    used = _collect_used_tensors(binding)
+    changed_tensors = binding.checkpoint.adapted_tensors
+    used_tensors = _collect_used_tensors(binding)
     for name, bound in binding.bound_parameters.items():
         root = bound.tied_to
         expr = binding.bound_parameters[root].expr if root is not None else None
         # During training, the adapter changed only one of the two modules with the tied weight,
         # which a single tensor cannot represent.
         for tensor in iterate_tensor_names(expr) if expr is not None else ():
-            if tensor in computed:
+            if tensor in changed_tensors:
                 _check_tied(binding, name, tensor)
-    if unused_names := sorted(computed - used):
+    if unused_names := sorted(changed_tensors - used_tensors):
         warning = Diagnostic(
             "W0534",
             f"the adapter changes {len(unused_names)} weight{'s' if len(unused_names) > 1 else ''} "
@@ -109,21 +112,21 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
 
 
 def _collect_used_tensors(binding: CheckpointBinding) -> set[str]:
-    """Return the tensors that a parameter reads."""
-    used: set[str] = set()
+    """Return the names of all tensors that the parameters of a binding read."""
+    tensors: set[str] = set()
     for bound in binding.bound_parameters.values():
         if bound.expr is not None:
-            used.update(iterate_tensor_names(bound.expr))
-    return used
+            tensors.update(iterate_tensor_names(bound.expr))
+    return tensors
 
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
-    wanted = binding.bound_parameters[name].parameter
+    parameter = binding.bound_parameters[name].parameter
     raise_error(
         "E0531",
         f"the adapter changes `{escape_text(tensor)}`, to which `{escape_text(name)}` is tied",
-        wanted.span,
-        wanted.origin,
+        parameter.span,
+        parameter.origin,
         notes=["the adapter was trained for one of the tied weights only"],
         helps=["merge it with `merge_and_unload` of peft, which handles tied weights"],
     )
@@ -141,12 +144,12 @@ def find_missing_language_weights(
     replaces in other layers, biases of replaced weights, and embeddings. Without them, the model
     would mix two languages.
     """
-    kinds = {_get_module_name(name) for name in changed_weights}
+    changed_modules = {_get_module_name(name) for name in changed_weights}
     return [
         name
         for name in names
         if name not in changed_weights
-        and (_get_module_name(name) in kinds or LANGUAGE_WEIGHTS.match(name))
+        and (_get_module_name(name) in changed_modules or LANGUAGE_WEIGHTS.match(name))
     ]
 
 

@@ -1,4 +1,6 @@
-"""Fold norm weights into the next linear layers, and check that weights fit a narrower dtype."""
+"""Fold norm weights into the following linear layers, and check that weights are in the range of
+the compute dtype.
+"""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +36,9 @@ class NormFoldedWeights(ParameterOverrides):
 
     @cached_property
     def fold_by_parameter(self) -> Mapping[str, NormFold]:
-        """Return the fold that changes each parameter, by name."""
+        """The fold that changes each parameter, by name of the norm weight, norm bias or linear
+        weight.
+        """
         return {
             name: fold
             for fold in self.folds
@@ -47,42 +51,42 @@ class NormFoldedWeights(ParameterOverrides):
         return name in self.fold_by_parameter
 
     def iterate_overridden_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values of a parameter, multiplied or divided by the powers of two of its
-        fold.
+        """Yield the values of a parameter in `dtype`, multiplied (linear weights) or divided (norm
+        weights) by the powers of two of its fold.
         """
         fold = self.fold_by_parameter[name]
-        factors, at = self._compute_factors(fold), 0
+        factors, position = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
         # linear weights are multiplied by the factors that the norm weight is divided by
         factors = 1 / factors if is_transposed is None else factors
-        results = self.parameters[name].shape[-1]
-        place = f"`{escape_text(name)}`, with the gain of a norm"
+        out_features = self.parameters[name].shape[-1]
+        location = f"`{escape_text(name)}`, with the gain of a norm"
         for chunk in self.base.iterate_chunks(name, "f32"):
             block = np.frombuffer(chunk, np.float32)
-            places = np.arange(at, at + block.size)
-            inputs = places // results if is_transposed else places % len(factors)
+            indices = np.arange(position, position + block.size)
+            inputs = indices // out_features if is_transposed else indices % len(factors)
             # float64, so that an error message can contain a value that is out of the range of
             # float32
-            made = np.multiply(block, factors[inputs], dtype=np.float64)
-            yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
-            at += block.size
+            folded = np.multiply(block, factors[inputs], dtype=np.float64)
+            yield convert_dtype(folded, dtype, location, MOVED_GAINS_HELP).view(np.uint8).data
+            position += block.size
 
     def _compute_factors(self, fold: NormFold) -> Array:
-        """Return a power of two per channel, near the magnitude of the norm weight. Normalized
-        values have magnitude 1 before they are scaled by the weight.
+        """Return a power of two per channel, near the magnitude of the norm output: normalized
+        values have magnitude 1 before the norm weight scales them.
         """
         if fold.weight not in self.factor_cache:
-            size = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
+            magnitude = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
             if fold.bias:
-                size = np.hypot(size, read_parameter(self.base, fold.bias, "f32"))
-            power = np.rint(np.log2(np.where(size > 0, size, 1)))
-            factors = np.exp2(np.clip(power, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
+                magnitude = np.hypot(magnitude, read_parameter(self.base, fold.bias, "f32"))
+            exponents = np.rint(np.log2(np.where(magnitude > 0, magnitude, 1)))
+            factors = np.exp2(np.clip(exponents, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
             self.factor_cache[fold.weight] = factors
         return self.factor_cache[fold.weight]
 
 
 CHECKED_SCALES = "scales checked, with values up to"
-"""Description of the scales of a quantized weight, for messages."""
+"""The description of the checked values in error messages, for scales of a quantized weight."""
 
 
 @dataclass(frozen=True)
@@ -106,26 +110,27 @@ class RangeCheckedWeights(ParameterOverrides):
     folded_names: Container[str] = ()
 
     def find_byte_range(self, name: str) -> ByteRange | None:
-        """Return the byte range of the values in a file. Raise E0517 if a value is out of the range
-        of the compute dtype, because linked external data is not checked elsewhere.
+        """Return the byte range of the values in a file, or None if they need a conversion. Raise
+        E0517 if a value is out of the range of the compute dtype: linked values are not checked
+        elsewhere.
         """
-        found = self.base.find_byte_range(name)
-        if found is not None and name in self.compute_dtype_limits:
+        byte_range = self.base.find_byte_range(name)
+        if byte_range is not None and name in self.compute_dtype_limits:
             for _ in self.iterate_chunks(name, "f32"):
                 pass
-        return found
+        return byte_range
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the bytes of a weight. Raise E0517 if a value is out of the range of the compute
-        dtype, or an error of the underlying weights.
+        """Yield the bytes of a weight in `dtype`. Raise E0517 if a value is out of the range of the
+        compute dtype, or an error of the underlying weights.
         """
-        narrow = self.compute_dtype_limits.get(name)
+        limit = self.compute_dtype_limits.get(name)
         for chunk in self.base.iterate_chunks(name, dtype):
             # values stored in this dtype have already been checked
-            if narrow is not None and dtype == "f32":
-                block = np.frombuffer(chunk, np.float32) * np.float32(narrow.max_code)
-                place = f"`{escape_text(narrow.weight)}`"
-                fixes = (MOVED_GAINS_HELP,) if narrow.weight in self.folded_names else ()
-                counted = CHECKED_VALUES if name == narrow.weight else CHECKED_SCALES
-                convert_dtype(block, narrow.dtype, place, *fixes, description=counted)
+            if limit is not None and dtype == "f32":
+                block = np.frombuffer(chunk, np.float32) * np.float32(limit.max_code)
+                location = f"`{escape_text(limit.weight)}`"
+                fixes = (MOVED_GAINS_HELP,) if limit.weight in self.folded_names else ()
+                description = CHECKED_VALUES if name == limit.weight else CHECKED_SCALES
+                convert_dtype(block, limit.dtype, location, *fixes, description=description)
             yield chunk

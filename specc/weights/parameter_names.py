@@ -15,7 +15,9 @@ _MAX_CANDIDATES = 2000
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A name pattern such as `h.{i}.attn.*`."""
+    """A pattern of parameter names such as `h.{i}.attn.*`, where `{i}` matches a number and `*` any
+    text.
+    """
 
     text: str
 
@@ -26,66 +28,70 @@ class NamePattern:
         return self._expression.fullmatch(name) is not None
 
     def get_captures(self, name: str) -> "NameCaptures | None":
-        """Return the captures, or None if the pattern does not match the whole name."""
-        found = self._expression.fullmatch(name)
-        if not found:
+        """Return the text that each placeholder matches, or None if the pattern does not match the
+        whole name.
+        """
+        match = self._expression.fullmatch(name)
+        if not match:
             return None
-        runs = found.groupdict()
+        groups = match.groupdict()
         wildcards = tuple(
-            v for k, v in sorted(runs.items(), key=lambda kv: len(kv[0])) if k.startswith("_star")
+            v for k, v in sorted(groups.items(), key=lambda kv: len(kv[0])) if k.startswith("_star")
         )
         return NameCaptures(
-            {k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")}, wildcards
+            {k.removeprefix("v_"): v for k, v in groups.items() if k.startswith("v_")}, wildcards
         )
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         parts: list[str] = []
-        at, wildcards, seen = 0, 0, set[str]()
-        for hole in _PLACEHOLDER.finditer(self.text):
-            parts.append(re.escape(self.text[at : hole.start()]))
-            at = hole.end()
-            if hole[1] is None:
+        position, wildcards, bound_names = 0, 0, set[str]()
+        for placeholder in _PLACEHOLDER.finditer(self.text):
+            parts.append(re.escape(self.text[position : placeholder.start()]))
+            position = placeholder.end()
+            if placeholder[1] is None:
                 wildcards += 1
                 parts.append(f"(?P<_star{'x' * wildcards}>.*)")
-            elif hole[1] in seen:  # all occurrences of `{i}` match the same number
-                parts.append(f"(?P=v_{hole[1]})")
+            elif placeholder[1] in bound_names:  # all occurrences of `{i}` match the same number
+                parts.append(f"(?P=v_{placeholder[1]})")
             else:
-                seen.add(hole[1])
-                parts.append(f"(?P<v_{hole[1]}>[0-9]+)")
-        return re.compile("".join(parts) + re.escape(self.text[at:]), re.DOTALL)
+                bound_names.add(placeholder[1])
+                parts.append(f"(?P<v_{placeholder[1]}>[0-9]+)")
+        return re.compile("".join(parts) + re.escape(self.text[position:]), re.DOTALL)
 
 
 def _matches_in_order(parts: Sequence[str], name: str) -> bool:
-    """Return True if a name consists of these parts with any text between them. Greedy leftmost
-    matching takes linear time.
+    """Return True if `name` consists of `parts` in order, with any text between them. Takes linear
+    time, unlike a regular expression with several `.*`.
     """
     first, *others = parts
     if not others:
         return name == first
     if not name.startswith(first):
         return False
-    at = len(first)
+    position = len(first)
     for part in others[:-1]:
-        at = name.find(part, at) + len(part)
-        if at < len(part):
+        position = name.find(part, position) + len(part)
+        if position < len(part):
             return False
-    return name.endswith(others[-1]) and len(name) - at >= len(others[-1])
+    return name.endswith(others[-1]) and len(name) - position >= len(others[-1])
 
 
 @dataclass(frozen=True)
 class NameCaptures:
-    """The captures of `{i}` and of each `*` of a pattern."""
+    """The text that `{i}` (`variables`) and each `*` (`wildcards`) of a pattern match in a name."""
 
     variables: dict[str, str]
     wildcards: tuple[str, ...]
 
     def fill_template(self, template: str) -> str:
-        """Fill the template; the n-th `*` is replaced with the n-th `*` capture."""
+        """Return `template` with each `{i}` replaced by its capture, and the n-th `*` by that of
+        the n-th `*`.
+        """
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
-            lambda hole: (
-                next(wildcards, "*") if hole[1] is None else self.variables.get(hole[1], hole[0])
+            lambda match: (
+                next(wildcards, "*") if match[1] is None else self.variables.get(match[1], match[0])
             ),
             template,
         )
@@ -108,36 +114,38 @@ def generalize_name(name: str) -> str:
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Abbreviate names as `h.{0..11}.attn.bias`, in order of first appearance."""
-    families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    """Merge names that differ only in numbers, e.g. to `h.{0..11}.attn.bias`; return them in order
+    of first appearance.
+    """
+    numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        families.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
-    found: list[str] = []
-    for literals, rows in families.items():
+        numbers_by_skeleton.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
+    groups: list[str] = []
+    for literals, rows in numbers_by_skeleton.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
         # `{0..2}.{0..1}` stands for six names; if one is missing, all names are listed
         if math.prod(map(len, columns)) == len(set(rows)):
-            found.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
+            groups.append(_interleave_parts(literals, [_format_range(c) for c in columns]))
         else:
-            found += [_interleave_parts(literals, row) for row in rows]
-    return found
+            groups += [_interleave_parts(literals, row) for row in rows]
+    return groups
 
 
 def format_names(names: Sequence[str], max_names: int = 6) -> str:
     """Format at most `max_names` names, followed by the number of omitted names."""
-    short = group_names(names)
-    more = f" and {len(short) - max_names} more" if len(short) > max_names else ""
-    return ", ".join(short[:max_names]) + more
+    groups = group_names(names)
+    remainder = f" and {len(groups) - max_names} more" if len(groups) > max_names else ""
+    return ", ".join(groups[:max_names]) + remainder
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the most similar name, preferring names with the same numbers, or None if no name is
-    similar enough.
+    """Return the candidate most similar to `name`, preferring names with the same numbers, or None
+    if none is similar enough.
     """
-    pool = list(candidates)
-    same_numbers = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool
+    names = list(candidates)
+    matching_names = [c for c in names if find_name_numbers(c) == find_name_numbers(name)] or names
     return next(
-        iter(difflib.get_close_matches(name, same_numbers[:_MAX_CANDIDATES], 1, cutoff=0.7)), None
+        iter(difflib.get_close_matches(name, matching_names[:_MAX_CANDIDATES], 1, cutoff=0.7)), None
     )
 
 

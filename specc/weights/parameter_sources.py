@@ -1,4 +1,6 @@
-"""Stream parameter values from a checkpoint, or generate them from a seed."""
+"""Define `ParameterSource`, the interface that streams parameter values, and its implementations
+for checkpoints, random initialization and overridden values.
+"""
 
 import hashlib
 import math
@@ -39,13 +41,12 @@ from specc.weights.weight_value_checks import check_finite, convert_dtype, to_li
 def iterate_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
-    """Yield the float32 elements of a parameter in C order, in blocks."""
+    """Yield the float32 initial values of a parameter in C order, in blocks."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
-            return _iterate_constant(
-                1.0 if initializer.kind == "ones" else initializer.value, count
-            )
+            value = 1.0 if initializer.kind == "ones" else initializer.value
+            return _iterate_constant(value, count)
         case "normal":
             return iterate_normals(seed, name, count, initializer.value)
     bound = initializer.compute_bound(shape)
@@ -104,21 +105,23 @@ class ParameterSource(Protocol):
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check the values of parameters that remain in files; return the SHA-256 of each file."""
+        """Check the values of parameters that remain in their files. Return the SHA-256 of each
+        file.
+        """
         ...
 
 
 def read_parameter(values: ParameterSource, name: str, dtype: str | None = None) -> Array:
     """Read a whole parameter, in `dtype` or, if `dtype` is None, in its stored dtype."""
-    kind = dtype or values.get_stored_dtype(name)
+    stored_dtype = dtype or values.get_stored_dtype(name)
     shape = values.parameters[name].shape
-    raw = np.empty(math.prod(shape) * NUMPY_DTYPES[kind].itemsize, np.uint8)
-    at = 0
-    for chunk in values.iterate_chunks(name, kind):
-        raw[at : at + len(chunk)] = chunk
-        at += len(chunk)
-    assert at == raw.size, f"{name}: {at} bytes where {raw.size} are due"
-    return raw.view(NUMPY_DTYPES[kind]).reshape(shape)
+    raw = np.empty(math.prod(shape) * NUMPY_DTYPES[stored_dtype].itemsize, np.uint8)
+    position = 0
+    for chunk in values.iterate_chunks(name, stored_dtype):
+        raw[position : position + len(chunk)] = chunk
+        position += len(chunk)
+    assert position == raw.size, f"{name}: {position} bytes where {raw.size} are due"
+    return raw.view(NUMPY_DTYPES[stored_dtype]).reshape(shape)
 
 
 def find_ties(values: ParameterSource) -> dict[str, str]:
@@ -190,40 +193,40 @@ class CheckpointBinding:
         # contiguous ranges of a parameter are read sequentially
         for piece in split_expression(bound.expr):
             view = self.find_stored_bytes(piece)
-            place = self._describe_location(bound, piece)
+            location = self._describe_location(bound, piece)
             if view is None:
                 blocks = self._compute_values(piece)
             else:
                 blocks = self._read_stored(view, bound.dtype)
             for block in blocks:
-                check_finite(block, place)
-                yield to_little_endian(convert_dtype(block, dtype, place))
+                check_finite(block, location)
+                yield to_little_endian(convert_dtype(block, dtype, location))
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of every file of these parameters. Raise E0507 or E0512 on failure."""
-        runs: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
+        ranges_by_file: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
             view, bound = self._find_parameter_bytes(name), self._resolve_tie(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
-            of_file = runs.setdefault(self.checkpoint.get_file(view.tensor), {})
-            checked = view, bound.dtype, self._describe_location(bound)
-            of_file.setdefault(view.tensor, []).append(checked)
-        return {file.path: self._check_file(file, tensors) for file, tensors in runs.items()}
+            file_ranges = ranges_by_file.setdefault(self.checkpoint.get_file(view.tensor), {})
+            checked_range = view, bound.dtype, self._describe_location(bound)
+            file_ranges.setdefault(view.tensor, []).append(checked_range)
+        return {file.path: self._check_file(file, r) for file, r in ranges_by_file.items()}
 
-    def _check_file(self, file: TensorFile, runs: Mapping[str, list[CheckedRange]]) -> str:
+    def _check_file(self, file: TensorFile, ranges: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
         # Hashing takes most of the time and releases the GIL, so chunks are hashed while they are
         # checked and the next chunk is read.
-        hashed: Future[None] | None = None
+        hash_task: Future[None] | None = None
         with ThreadPoolExecutor(1) as hashing:
-            for name, at, chunk in file.read_all_bytes():
-                before, hashed = hashed, hashing.submit(digest.update, chunk)
-                for view, dtype, place in runs.get(name, ()):
-                    begin = view.offset - at
-                    inside = chunk[max(begin, 0) : max(begin + view.nbytes, 0)]
-                    check_finite(np.frombuffer(inside, NUMPY_DTYPES[dtype]), place)
-                if before is not None:
-                    before.result()
+            for name, position, chunk in file.read_all_bytes():
+                previous_task, hash_task = hash_task, hashing.submit(digest.update, chunk)
+                for view, dtype, location in ranges.get(name, ()):
+                    begin = view.offset - position
+                    values = chunk[max(begin, 0) : max(begin + view.nbytes, 0)]
+                    check_finite(np.frombuffer(values, NUMPY_DTYPES[dtype]), location)
+                if previous_task is not None:
+                    previous_task.result()
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -240,18 +243,16 @@ class CheckpointBinding:
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
-        """Return the stored bytes that equal an expression, or None."""
-        view = find_stored_view(expr, self.checkpoint.tensors)
-        checkpoint = self.checkpoint
-        made = (
-            view is not None
-            and view.tensor in checkpoint.adapted_tensors | checkpoint.decoded_tensors
-        )
-        return None if made else view
+        """Return the stored bytes that equal the value of `expr`, or None if it must be
+        computed.
+        """
+        view, checkpoint = find_stored_view(expr, self.checkpoint.tensors), self.checkpoint
+        computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
+        return None if view and view.tensor in computed_tensors else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression; an expression over decoded tensors is evaluated in
-        chunks of rows.
+        """Yield the values of an expression in blocks. An expression over decoded tensors is
+        evaluated in chunks of rows, to bound memory.
         """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
@@ -262,9 +263,8 @@ class CheckpointBinding:
             yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
     def _read_stored(self, tensor_view: TensorView, dtype: str) -> Iterator[Array]:
-        for chunk in self.checkpoint.get_file(tensor_view.tensor).iterate_chunks(
-            tensor_view.tensor, tensor_view.offset, tensor_view.nbytes
-        ):
+        name, offset, nbytes = tensor_view.tensor, tensor_view.offset, tensor_view.nbytes
+        for chunk in self.checkpoint.get_file(name).iterate_chunks(name, offset, nbytes):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _describe_location(self, bound: BoundParameter, piece: Expr | None = None) -> str:
@@ -273,10 +273,9 @@ class CheckpointBinding:
         assert expr is not None
         first = next(iterate_tensor_names(expr))
         file = escape_text(str(self.checkpoint.get_file(first).path))
-        whole = (
-            "" if first == bound.parameter.name else f", for `{escape_text(bound.parameter.name)}`"
-        )
-        return f"`{escape_text(first)}` in `{file}`{whole}"
+        name = bound.parameter.name
+        suffix = "" if first == name else f", for `{escape_text(name)}`"
+        return f"`{escape_text(first)}` in `{file}`{suffix}"
 
 
 @dataclass(frozen=True)
@@ -317,23 +316,26 @@ class RandomInitWeights:
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values in the given dtype. Raise E0516 or E0517 on failure."""
-        wanted = self.parameters[self.get_tied_source(name) or name]
-        initializer = parse_initializer(self.initializers[wanted.name], wanted.span)
-        place = f"`{escape_text(wanted.name)}`, started as {initializer}"
-        for block in iterate_initial_values(initializer, self.seed, wanted.name, wanted.shape):
-            yield to_little_endian(convert_dtype(block, dtype, place))
+        parameter = self.parameters[self.get_tied_source(name) or name]
+        initializer = parse_initializer(self.initializers[parameter.name], parameter.span)
+        location = f"`{escape_text(parameter.name)}`, started as {initializer}"
+        root, shape = parameter.name, parameter.shape
+        for block in iterate_initial_values(initializer, self.seed, root, shape):
+            yield to_little_endian(convert_dtype(block, dtype, location))
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Split an expression into consecutive chunks of rows, if possible."""
+    """Split an expression into expressions for consecutive chunks of rows. Return only `expr` if a
+    chunk needs other rows of a tensor.
+    """
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [
         slice_expression(expr, start, min(start + step, rows), shapes)
         for start in range(0, rows, step)
     ]
-    found = [part for part in parts if part is not None]
-    return found if len(found) == len(parts) else [expr]
+    chunks = [part for part in parts if part is not None]
+    return chunks if len(chunks) == len(parts) else [expr]
 
 
 MAX_DECODED_ELEMENTS = 1 << 20
@@ -380,10 +382,9 @@ class ParameterOverrides:
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as bytes. Raise the errors of the base values."""
-        source = (
-            self.iterate_overridden_chunks if self.is_overridden(name) else self.base.iterate_chunks
-        )
-        return source(name, dtype)
+        if self.is_overridden(name):
+            return self.iterate_overridden_chunks(name, dtype)
+        return self.base.iterate_chunks(name, dtype)
 
     def is_overridden(self, name: str) -> bool:
         """Return True if the values of a parameter differ from `base`."""

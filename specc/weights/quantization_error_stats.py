@@ -1,4 +1,4 @@
-"""Accumulate the quantization error of a weight."""
+"""Accumulate the quantization error of a weight that is quantized in chunks of rows."""
 
 from dataclasses import dataclass
 
@@ -27,11 +27,11 @@ class QuantizationErrorStats:
         errors = np.subtract(before, after, out=after)
         self.squared_norm += _sum_squares(before.reshape(-1))
         self.squared_error += _sum_squares(errors.reshape(-1))
-        ends = errors.max(initial=0.0), -errors.min(initial=0.0)
-        self.max_error = max(self.max_error, *map(float, ends))
+        bounds = errors.max(initial=0.0), -errors.min(initial=0.0)
+        self.max_error = max(self.max_error, *map(float, bounds))
 
     def add_stats(self, other: "QuantizationErrorStats") -> None:
-        """Add the errors of other rows of the same weight."""
+        """Add the error statistics of other rows of the same weight."""
         self.squared_norm += other.squared_norm
         self.squared_error += other.squared_error
         self.max_error = max(self.max_error, other.max_error)
@@ -43,11 +43,13 @@ class QuantizationErrorStats:
 
 
 def _sum_squares(flat: Array) -> float:
-    """Return the sum of squares as a float64, because it may exceed the range of float32."""
+    """Return the sum of squares of float32 values, in float64 if it exceeds the range of
+    float32.
+    """
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # for smaller sums the squares may have underflowed
     if MIN_ACCURATE_SUM < total < np.inf:
         return total
-    wide = flat.astype(np.float64)
-    return float(np.dot(wide, wide))
+    flat64 = flat.astype(np.float64)
+    return float(np.dot(flat64, flat64))

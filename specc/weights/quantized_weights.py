@@ -1,4 +1,6 @@
-"""Quantize weights in a stream from the checkpoint to a file, and add KV cache scales."""
+"""Quantize weights while they are streamed from the checkpoint to a file, and add the scales of
+quantized KV caches.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +33,9 @@ class WeightsWithScales(ParameterOverrides):
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name."""
-        more = {n: RequiredParameter(name=n, shape=array.shape) for n, array in self.scales.items()}
-        return {**self.base.parameters, **more}
+        shapes = {n: array.shape for n, array in self.scales.items()}
+        added = {n: RequiredParameter(name=n, shape=shape) for n, shape in shapes.items()}
+        return {**self.base.parameters, **added}
 
     def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
@@ -65,13 +68,14 @@ MAX_THREADS = 2
 GetFactor: TypeAlias = Callable[[int], Array]
 """A function that returns the GPTQ factor of matrix n of a stacked weight."""
 RowsAndFactor: TypeAlias = tuple[Array, Array | None]
-"""Rows of a matrix, and its GPTQ factor or the scales of the rows."""
+"""Rows of a matrix, and the GPTQ factor of the matrix, the stored scales of the rows, or None."""
 
 
 @dataclass(kw_only=True)
 class StreamingQuantizer:
-    """A weight, or a stack of weights, that is being quantized; its scales and zero points are
-    complete after its last row.
+    """The state of the quantization of a weight or of a stack of weights, whose rows are quantized
+    in order. `scales` and `zero_points` are set after the last row; `recipe` is "nearest", "gptq"
+    or "stored".
     """
 
     format: QuantizationFormat
@@ -92,12 +96,14 @@ class StreamingQuantizer:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     def take_part(self, part: WeightPart) -> Array | None:
-        """Return the scales or the zero points, and free them."""
+        """Return the scales or the zero points and release them; return None if they are not
+        computed yet.
+        """
         if part == "scales":
-            taken, self.scales = self.scales, None
+            array, self.scales = self.scales, None
         else:
-            taken, self.zero_points = self.zero_points, None
-        return taken
+            array, self.zero_points = self.zero_points, None
+        return array
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -154,32 +160,33 @@ class QuantizedWeights(ParameterOverrides):
     streams: dict[str, StreamingQuantizer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, form in self.plan.items():
+        for name, format in self.plan.items():
             self.streams[name] = StreamingQuantizer(
-                format=form, shape=self.base.parameters[name].shape
+                format=format, shape=self.base.parameters[name].shape
             )
 
     @cached_property
     def parts(self) -> Mapping[str, tuple[str, WeightPart]]:
         """The weight and role (codes, scales or zero points) of each stored tensor, by name."""
-        found: dict[str, tuple[str, WeightPart]] = {}
-        for name, form in self.plan.items():
-            for part in form.parts:
-                found[form.format_part_name(name, part)] = name, part
-        return found
+        parts: dict[str, tuple[str, WeightPart]] = {}
+        for name, format in self.plan.items():
+            for part in format.parts:
+                parts[format.format_part_name(name, part)] = name, part
+        return parts
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name; a quantized weight is replaced by its codes, scales and zero
         points.
         """
-        found = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
+        parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, kind) in self.parts.items():
-            form, one = self.plan[name], self.streams[name]
-            shape = form.compute_part_shape(one.shape, kind)
-            dtype = "f32" if kind == "scales" else form.dtype
-            found[part] = replace(self.base.parameters[name], name=part, shape=shape, dtype=dtype)
-        return found
+            format, stream = self.plan[name], self.streams[name]
+            shape = format.compute_part_shape(stream.shape, kind)
+            dtype = "f32" if kind == "scales" else format.dtype
+            parameter = self.base.parameters[name]
+            parameters[part] = replace(parameter, name=part, shape=shape, dtype=dtype)
+        return parameters
 
     def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
@@ -219,7 +226,7 @@ class QuantizedWeights(ParameterOverrides):
         yield _view_bytes(part)
 
     def _iterate_stored(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
-        """Read the codes or scales of a pre-quantized weight."""
+        """Yield the codes or the scales of a pre-quantized weight from its file."""
         weight, stream = self.prequantized[name], self.streams[name]
         stream.error, stream.recipe = weight.error, "gptq"
         with (weight.scales if is_scales else weight.codes).open("rb") as file:
@@ -227,7 +234,7 @@ class QuantizedWeights(ParameterOverrides):
                 yield memoryview(chunk)
 
     def _iterate_codes(self, name: str) -> Iterator[memoryview]:
-        """Yield the codes of a weight and keep its scales."""
+        """Quantize a weight and yield its codes; store its scales and zero points in its stream."""
         stream, format = self.streams[name], self.plan[name]
         stream.error, scales, zero_points = QuantizationErrorStats(), [], [NO_ZERO_POINTS]
         get_factor = self.get_factor
@@ -238,30 +245,30 @@ class QuantizedWeights(ParameterOverrides):
             columns = np.empty(
                 (prod(stream.batch_shape), stream.in_channels, stream.out_channels), np.int8
             )
-        at = 0
-        pieces = self._iterate_rows(name)
+        position = 0
+        row_chunks = self._iterate_rows(name)
         if get_factor is not None:
-            pieces = _merge_rows(pieces, stream)
-        rows_and_factors = _pair_with_factors(pieces, stream.out_channels, get_factor)
+            row_chunks = _merge_rows(row_chunks, stream)
+        rows_and_factors = _pair_with_factors(row_chunks, stream.out_channels, get_factor)
         if self.stored_scales is not None:
             rows_and_factors = zip(
-                pieces, self._iterate_rows(name, self.stored_scales), strict=True
+                row_chunks, self._iterate_rows(name, self.stored_scales), strict=True
             )
-        for piece in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
-            stream.error.add_stats(piece.error)
-            scales.append(piece.scales if format.group_size else piece.scales[:, 0])
-            zero_points.append(piece.zero_points)
+        for quantized in _map_in_order(partial(_quantize_rows, stream=stream), rows_and_factors):
+            stream.error.add_stats(quantized.error)
+            scales.append(quantized.scales if format.group_size else quantized.scales[:, 0])
+            zero_points.append(quantized.zero_points)
             if columns is None:
-                yield _view_bytes(piece.stored)
+                yield _view_bytes(quantized.stored)
             else:
                 # chunks do not extend beyond the end of a matrix
-                matrix_index, start = divmod(at, stream.out_channels)
-                columns[matrix_index, :, start : start + len(piece.stored)] = piece.stored.T
-            at += len(piece.stored)
+                matrix_index, start = divmod(position, stream.out_channels)
+                columns[matrix_index, :, start : start + len(quantized.stored)] = quantized.stored.T
+            position += len(quantized.stored)
         joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
         joined = joined.reshape(*stream.batch_shape, stream.out_channels, *joined.shape[1:])
-        by_column = format.layout == "columns" and format.group_size
-        stream.scales = np.swapaxes(joined, -1, -2) if by_column else joined
+        is_column_major = format.layout == "columns" and format.group_size
+        stream.scales = np.swapaxes(joined, -1, -2) if is_column_major else joined
         stream.zero_points = np.concatenate(zero_points)
         check_quantized_range(name, stream.error.relative_error, format, stream.in_channels, joined)
         if columns is not None:
@@ -290,19 +297,19 @@ class _QuantizedRows:
 
 
 def _pair_with_factors(
-    pieces: Iterator[Array], out_channels: int, get_factor: GetFactor | None
+    row_chunks: Iterator[Array], out_channels: int, get_factor: GetFactor | None
 ) -> Iterator[RowsAndFactor]:
     """Yield the rows of each matrix in order, with the GPTQ factor of the matrix."""
-    at, factor = 0, None
-    for rows in pieces:
-        if get_factor is not None and at % out_channels == 0:
-            factor = get_factor(at // out_channels)
-        at += len(rows)
+    position, factor = 0, None
+    for rows in row_chunks:
+        if get_factor is not None and position % out_channels == 0:
+            factor = get_factor(position // out_channels)
+        position += len(rows)
         yield rows, factor
 
 
 def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -> _QuantizedRows:
-    """Quantize some rows of a weight."""
+    """Quantize rows of a weight, with the GPTQ factor or the stored scales in `rows_and_factor`."""
     (rows, factor), group_size = rows_and_factor, stream.format.group_size
     parts, scales, error = [], [], QuantizationErrorStats()
     zero_points = [NO_ZERO_POINTS]
@@ -343,30 +350,30 @@ def _quantize_rows(rows_and_factor: RowsAndFactor, stream: StreamingQuantizer) -
 
 
 def _map_in_order(
-    function: Callable[[RowsAndFactor], _QuantizedRows], pieces: Iterator[RowsAndFactor]
+    function: Callable[[RowsAndFactor], _QuantizedRows], row_chunks: Iterator[RowsAndFactor]
 ) -> Iterator[_QuantizedRows]:
     """Yield the results of `function` in order while the next rows are read; NumPy releases the
     GIL. At most one chunk per thread is queued.
     """
     pending: deque[Future[_QuantizedRows]] = deque()
     with ThreadPoolExecutor(MAX_THREADS) as pool:
-        for piece in pieces:
-            pending.append(pool.submit(function, piece))
+        for rows in row_chunks:
+            pending.append(pool.submit(function, rows))
             if len(pending) > MAX_THREADS:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
 
-def _merge_rows(pieces: Iterator[Array], stream: StreamingQuantizer) -> Iterator[Array]:
+def _merge_rows(row_chunks: Iterator[Array], stream: StreamingQuantizer) -> Iterator[Array]:
     """Merge rows into larger chunks, because GPTQ takes as long for few rows as for many."""
     chunk_rows = max(1, GPTQ_CHUNK_ELEMENTS // max(stream.in_channels, 1))
     pending: list[Array] = []
-    at = 0
-    for rows in pieces:
+    position = 0
+    for rows in row_chunks:
         pending.append(rows)
-        at += len(rows)
-        if at % stream.out_channels == 0 or sum(map(len, pending)) >= chunk_rows:
+        position += len(rows)
+        if position % stream.out_channels == 0 or sum(map(len, pending)) >= chunk_rows:
             yield np.concatenate(pending)
             pending = []
 

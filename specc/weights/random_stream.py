@@ -1,4 +1,6 @@
-"""A counter-based random number generator."""
+"""Generate random numbers with a counter-based generator (SplitMix64): every number depends only on
+the seed, the parameter name and its index.
+"""
 
 import math
 from collections.abc import Iterator
@@ -41,20 +43,22 @@ def generate_word(key: int, n: int) -> int:
 
 
 def derive_substream_key(key: int, n: int) -> int:
-    """Return the key of sub-stream `n`; nested calls derive keys from several integers (row,
-    step).
+    """Return the key of sub-stream `n` of the random stream `key`. Nested calls derive a key from
+    several integers, such as sequence and step.
     """
     return mix_bits(generate_word(key, n))
 
 
 def derive_stream_key(seed: int, name: str) -> int:
-    """Derive the RNG stream key from a seed and a parameter name."""
+    """Return the key of the random stream of a parameter, derived from the seed and its name."""
     assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
     return derive_substream_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
-    """Return uniform random numbers in [0, 1), float32 [count], which are multiples of 2**-24."""
+    """Return the uniform random numbers `start` to `start + count` of the stream `key`: float32 in
+    [0, 1), multiples of 2**-24.
+    """
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
@@ -64,7 +68,9 @@ def generate_uniforms(key: int, start: int, count: int) -> Floats:
 
 
 def generate_normals(key: int, start: int, count: int) -> Floats:
-    """Return normal random numbers with mean 0 and variance 1, float32 [count]."""
+    """Return the normal random numbers `start` to `start + count` of the stream `key`: float32 with
+    mean 0 and variance 1, sums of `UNIFORMS_PER_NORMAL` uniform numbers.
+    """
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)
     base += np.uint64(key)
@@ -110,11 +116,11 @@ def _mix_bits_in_place(z: Words, scratch: Words) -> None:
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """Fill a float32 array from chunks in C order."""
+    """Return a float32 array of this shape, filled from chunks in C order."""
     # chunks are written to the result, so the array is never in memory twice
     flat = np.empty(math.prod(shape), np.float32)
-    at = 0
+    position = 0
     for chunk in chunks:
-        flat[at : at + chunk.size] = chunk
-        at += chunk.size
+        flat[position : position + chunk.size] = chunk
+        position += chunk.size
     return flat.reshape(shape)

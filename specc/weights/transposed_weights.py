@@ -18,15 +18,15 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the parameters that a file stores as transposed matrices, except the sources of tied
-    weights.
+    """Return the names of parameters that a file stores as transposed matrices, except parameters
+    to which others are tied.
     """
     # a tied parameter reads its source in the layout of the spec
-    shared = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
+    tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
         name
         for name, bound in binding.bound_parameters.items()
-        if name not in shared and _find_transposed_operand(binding, bound) is not None
+        if name not in tie_sources and _find_transposed_operand(binding, bound) is not None
     )
 
 
@@ -43,14 +43,15 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """Return the binding with these parameters (from `find_transposed_parameters`) with the layout
-    of the file.
+    """Return `binding` with the parameters `names` (from `find_transposed_parameters`) in the
+    layout of the file, `[in, out]`.
     """
     bound = dict(binding.bound_parameters)
     for name in names:
-        one = bound[name]
-        stored = replace(one.parameter, shape=one.parameter.shape[::-1])
-        bound[name] = replace(one, parameter=stored, expr=_find_transposed_operand(binding, one))
+        source = bound[name]
+        stored = replace(source.parameter, shape=source.parameter.shape[::-1])
+        operand = _find_transposed_operand(binding, source)
+        bound[name] = replace(source, parameter=stored, expr=operand)
     return replace(binding, bound_parameters=bound)
 
 
@@ -61,8 +62,8 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 def iterate_transposed_rows(
     values: ParameterSource, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
-    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`; this reads the whole
-    weight.
+    """Yield the float32 rows `[chunk, in]` of a weight stored as `[in, out]`, `chunk_rows` at a
+    time. The whole weight is read into memory.
     """
     transposed = read_parameter(values, name, "f32")
     for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
@@ -80,19 +81,20 @@ def iterate_weight_rows(
     total = prod(stack) * out_channels * in_channels
     stored = values.get_stored_dtype(name)
     # narrower types are converted here, because the values are copied anyway
-    kind = stored if stored in HALF_PRECISION_TYPES else "f32"
-    rows, at, done = np.empty(0, np.float32), 0, 0
-    for chunk in values.iterate_chunks(name, kind):
-        numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
+    dtype = stored if stored in HALF_PRECISION_TYPES else "f32"
+    buffer, filled, total_read = np.empty(0, np.float32), 0, 0
+    for chunk in values.iterate_chunks(name, dtype):
+        elements = np.frombuffer(chunk, NUMPY_DTYPES[dtype])
         # a chunk may end within a row, and may contain several pieces
-        while numbers.size:
-            if at == rows.size:
-                left = out_channels - done // in_channels % out_channels
-                rows, at = np.empty(min(chunk_rows, left) * in_channels, np.float32), 0
-            here = numbers[: rows.size - at]
-            rows[at : at + here.size] = here
-            at, done = at + here.size, done + here.size
-            numbers = numbers[here.size :]
-            if at == rows.size:
-                yield rows.reshape(-1, in_channels)
-    assert done == total, f"{name} ends within a row"
+        while elements.size:
+            if filled == buffer.size:
+                remaining_rows = out_channels - total_read // in_channels % out_channels
+                size = min(chunk_rows, remaining_rows) * in_channels
+                buffer, filled = np.empty(size, np.float32), 0
+            part = elements[: buffer.size - filled]
+            buffer[filled : filled + part.size] = part
+            filled, total_read = filled + part.size, total_read + part.size
+            elements = elements[part.size :]
+            if filled == buffer.size:
+                yield buffer.reshape(-1, in_channels)
+    assert total_read == total, f"{name} ends within a row"

@@ -1,4 +1,4 @@
-"""Weight expressions, which compute a parameter from the tensors of a file."""
+"""Define weight expressions, which compute a parameter from the tensors of a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -288,11 +288,11 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     """Replace each `first_present` with its first option whose tensors are present, or with the
     last option.
     """
-    decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
-    if not isinstance(decided, FirstPresentExpr):
-        return decided
-    whole = (o for o in decided.options if all(map(is_present, iterate_tensor_names(o))))
-    return next(whole, decided.options[-1])
+    resolved = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
+    if not isinstance(resolved, FirstPresentExpr):
+        return resolved
+    complete = (o for o in resolved.options if all(map(is_present, iterate_tensor_names(o))))
+    return next(complete, resolved.options[-1])
 
 
 def has_alternatives(expr: Expr) -> bool:
@@ -342,13 +342,13 @@ def plan_rearrange(
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
         raise PatternMismatchError(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
-    known: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for axis, length in zip(pattern.left, shape, strict=True):
-        _infer_group_lengths(axis, length, sizes, known)
+        _infer_group_lengths(axis, length, sizes, lengths)
     return RearrangePlan(
-        tuple(known[n] for n in pattern.left_names),
+        tuple(lengths[n] for n in pattern.left_names),
         pattern.find_permutation(),
-        tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
+        tuple(math.prod(lengths[n] for n in axis) for axis in pattern.right),
     )
 
 
@@ -364,21 +364,23 @@ def _check_distinct(side: list[str]) -> None:
 def _infer_group_lengths(
     group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
 ) -> None:
-    """Infer the sizes of the names of one axis, of which at most one may be unknown."""
+    """Add the sizes of all names of an axis `group` of size `length` to `known`. At most one of
+    them may be missing in `sizes`. Raise PatternMismatchError if the sizes do not match.
+    """
     known_sizes = {n: sizes[n] for n in group if n in sizes}
-    left = [n for n in group if n not in known_sizes]
-    given, text = math.prod(known_sizes.values()), " ".join(group)
+    unknown = [n for n in group if n not in known_sizes]
+    product, text = math.prod(known_sizes.values()), " ".join(group)
     # one unknown size can be computed; of two, only the product is known
-    if len(left) > 1:
+    if len(unknown) > 1:
         raise PatternMismatchError(
-            f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"
+            f"give the length of `{unknown[0]}` or `{unknown[1]}`: both are unknown in `({text})`"
         )
-    if left and (given == 0 or length % given):
+    if unknown and (product == 0 or length % product):
         raise PatternMismatchError(
-            f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
+            f"an axis of {length} cannot be split as `({text})`: {product} does not divide it"
         )
-    if not left and given != length:
+    if not unknown and product != length:
         raise PatternMismatchError(
-            f"an axis of {length} cannot be split as `({text})`, which needs {given}"
+            f"an axis of {length} cannot be split as `({text})`, which needs {product}"
         )
-    known |= known_sizes | dict.fromkeys(left, length // max(given, 1))
+    known |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))

@@ -1,4 +1,6 @@
-"""Weight rules of a spec (tie, load, ignore), and the mapping to tensor names."""
+"""Apply the weight rules of a spec (tie, load, ignore), and infer the mapping from parameter names
+to tensor names.
+"""
 
 import re
 from collections import Counter
@@ -79,18 +81,10 @@ class WeightRules:
             return f"{path}.{name}" if path else name
 
         ties = (
-            replace(
-                r, name=prefix_name(r.name), source=prefix_name(r.source), is_from_used_spec=True
-            )
-            for r in self.ties
+            TieRule(prefix_name(r.name), prefix_name(r.source), r.span, True) for r in self.ties
         )
         loads = (
-            LoadRule(
-                prefix_name(r.name),
-                rename_tensors(r.value, prefix_name),
-                r.span,
-                is_from_used_spec=True,
-            )
+            LoadRule(prefix_name(r.name), rename_tensors(r.value, prefix_name), r.span, True)
             for r in self.loads
         )
         ignores = (IgnoreRule(prefix_name(r.pattern), r.span) for r in self.ignores)
@@ -111,11 +105,11 @@ def select_graph_rules(
     parameters: Mapping[str, RequiredParameter],
     list_other_parameters: Callable[[], Iterable[RequiredParameter]],
 ) -> WeightRules:
-    """Return the rules about the `parameters` of one graph of a spec.
+    """Return the rules for the `parameters` of one graph of a spec.
 
-    Rules about parameters of other graphs are dropped. A rule about parameters of no graph is kept
-    and reported later. `list_other_parameters` returns the parameters of the other graphs; it is
-    called only for an unknown name.
+    Rules for parameters of other graphs are dropped. A rule for parameters of no graph is kept, and
+    reported later. `list_other_parameters` returns the parameters of the other graphs; it is called
+    only if a rule matches no parameter.
     """
     rules = _drop_unused_spec_rules(parameters, rules)
     unused = find_unused_loads(parameters, rules)
@@ -124,8 +118,8 @@ def select_graph_rules(
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties = _expand_ties(rules.ties, parameters, all_parameters)
     # It is an error if no graph of the spec has the name.
-    nowhere = find_unused_loads(all_parameters, rules)
-    loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
+    unknown_rules = find_unused_loads(all_parameters, rules)
+    loads = tuple(r for r in rules.loads if r not in unused or r in unknown_rules)
     return replace(rules, ties=ties, loads=loads)
 
 
@@ -134,14 +128,13 @@ def _expand_ties(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> tuple[TieRule, ...]:
-    """Expand `tie` rules for parameters that this graph lacks."""
+    """Return `tie` rules for one graph with `parameters`: rules that name parameters of other
+    graphs are replaced by one rule per tied pair of this graph.
+    """
     ties: list[TieRule] = []
     for rule in rules:
-        ties += (
-            [rule]
-            if _has_all_parameters(rule, parameters)
-            else _expand_tie(rule, parameters, all_parameters)
-        )
+        is_complete = _has_all_parameters(rule, parameters)
+        ties += [rule] if is_complete else _expand_tie(rule, parameters, all_parameters)
     return tuple(ties)
 
 
@@ -168,7 +161,7 @@ def _map_tied_names(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
 
 
 def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
-    """Return True if a graph has all parameters that a `tie` names."""
+    """Return True if a graph has all parameters that a `tie` rule names."""
     pairs = _map_tied_names(rule, parameters)
     return bool(pairs) and all(source in parameters for source in pairs.values())
 
@@ -178,8 +171,9 @@ def _expand_tie(
     parameters: Mapping[str, RequiredParameter],
     all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
-    """Expand a `tie` rule for one graph of a spec, and drop names whose source is in another graph.
-    A rule whose names are in no graph is returned unchanged.
+    """Return one `tie` rule per tied pair of one graph; pairs with a parameter of another graph are
+    dropped. A rule whose names are in no graph is returned unchanged. Raise E0510 if a source is in
+    no graph.
     """
     pairs = _map_tied_names(rule, all_parameters)
     if not pairs and not rule.is_from_used_spec:
@@ -198,14 +192,14 @@ def find_tied_pairs(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, str]:
     """Map each tied parameter to its untied source. Raise E0510 for an invalid tie."""
-    direct = _map_tie_rules(parameters, rules)
-    roots = {name: _find_root(name, direct) for name in direct}
+    rule_by_name = _map_tie_rules(parameters, rules)
+    roots = {name: _find_root(name, rule_by_name) for name in rule_by_name}
     for name, root in roots.items():
         if parameters[name].shape != parameters[root].shape:
             raise_error(
                 "E0510",
                 f"`{name}` is tied to `{root}` but has a different shape",
-                direct[name].span,
+                rule_by_name[name].span,
                 notes=[
                     f"they are {list(parameters[name].shape)} and {list(parameters[root].shape)}"
                 ],
@@ -217,34 +211,36 @@ def find_tied_pairs(
 def _map_tie_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
-    """Map each tied parameter to its rule; the first matching rule applies."""
-    direct: dict[str, TieRule] = {}
+    """Return the first matching `tie` rule of each tied parameter, expanded to its name. Raise
+    E0510 if a rule names an unknown parameter.
+    """
+    rule_by_name: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)
-        fresh = [name for name in pairs if name not in direct]
-        if not fresh and rule.name not in direct:
+        new_names = [name for name in pairs if name not in rule_by_name]
+        if not new_names and rule.name not in rule_by_name:
             _raise_unknown_weight(rule.name, parameters, rule.span, "tie")
-        direct |= {name: TieRule(name, pairs[name], rule.span) for name in fresh}
-    for tie in direct.values():
+        rule_by_name |= {name: TieRule(name, pairs[name], rule.span) for name in new_names}
+    for tie in rule_by_name.values():
         if tie.source not in parameters:
             _raise_unknown_weight(tie.source, parameters, tie.span, "tie")
-    return direct
+    return rule_by_name
 
 
-def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
-    """Follow a chain of ties to the untied source."""
-    seen = [name]
-    while seen[-1] in direct:
-        seen.append(direct[seen[-1]].source)
-        if seen[-1] in seen[:-1]:
+def _find_root(name: str, rule_by_name: Mapping[str, TieRule]) -> str:
+    """Return the parameter at the end of a chain of ties. Raise E0510 if the chain is a cycle."""
+    chain = [name]
+    while chain[-1] in rule_by_name:
+        chain.append(rule_by_name[chain[-1]].source)
+        if chain[-1] in chain[:-1]:
             raise_error(
                 "E0510",
                 f"`{name}` is tied to itself",
-                direct[name].span,
-                notes=[" = ".join(seen)],
+                rule_by_name[name].span,
+                notes=[" = ".join(chain)],
                 helps=["remove one of these `tie` rules"],
             )
-    return seen[-1]
+    return chain[-1]
 
 
 def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
@@ -262,19 +258,19 @@ def check_loads_used(parameters: Mapping[str, RequiredParameter], rules: WeightR
 def _raise_unknown_weight(
     name: str, parameters: Mapping[str, RequiredParameter], span: Span | None, rule_kind: str
 ) -> None:
-    close = find_nearest_name(name, parameters)
-    otherwise, notes = "`specc show` lists the names of all weights", []
-    if not close and "{" in name:
+    nearest_name = find_nearest_name(name, parameters)
+    help_text, notes = "`specc show` lists the names of all weights", []
+    if not nearest_name and "{" in name:
         # a loop with zero iterations creates no weights
         notes = ["no weight matches it; a number of layers in the config may be 0"]
-        otherwise = "add a layer, or remove the rule"
+        help_text = "add a layer, or remove the rule"
     raise_error(
         "E0510",
         f"the model has no weights `{name}`",
         span,
         f"named by this `{rule_kind}`",
         notes=notes,
-        helps=[format_suggestion(close) if close else otherwise],
+        helps=[format_suggestion(nearest_name) if nearest_name else help_text],
     )
 
 
@@ -290,7 +286,9 @@ class ParameterNaming:
     part_namings: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def resolve_name(self, declared: str, tensors: Set[str], prefix: str = "") -> str:
-        """Return the tensor name of a declared name; `prefix` is the prefix of all names."""
+        """Return the tensor name of the parameter `declared`. `prefix` is the path of a used spec
+        that was removed from `declared`; `tensors` are the tensor names of the file, with the path.
+        """
         for path, inner in self.part_namings:
             if declared.startswith(path):
                 return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
@@ -298,15 +296,15 @@ class ParameterNaming:
             return declared[len(self.removed_prefix) :]
         # In a file, a task head is next to the base model and lacks its prefix, so the prefix is
         # added only if the file has the resulting name.
-        behind = self.added_prefix + declared
-        return behind if self.added_prefix and prefix + behind in tensors else declared
+        prefixed = self.added_prefix + declared
+        return prefixed if self.added_prefix and prefix + prefixed in tensors else declared
 
     def list_candidate_names(self, tensor: str) -> tuple[str, ...]:
-        """Return the possible spec names of a tensor."""
+        """Return the parameter names to which the tensor may correspond."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
-                below = inner.list_candidate_names(tensor[len(path) :])
-                return tuple(path + spelling for spelling in below)
+                names = inner.list_candidate_names(tensor[len(path) :])
+                return tuple(path + spelling for spelling in names)
         if self.removed_prefix:
             return tensor, self.removed_prefix + tensor
         if tensor.startswith(self.added_prefix):
@@ -314,13 +312,13 @@ class ParameterNaming:
         return (tensor,)
 
     def __str__(self) -> str:
-        said: list[str] = []
+        parts: list[str] = []
         if self.removed_prefix:
-            said.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
+            parts.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
         if self.added_prefix:
-            said.append(f"with the prefix `{escape_text(self.added_prefix)}`")
-        said += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
-        return ", ".join(said) or "as declared"
+            parts.append(f"with the prefix `{escape_text(self.added_prefix)}`")
+        parts += [f"under `{escape_text(p)}` {inner}" for p, inner in self.part_namings]
+        return ", ".join(parts) or "as declared"
 
 
 def infer_naming(
@@ -330,26 +328,27 @@ def infer_naming(
     used spec may have the names of its own checkpoint. Raise E0515 if two namings match the same
     number of names.
     """
-    left, there = set(names), set(tensors)
-    found: list[tuple[str, ParameterNaming]] = []
-    for start in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
-        names = {name for name in left if name.startswith(start)}
-        tensors = {name for name in there if name.startswith(start)}
+    remaining_names, remaining_tensors = set(names), set(tensors)
+    part_namings: list[tuple[str, ParameterNaming]] = []
+    for prefix in sorted({f"{p}." for p in part_paths}, key=lambda p: (-len(p), p)):
+        names = {name for name in remaining_names if name.startswith(prefix)}
+        tensors = {name for name in remaining_tensors if name.startswith(prefix)}
         # If the file has no names below the path, they may be below a common prefix.
         if not names or not tensors:
             continue
-        left, there = left - names, there - tensors
-        cut = len(start)
-        inner = _infer_one_naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
-        if inner != ParameterNaming():
-            found.append((start, inner))
-    return replace(_infer_one_naming(left, there, path), part_namings=tuple(found))
+        remaining_names, remaining_tensors = remaining_names - names, remaining_tensors - tensors
+        suffixes = [{name.removeprefix(prefix) for name in group} for group in (names, tensors)]
+        naming = _infer_one_naming(suffixes[0], suffixes[1], path)
+        if naming != ParameterNaming():
+            part_namings.append((prefix, naming))
+    naming = _infer_one_naming(remaining_names, remaining_tensors, path)
+    return replace(naming, part_namings=tuple(part_namings))
 
 
 def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> ParameterNaming:
-    """Infer the naming of one spec's parameters."""
-    plain = len(names & tensors)
-    if plain == len(names):
+    """Infer the naming of the parameters `names` of one spec, not considering used specs."""
+    plain_count = len(names & tensors)
+    if plain_count == len(names):
         return ParameterNaming()
 
     def resolve_names(naming: ParameterNaming) -> frozenset[str]:
@@ -360,27 +359,27 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
         for naming in _list_candidates(names, tensors)
         # a prefix belongs to a base model, not to a task head next to a base model without a prefix
         if not naming.added_prefix
-        or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain
+        or sum(naming.added_prefix + n in tensors for n in names - tensors) > plain_count
     ]
-    found = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
-    best = max(found.values(), default=0)
-    if best <= plain or 2 * best < len(names):  # ignores a few coincidental matches
+    match_counts = {naming: len(resolve_names(naming) & tensors) for naming in candidates}
+    best_count = max(match_counts.values(), default=0)
+    # a few coincidental matches are ignored
+    if best_count <= plain_count or 2 * best_count < len(names):
         return ParameterNaming()
-    winners = sorted(
-        (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
-    )
+    best_namings = [naming for naming, count in match_counts.items() if count == best_count]
+    best_namings.sort(key=lambda n: (n.removed_prefix, n.added_prefix))
     # Several namings may match the same tensors; any of them is correct.
-    if len(set(map(resolve_names, winners))) > 1:
+    if len(set(map(resolve_names, best_namings))) > 1:
         raise_error(
             "E0515",
             f"`{escape_text(path)}` contains the weights under several prefixes",
-            notes=[f"{best} of {len(names)} names match {n}" for n in winners[:6]],
+            notes=[f"{best_count} of {len(names)} names match {n}" for n in best_namings[:6]],
             helps=[
                 "select one: add the prefix to the spec's names with `under`, and `ignore` the "
                 "others"
             ],
         )
-    return winners[0]
+    return best_namings[0]
 
 
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:

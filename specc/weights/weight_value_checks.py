@@ -18,22 +18,24 @@ _FIRST_NONFINITE = {
 
 
 def check_finite(block: Array, location: str) -> None:
-    """Raise E0507 if a block contains NaN, infinity, or a bool other than 0 and 1."""
+    """Raise E0507 if a block of values contains NaN, infinity, or a boolean other than 0 and 1.
+    `location` names the weight for the message.
+    """
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
         # NumPy reads any nonzero byte as True, but other programs accept only 1
-        wrong = int((block.view(np.uint8) > 1).sum())
-        what = "a boolean that is neither 0 nor 1"
+        invalid_count = int((block.view(np.uint8) > 1).sum())
+        description = "a boolean that is neither 0 nor 1"
     else:
-        wrong = _count_nonfinite(block) if _has_possible_nonfinite(block) else 0
-        what = "a NaN or infinite value"
-    if wrong:
+        invalid_count = _count_nonfinite(block) if _has_possible_nonfinite(block) else 0
+        description = "a NaN or infinite value"
+    if invalid_count:
         raise_error(
             "E0507",
-            f"the weights contain {what}",
+            f"the weights contain {description}",
             notes=[
-                f"in {location}, {wrong} of the first {block.size} values checked",
+                f"in {location}, {invalid_count} of the first {block.size} values checked",
                 "nothing was written",
             ],
             helps=[
@@ -50,11 +52,11 @@ def _has_possible_nonfinite(block: Array) -> bool:
         # this check takes a fifth of the time of counting the non-finite values
         with np.errstate(invalid="ignore"):
             return not np.isfinite(block).all()
-    signed, plain = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
+    signed, unsigned = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
     # The sign is the highest bit. If it is set, the value is negative as a signed integer, and
     # larger than all values without the sign bit as an unsigned integer.
     sign = 1 << (8 * block.itemsize - 1)
-    return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
+    return bool(block.view(signed).max() >= first or block.view(unsigned).max() >= sign + first)
 
 
 def _count_nonfinite(block: Array) -> int:
@@ -68,34 +70,36 @@ WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 
 
 CHECKED_VALUES = "values checked, the largest"
-"""Descriptions of out-of-range values, and of the largest one."""
+"""The default description of the checked values in error messages, before the largest value."""
 
 
 def convert_dtype(
     block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
-    """Convert a block to another dtype. Raise E0517 if a value is out of range; `fixes` are
-    suggestions in addition to another dtype; `description` names the elements of the block.
+    """Convert a block of values to `dtype`. Raise E0517 if a value is out of range.
+
+    For the message, `location` names the weight, `fixes` are suggestions in addition to another
+    dtype, and `description` describes the values.
     """
-    kind = NUMPY_DTYPES[dtype]
-    if block.dtype == kind:
+    numpy_dtype = NUMPY_DTYPES[dtype]
+    if block.dtype == numpy_dtype:
         return block
     if (block.dtype.name, dtype) in WIDENING_CASTS:
-        return block.astype(kind)
+        return block.astype(numpy_dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        result = block.astype(kind)
+        result = block.astype(numpy_dtype)
         # floats may be rounded but must not overflow; integers must be exact
         if dtype in FLOAT_DTYPES:
             is_changed = ~np.isfinite(result)
         else:
             is_changed = result.astype(block.dtype) != block
     if is_changed.any():
-        worst = float(np.abs(block[is_changed].astype(np.float64)).max())
+        largest = float(np.abs(block[is_changed].astype(np.float64)).max())
         raise_error(
             "E0517",
             f"the weights have values out of range for {dtype}",
             notes=[
-                f"in {location}, {int(is_changed.sum())} of {block.size} {description} {worst:g}"
+                f"in {location}, {int(is_changed.sum())} of {block.size} {description} {largest:g}"
             ],
             helps=[*fixes, "compile with another --dtype"],
         )
@@ -105,8 +109,9 @@ def convert_dtype(
 def check_quantized_range(
     name: str, error: float, form: QuantizationFormat, in_channels: int, scales: Array
 ) -> None:
-    """Raise E0517 if a weight is quantized to zeros, or if its integer products overflow float32
-    when they are scaled.
+    """Raise E0517 if the relative quantization error `error` of a weight shows that its values
+    became zero, or if integer products of activations and weights overflow float32 when they are
+    scaled.
     """
     largest = float(np.abs(scales).max(initial=0)) * 127
     reason = ""
@@ -124,7 +129,7 @@ def check_quantized_range(
 
 
 MAX_QUANTIZATION_ERROR = 0.9
-"""For typical weights, 4-bit quantization has a relative error of up to 0.3."""
+"""Maximum relative quantization error; 4-bit quantization of typical weights has up to 0.3."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 

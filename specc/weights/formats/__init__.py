@@ -1,1 +1,1 @@
-"""Tensor file formats."""
+"""Readers of tensor file formats (safetensors, GGUF, GloVe) and decoders of quantized weights."""

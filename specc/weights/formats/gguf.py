@@ -1,4 +1,4 @@
-"""Open GGUF files; tensors get the names of Hugging Face checkpoints."""
+"""Open GGUF files (llama.cpp). Tensors are renamed to the names of Hugging Face checkpoints."""
 
 import mmap
 import os
@@ -34,8 +34,9 @@ from specc.weights.formats.safetensors import (
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 
 Change: TypeAlias = Literal["heads", "kv_heads", "offset"]
-"""The change that llama.cpp makes to a tensor: it interleaves the RoPE rows of each head, or adds
-1."""
+"""The change that llama.cpp makes to a tensor: it interleaves the RoPE rows of each query or key
+head (`heads`, `kv_heads`), or adds 1 to norm weights (`offset`).
+"""
 
 _OUTER_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -129,7 +130,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
 
 class GGUFFile(TensorFile):
     """An open GGUF file. A quantized tensor appears as a byte tensor of its blocks, named
-    `tensor:type`. `get_array` and `read_tensor` undo the changes that llama.cpp made (`changed`).
+    `tensor:type`. `get_array` and `read_tensor` undo the changes that llama.cpp made (`changes`).
     """
 
     def __init__(self, path: Path, fd: int, header: GGUFHeader) -> None:
@@ -138,11 +139,11 @@ class GGUFFile(TensorFile):
         architecture = select_architecture(header, str(path))
         count = header.metadata.get("split.count", 1)
         if isinstance(count, int) and count > 1:
-            fix = "llama-gguf-split --merge FIRST_PART MERGED.gguf"
+            command = "llama-gguf-split --merge FIRST_PART MERGED.gguf"
             raise_error(
                 "E0518",
                 f"`{escape_text(path)}` is one of {count} parts of a model",
-                helps=[f"merge them with llama.cpp: {fix}"],
+                helps=[f"merge them with llama.cpp: {command}"],
             )
         stored = [t for t in header.tensors if t.name not in ROPE_TENSORS]
         entries = {e.name: e for t in stored for e in self._iterate_entries(t, architecture)}
@@ -155,8 +156,8 @@ class GGUFFile(TensorFile):
     ) -> Iterator[TensorEntry]:
         """Yield the entry of a tensor, or of each expert's tensor, with its Hugging Face name."""
         layer, part, ending = _split_name(tensor.name)
-        offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
-        change = "offset" if offset else architecture.tensor_changes.get(part)
+        has_offset = architecture.has_offset_norms and tensor.name.endswith("norm.weight")
+        change = "offset" if has_offset else architecture.tensor_changes.get(part)
         names = {**_LAYER_NAMES, **architecture.layer_names} if layer else _OUTER_NAMES
         stem = f"{layer}{names.get(part, part)}.{ending}"
         for entry in map(_make_entry, _split_experts(tensor, stem)):
@@ -205,16 +206,16 @@ def _split_name(name: str) -> tuple[str, str, str]:
     """Return the prefix `model.layers.N.` ("" for tensors outside layers), the name within the
     layer, and `weight` or `bias`.
     """
-    found = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
-    if found:
-        return f"model.layers.{found[1]}.", found[2], found[3]
+    match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
+    if match:
+        return f"model.layers.{match[1]}.", match[2], match[3]
     part, _, ending = name.rpartition(".")
     return "", part, ending
 
 
 def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
-    """Yield the tensor of each expert (experts are contiguous in the file), or the tensor itself if
-    it has no experts.
+    """Yield one tensor per expert, named after `stem` with the expert index in place of `{}`. Yield
+    the tensor itself, named `stem`, if `stem` has no `{}`.
     """
     if "{}" not in stem:
         yield replace(tensor, name=stem)
@@ -226,7 +227,7 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
 
 
 def _make_entry(tensor: StoredTensor) -> TensorEntry:
-    """Return the entry of a tensor: values of its type, or the bytes of its blocks."""
+    """Return the entry of a tensor; a quantized tensor becomes a byte tensor of its blocks."""
     kind, shape = tensor.block_type, tensor.shape
     if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)

@@ -1,4 +1,4 @@
-"""Parse the header of GGUF files, the format of llama.cpp: metadata and tensors."""
+"""Parse the header of GGUF files (llama.cpp): metadata, and the tensors with their offsets."""
 
 import math
 import struct
@@ -88,7 +88,9 @@ class _InvalidHeaderError(Exception):
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads little-endian values, but never beyond the end of the file."""
+    """Reads little-endian values of a memory-mapped file from `offset` on. Every method raises an
+    error if a value extends beyond the end of the file.
+    """
 
     data: mmap
     offset: int = field(default=len(MAGIC))
@@ -104,8 +106,8 @@ class _Reader:
 
     def unpack(self, codes: str) -> tuple[int, ...]:
         """Read values with a `struct` format."""
-        form = f"<{codes}"
-        return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
+        format = f"<{codes}"
+        return struct.unpack_from(format, self.data, self.skip(struct.calcsize(format)))
 
     def read_string(self) -> str:
         """Read a string."""
@@ -130,9 +132,9 @@ class _Reader:
             return [self.read_string() for _ in self.make_range(count)]
         if type_code not in SCALARS:
             raise _InvalidHeaderError(f"unsupported metadata array type {type_code}")
-        form = SCALARS[type_code]
-        start = self.skip(count * struct.calcsize(f"<{form}"))
-        return list(struct.unpack_from(f"<{count}{form}", self.data, start))
+        code = SCALARS[type_code]
+        start = self.skip(count * struct.calcsize(f"<{code}"))
+        return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
         """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
@@ -146,8 +148,8 @@ class _Reader:
 
 
 def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
-    """Parse a memory-mapped file. Raise E0506 if it is invalid, and E0508 if an element type is not
-    supported.
+    """Parse the header of a memory-mapped GGUF file. Raise E0506 if it is invalid, and E0508 if a
+    tensor type is not supported.
     """
     reader = _Reader(data)
     try:
@@ -159,9 +161,9 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         tensor_count, key_count = reader.unpack("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
-        listed = [_read_tensor(reader, path) for _ in reader.make_range(tensor_count)]
+        raw_tensors = [_read_tensor(reader, path) for _ in reader.make_range(tensor_count)]
         start = -(-reader.offset // alignment) * alignment
-        tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
+        tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in raw_tensors]
         _check_ranges(tensors, alignment, len(data))
     except _InvalidHeaderError as error:
         raise_invalid_gguf(path, str(error))
@@ -179,13 +181,13 @@ def raise_invalid_gguf(path: str | Path, reason: str) -> NoReturn:
 
 
 def _read_metadata(reader: _Reader, count: int) -> Metadata:
-    found: dict[str, object] = {}
+    metadata: dict[str, object] = {}
     for _ in reader.make_range(count):
         key = reader.read_string()
-        if key in found:
+        if key in metadata:
             raise _InvalidHeaderError(f"duplicate metadata key `{escape_text(key)[:200]}`")
-        found[key] = reader.read_value(reader.unpack("I")[0])
-    return found
+        metadata[key] = reader.read_value(reader.unpack("I")[0])
+    return metadata
 
 
 def _read_alignment(metadata: Metadata) -> int:
@@ -200,31 +202,31 @@ def _read_alignment(metadata: Metadata) -> int:
 def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
     """Read name, type, shape and data offset of a tensor."""
     name = reader.read_string()
-    what = f"the tensor `{escape_text(name)[:200]}`"
+    label = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.unpack("I")
     if not 0 < axes <= MAX_AXES:
-        raise _InvalidHeaderError(f"{what} has {axes} axes, expected 1 to {MAX_AXES}")
+        raise _InvalidHeaderError(f"{label} has {axes} axes, expected 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
     shape = reader.unpack(f"{axes}Q")[::-1]
     number, offset = reader.unpack("IQ")
     if number not in BLOCK_TYPES:
         _raise_unread_type(path, name, number)
-    kind = BLOCK_TYPES[number]
+    block_type = BLOCK_TYPES[number]
     if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
-        raise _InvalidHeaderError(f"{what} is larger than any file")
-    if shape[-1] % kind.block_size:
+        raise _InvalidHeaderError(f"{label} is larger than any file")
+    if shape[-1] % block_type.block_size:
         raise _InvalidHeaderError(
-            f"{what} has rows of {shape[-1]} values, expected a multiple of the block size "
-            f"{kind.block_size} of {kind.name}"
+            f"{label} has rows of {shape[-1]} values, expected a multiple of the block size "
+            f"{block_type.block_size} of {block_type.name}"
         )
-    return name, kind, shape, offset
+    return name, block_type, shape, offset
 
 
 def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
-    kind = UNSUPPORTED_TYPES.get(type_code, f"number {type_code}")
+    type_name = UNSUPPORTED_TYPES.get(type_code, f"number {type_code}")
     raise_error(
         "E0508",
-        f"specc cannot read GGUF tensors of type {kind.upper()}",
+        f"specc cannot read GGUF tensors of type {type_name.upper()}",
         notes=[
             f"`{escape_text(name)[:200]}` in `{escape_text(path)}` has this type",
             f"supported: {', '.join(t.name.upper() for t in BLOCK_TYPES.values())}",
@@ -234,18 +236,20 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Raise E0506 unless tensors have distinct names, lie within the file and do not overlap."""
+    """Raise E0506 unless tensors have distinct names, are aligned, lie within the file (of `size`
+    bytes) and do not overlap.
+    """
     names: set[str] = set()
-    before: StoredTensor | None = None
+    previous: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
-        what = f"the tensor `{escape_text(tensor.name)[:200]}`"
+        label = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
-            raise _InvalidHeaderError(f"{what} is a duplicate")
+            raise _InvalidHeaderError(f"{label} is a duplicate")
         names.add(tensor.name)
         if tensor.offset % alignment:
-            raise _InvalidHeaderError(f"{what} does not begin at a multiple of {alignment} bytes")
-        if before is not None and tensor.offset < before.offset + before.nbytes:
-            raise _InvalidHeaderError(f"{what} overlaps the tensor before it")
+            raise _InvalidHeaderError(f"{label} does not begin at a multiple of {alignment} bytes")
+        if previous is not None and tensor.offset < previous.offset + previous.nbytes:
+            raise _InvalidHeaderError(f"{label} overlaps the tensor before it")
         if tensor.offset + tensor.nbytes > size:
-            raise _InvalidHeaderError(f"{what} ends after the end of the file, which is cut off")
-        before = tensor
+            raise _InvalidHeaderError(f"{label} ends after the end of the file, which is cut off")
+        previous = tensor

@@ -31,8 +31,8 @@ class _InvalidLineError(Exception):
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """Read vectors in file order. Raise E0524 if a line is invalid, and E0802 if the file cannot be
-    read.
+    """Read the word vectors of a file, in file order. Raise E0524 if a line is invalid, and E0802
+    if the file cannot be read.
     """
     words: dict[str, int] = {}
     rows: list[Array] = []
@@ -76,8 +76,8 @@ def _decode_line(line: bytes) -> str:
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:
-    """Parse a word, which may contain spaces, and its `width` values (any number of values if
-    `width` is 0).
+    """Parse a line into a word, which may contain spaces, and a vector of `width` values. If
+    `width` is 0, all fields after the first are values.
     """
     # not `split()`, because some words of published files contain other whitespace
     fields = line.split(" ")
@@ -92,8 +92,8 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     # A number within the word means that the line contains too many numbers.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
-        counted = f"expected a word and {width} numbers, got {len(fields)} fields"
-        raise _InvalidLineError(counted if extra else "expected a word")
+        message = f"expected a word and {width} numbers, got {len(fields)} fields"
+        raise _InvalidLineError(message if extra else "expected a word")
     return word, _parse_row(fields[-width:])
 
 

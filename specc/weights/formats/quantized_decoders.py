@@ -1,6 +1,6 @@
-"""Decode quantized weights, including GGUF blocks, into shapes, codes and scales.
+"""Decode quantized weights, including GGUF blocks, to codes and scales.
 
-Every value is `codes * scales` in float32, where codes are the quantized values.
+A weight is `codes * scales` in float32, where codes are the quantized values minus zero points.
 """
 
 import json
@@ -44,21 +44,21 @@ def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths
     `float|u8[groups, 16]` requires one of these types and two axes, the second of size 16. `any`
     matches every type; a name alone matches every shape. Raise LayoutError if they do not match.
     """
-    parsed = _TENSOR_PATTERN.fullmatch(pattern)
-    assert parsed is not None, pattern
-    kinds, axes = parsed[1], parsed[2]
+    match = _TENSOR_PATTERN.fullmatch(pattern)
+    assert match is not None, pattern
+    dtype_classes, axes = match[1], match[2]
     axis_names = [] if axes is None else [name.strip() for name in axes.split(",")]
-    fits = kinds == "any" or any(
-        tensor.dtype.name in _DTYPE_CLASSES[kind] for kind in kinds.split("|")
+    is_dtype_valid = dtype_classes == "any" or any(
+        tensor.dtype.name in _DTYPE_CLASSES[kind] for kind in dtype_classes.split("|")
     )
-    found = f"{tensor_name} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
-    if not fits or (axes is not None and len(axis_names) != tensor.ndim):
-        raise LayoutError(found)
+    message = f"{tensor_name} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
+    if not is_dtype_valid or (axes is not None and len(axis_names) != tensor.ndim):
+        raise LayoutError(message)
     for name, length in zip(axis_names, tensor.shape, strict=False):
-        known = int(name) if name.isdigit() else lengths.setdefault(name, length)
-        if known != length:
-            given = "" if name.isdigit() else f" with {name} = {known}"
-            raise LayoutError(found + given)
+        expected = int(name) if name.isdigit() else lengths.setdefault(name, length)
+        if expected != length:
+            binding = "" if name.isdigit() else f" with {name} = {expected}"
+            raise LayoutError(message + binding)
 
 
 def check_equal_counts(name: str, count: int, expected: int) -> None:
@@ -124,10 +124,10 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
         codes = (flat[..., None] >> shifts) & np.uint8((1 << bits) - 1)
         codes = codes.reshape(*flat.shape[:-1], -1)
     else:
-        every = np.unpackbits(flat, axis=-1, bitorder="little")
-        count = every.shape[-1] // bits
+        all_bits = np.unpackbits(flat, axis=-1, bitorder="little")
+        count = all_bits.shape[-1] // bits
         powers = (1 << np.arange(bits)).astype(np.uint8)
-        codes = every[..., : count * bits].reshape(*flat.shape[:-1], count, bits) @ powers
+        codes = all_bits[..., : count * bits].reshape(*flat.shape[:-1], count, bits) @ powers
     return np.moveaxis(codes, -1, axis)
 
 
@@ -140,7 +140,9 @@ def read_scales(stored: Array) -> Array:
 
 
 def reshape_scale_grid(scales: Array, rank: int) -> Array:
-    """Return scales with the rank of the weight; a single scale becomes [1, 1]."""
+    """Return scales or zero points as an array of rank `rank`, the rank of the weight; a single
+    scale becomes [1, 1]. Raise LayoutError if they have another rank.
+    """
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
     if scales.ndim != rank:
@@ -148,17 +150,20 @@ def reshape_scale_grid(scales: Array, rank: int) -> Array:
     return scales
 
 
-# --- 8-bit values with separate scales  : FP8, int8 --------------------------------
+# --- 8-bit values with separate scales: FP8, int8 ---------------------------------------
 
 
 def _infer_block_shape(
     shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Infer the shape of the blocks with a common scale; blocks at the edges may be smaller."""
+    """Return the shape of the blocks that share one scale, for a matrix of the shape `shape` with
+    scales of the shape `grid`. `block` is the config value, or None; blocks at the edges may then
+    be smaller. Raise LayoutError if the shapes do not fit.
+    """
     sizes = []
-    for length, count, given in zip(shape, grid, block or (0, 0), strict=True):
-        if given and -(-length // given) == count:
-            sizes.append(given)
+    for length, count, requested in zip(shape, grid, block or (0, 0), strict=True):
+        if requested and -(-length // requested) == count:
+            sizes.append(requested)
         elif count and length % count == 0:
             sizes.append(length // count)
         else:
@@ -198,15 +203,12 @@ def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
                 grid = grid[rows]
             return grid[..., high if stacked else high[rows], :][..., wide]
 
-        zeros = (
-            np.zeros((1, 1)) if ".weight_zero_point" not in parts else parts[".weight_zero_point"]
-        )
-        grids = [
-            reshape_scale_grid(x, len(layout.shape)) for x in (read_scales(parts[suffix]), zeros)
-        ]
-        one = grids[1].size == 1
-        offset = grids[1].astype(np.float32) if one else expand_grid(grids[1].astype(np.float32))
-        return parts[weight][rows].astype(np.float32) - offset, expand_grid(grids[0])
+        rank = len(layout.shape)
+        scales = expand_grid(reshape_scale_grid(read_scales(parts[suffix]), rank))
+        zeros = reshape_scale_grid(parts.get(".weight_zero_point", np.zeros((1, 1))), rank)
+        zeros = zeros.astype(np.float32)
+        offset = zeros if zeros.size == 1 else expand_grid(zeros)
+        return parts[weight][rows].astype(np.float32) - offset, scales
 
     return layout, read_codes
 
@@ -282,12 +284,13 @@ def decode_bnb4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     start, end = first * width, stop * width
     flat = parts[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
     codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
-    scales = read_scales(parts[".absmax"]) if ".nested_absmax" not in parts else None
-    if scales is None:
-        each = parts[".nested_quant_map"].astype(np.float32)[parts[".absmax"]]
-        outer = np.arange(len(each)) // int(state["nested_blocksize"])
-        scales = each * read_scales(parts[".nested_absmax"])[outer]
+    if ".nested_absmax" in parts:
+        inner_scales = parts[".nested_quant_map"].astype(np.float32)[parts[".absmax"]]
+        outer_blocks = np.arange(len(inner_scales)) // int(state["nested_blocksize"])
+        scales = inner_scales * read_scales(parts[".nested_absmax"])[outer_blocks]
         scales = scales + np.float32(state["nested_offset"])
+    else:
+        scales = read_scales(parts[".absmax"])
     blocks = np.arange(start, end) // int(state["blocksize"])
     values = parts[".quant_map"].astype(np.float32)[codes]
     shape = stop - first, width
@@ -307,8 +310,8 @@ def _decode_float16(raw: Array) -> Array:
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split runs of `width` bytes into fields of `bits` bits, the lowest fields of all bytes
-    first.
+    """Split bytes into fields of `bits` bits. Of every `width` consecutive bytes, the lowest fields
+    of all bytes come first.
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
@@ -340,11 +343,11 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
     """Decode `d * scale * q - dmin * minimum`; the scales are folded into the returned codes."""
-    sizes = _decode_float16(blocks[..., :4])
+    super_scales = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
     groups = _reshape_groups(codes, 32).astype(np.float32)
-    offset = (sizes[..., 1:] * minimums)[..., None]
-    values = (sizes[..., :1] * scales)[..., None] * groups - offset
+    offset = (super_scales[..., 1:] * minimums)[..., None]
+    values = (super_scales[..., :1] * scales)[..., None] * groups - offset
     return values, np.ones((*values.shape[:-1], 1), np.float32)
 
 
@@ -353,17 +356,14 @@ def _decode_q4_k(blocks: Array) -> Codes:
 
 
 def _decode_q5_k(blocks: Array) -> Codes:
-    highest = _split_bit_fields(blocks[..., 16:48], 1, 32)
-    return _decode_offset_blocks(
-        blocks, _split_bit_fields(blocks[..., 48:], 4, 32) | (highest << 4)
-    )
+    low_bits = _split_bit_fields(blocks[..., 48:], 4, 32)
+    high_bits = _split_bit_fields(blocks[..., 16:48], 1, 32)
+    return _decode_offset_blocks(blocks, low_bits | (high_bits << 4))
 
 
 def _decode_q6_k(blocks: Array) -> Codes:
-    low, high = (
-        _split_bit_fields(blocks[..., :128], 4, 64),
-        _split_bit_fields(blocks[..., 128:192], 2, 32),
-    )
+    low = _split_bit_fields(blocks[..., :128], 4, 64)
+    high = _split_bit_fields(blocks[..., 128:192], 2, 32)
     codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
     return _reshape_groups(codes, 16), (_decode_float16(blocks[..., 208:]) * scales)[..., None]

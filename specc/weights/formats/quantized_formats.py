@@ -1,4 +1,6 @@
-"""Formats of quantized weights (`WEIGHT_FORMATS`), each defined by the tensors of a weight."""
+"""Define the storage formats of quantized weights (`WEIGHT_FORMATS`): the tensors of a weight by
+name suffix, and functions that infer its layout and decode it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,25 +47,28 @@ def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
 
 
 def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
-    """Return the bits per code such that `word_count` 32-bit words contain `code_count` codes.
-    `bits` is the config value (0 if absent).
+    """Return the first number of bits in `candidates` for which `code_count` codes take exactly
+    `word_count` 32-bit words. If `bits`, the config value, is not 0, it is the only candidate.
+    Raise LayoutError if there is none.
     """
-    found = [b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)]
-    if not found:
-        sized = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
-        raise LayoutError(f"{code_count} codes of {sized} do not take {word_count} times 32 bits")
-    return found[0]
+    matching_bits = [
+        b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)
+    ]
+    if not matching_bits:
+        size = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
+        raise LayoutError(f"{code_count} codes of {size} do not take {word_count} times 32 bits")
+    return matching_bits[0]
 
 
 def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
-    """Return the group size, given the number of input features `width` and the number of
-    groups.
+    """Return the group size of a weight with `width` input features and `group_count` groups per
+    row. Raise LayoutError if it contradicts the group size in `settings`.
     """
-    given = width if settings.group_size < 0 else settings.group_size
-    if given and -(-width // given) == group_count:
-        return given
-    if given or group_count < 1 or width % group_count:
-        size = f" of {given}" if given else ""
+    requested = width if settings.group_size < 0 else settings.group_size
+    if requested and -(-width // requested) == group_count:
+        return requested
+    if requested or group_count < 1 or width % group_count:
+        size = f" of {requested}" if requested else ""
         raise LayoutError(f"{group_count} scales per row do not fit {width} values in groups{size}")
     return width // group_count
 
@@ -95,17 +100,17 @@ def infer_gptq_layout(
     width = lengths.get("in", lengths["words"] * 32 // bits)
     _infer_code_bits(width, lengths["words"], (bits,), 0)
     group_size = _infer_group_size(width, lengths["groups"], settings)
-    in_order = _has_ordered_groups(parts.get(".g_idx"), width, group_size, lengths["groups"])
-    largest = (1 << bits) - 1
-    if settings.zero_offset and (unpack_codes(parts[".qzeros"], bits) == largest).any():
+    is_ordered = _has_ordered_groups(parts.get(".g_idx"), width, group_size, lengths["groups"])
+    max_code = (1 << bits) - 1
+    if settings.zero_offset and (unpack_codes(parts[".qzeros"], bits) == max_code).any():
         raise LayoutError(
-            f"a stored zero point is {largest}, which versions of GPTQ read as {largest + 1} or 0"
+            f"a stored zero point is {max_code}, which versions of GPTQ read as {max_code + 1} or 0"
         )
     return QuantizedLayout(
         shape=(lengths["out"], width),
         bits=bits,
         group_size=group_size,
-        is_uniform=in_order,
+        is_uniform=is_ordered,
         is_symmetric=_is_centered(parts[".qzeros"], bits, settings),
         zero_offset=settings.zero_offset,
     )
@@ -148,11 +153,11 @@ def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `(q - z) * s`; the eight outputs of a word are stored in the order `AWQ_ORDER`."""
     first, stop, _ = rows.indices(layout.shape[0])
     words = slice(first // 8, -(-stop // 8))
-    inside = slice(first - words.start * 8, stop - words.start * 8)
+    columns = slice(first - words.start * 8, stop - words.start * 8)
 
     def unpack_awq(packed: Array) -> Array:
         codes = unpack_codes(packed[:, words], 4).reshape(len(packed), -1, 8)
-        return codes[:, :, AWQ_ORDER].reshape(len(packed), -1)[:, inside]
+        return codes[:, :, AWQ_ORDER].reshape(len(packed), -1)[:, columns]
 
     groups = np.arange(layout.shape[1]) // layout.group_size
     zeros = unpack_awq(parts[".qzeros"])[groups]
@@ -177,7 +182,7 @@ def infer_packed_layout(
     group_size = _infer_group_size(
         width, groups, settings if groups > 1 else QuantizationSettings()
     )
-    in_order = _has_ordered_groups(parts.get(".weight_g_idx"), width, group_size, groups)
+    is_ordered = _has_ordered_groups(parts.get(".weight_g_idx"), width, group_size, groups)
     if ".weight_zero_point" in parts:
         check_equal_counts("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
         check_equal_counts("the groups of zero points", lengths["groups"], groups)
@@ -185,7 +190,7 @@ def infer_packed_layout(
         shape=(out, width),
         bits=bits,
         group_size=group_size,
-        is_uniform=in_order,
+        is_uniform=is_ordered,
         is_symmetric=".weight_zero_point" not in parts,
     )
 
@@ -231,8 +236,9 @@ class WeightFormat:
     """A storage format of quantized weights. `methods` are the quantization methods (`quant_method`
     in the config) that use it.
 
-    A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
-    patterns of required tensors by suffix; `optional_parts` are the patterns of optional tensors.
+    Every tensor `name + marker_suffix` indicates a weight `name + weight_suffix`. `parts` maps the
+    suffixes of required tensors to their patterns (`match_tensor`), `optional_parts` those of
+    optional tensors.
     """
 
     methods: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Read and write safetensors files."""
+"""Read and write safetensors files, memory-mapped or in chunks."""
 
 import hashlib
 import json
@@ -99,7 +99,9 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield the stored bytes of a tensor or of a range; a chunk is valid for two iterations."""
+        """Yield the stored bytes of a tensor, or of `nbytes` bytes from `offset` on. A chunk is
+        valid until the next but one is read.
+        """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside the tensor"
@@ -113,11 +115,11 @@ class TensorFile(Closeable):
         is filled.
         """
         self.check_unchanged()
-        for done in range(0, count, CHUNK_BYTES):
+        for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()
-            part = buffers[0][: min(CHUNK_BYTES, count - done)]
-            self._fill_buffer(entry.offset + offset + done, part)
-            yield part
+            buffer = buffers[0][: min(CHUNK_BYTES, count - position)]
+            self._fill_buffer(entry.offset + offset + position, buffer)
+            yield buffer
         self.check_unchanged()
 
     def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
@@ -127,16 +129,16 @@ class TensorFile(Closeable):
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
-        at = 0
+        position = 0
         for entry in [*order, TensorEntry("", "u8", (0,), self.size, 0)]:
             # the header, or bytes between tensors
-            gap = TensorEntry("", "u8", (), at, entry.offset - at)
+            gap = TensorEntry("", "u8", (), position, entry.offset - position)
             for part in (gap, entry):
-                done = 0
+                offset = 0
                 for chunk in self._read_blocks(part, 0, part.nbytes, buffers):
-                    yield part.name, done, chunk
-                    done += len(chunk)
-            at = entry.offset + entry.nbytes
+                    yield part.name, offset, chunk
+                    offset += len(chunk)
+            position = entry.offset + entry.nbytes
 
     def check_unchanged(self) -> None:
         """Raise E0512 if the file has changed since its header was read."""
@@ -156,12 +158,12 @@ class TensorFile(Closeable):
             self._fd = -1
 
     def _fill_buffer(self, offset: int, view: memoryview) -> None:
-        """Read until the view is full."""
+        """Read bytes from `offset` on until `view` is full. Raise E0512 if the file ends before."""
         while view:
-            got = read_into_buffer(self._fd, view, offset)
-            if got == 0:
+            byte_count = read_into_buffer(self._fd, view, offset)
+            if byte_count == 0:
                 self._raise_changed("it became shorter")
-            view, offset = view[got:], offset + got
+            view, offset = view[byte_count:], offset + byte_count
 
     @cached_property
     def _map_file(self) -> mmap.mmap:
@@ -209,9 +211,12 @@ def open_tensors(path: str | Path) -> TensorFile:
     try:
         size = os.fstat(fd).st_size
         # the file begins with an 8-byte length, followed by `{`
-        head = read_at_offset(fd, 64, 0)
-        if int.from_bytes(head[:8], "little") > MAX_HEADER_BYTES or head[8:].lstrip()[:1] != b"{":
-            reject_foreign_file(path, head, "a safetensors file")
+        first_bytes = read_at_offset(fd, 64, 0)
+        if (
+            int.from_bytes(first_bytes[:8], "little") > MAX_HEADER_BYTES
+            or first_bytes[8:].lstrip()[:1] != b"{"
+        ):
+            reject_foreign_file(path, first_bytes, "a safetensors file")
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {
@@ -244,19 +249,19 @@ def write_safetensors(
     header: dict[str, object] = {
         "__metadata__": dict(sorted({PRODUCER_NAME: "weights", **(metadata or {})}.items()))
     }
-    at = 0
+    offset = 0
     for name in names:
         array = tensors[name]
         header[name] = {
             "dtype": get_array_dtype(array).upper(),
             "shape": list(array.shape),
-            "data_offsets": [at, at + array.nbytes],
+            "data_offsets": [offset, offset + array.nbytes],
         }
-        at += array.nbytes
+        offset += array.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % 64)
-    real = resolve_output_path(path, WEIGHTS_OUTPUT, force=force)
-    write_file_atomically(real, _iterate_file_chunks(text, (tensors[n] for n in names)))
+    output_path = resolve_output_path(path, WEIGHTS_OUTPUT, force=force)
+    write_file_atomically(output_path, _iterate_file_chunks(text, (tensors[n] for n in names)))
 
 
 def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | memoryview]:
@@ -282,9 +287,11 @@ def get_file_identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def reject_foreign_file(path: Path, head: bytes, expected: str) -> None:
-    """Raise E0502 if `head`, the first bytes of a file, belong to another known format."""
-    found = identify_foreign_file(head, escape_text(path.name))
-    if found:
-        what, help = found
-        raise_error("E0502", f"`{escape_text(path)}` is not {expected} but {what}", helps=[help])
+def reject_foreign_file(path: Path, first_bytes: bytes, expected: str) -> None:
+    """Raise E0502 if `first_bytes`, the first bytes of a file, belong to another known format."""
+    match = identify_foreign_file(first_bytes, escape_text(path.name))
+    if match:
+        format_name, help = match
+        raise_error(
+            "E0502", f"`{escape_text(path)}` is not {expected} but {format_name}", helps=[help]
+        )

@@ -1,4 +1,4 @@
-"""Parse and check safetensors headers; define element types."""
+"""Parse and validate safetensors headers, and define the dtypes of weights."""
 
 import re
 from dataclasses import dataclass
@@ -177,7 +177,7 @@ def _parse_metadata(value: Json) -> dict[str, str]:
 
 
 def _parse_tensor(name: str, fields: Json) -> RawTensor:
-    """Parse one entry and check its consistency."""
+    """Parse the header entry of one tensor. Raise an error if its fields are not consistent."""
     tensor_label = f"the tensor `{escape_text(name[:200])}`"
     if not name:
         raise _InvalidHeaderError("a tensor has no name")
@@ -196,17 +196,17 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
             f"{tensor_label} has a shape that is not a list of at most 64 lengths"
         )
     begin, end = _parse_offsets(tensor_label, fields["data_offsets"])
-    needed = _count_bytes(tensor_label, dtype, shape)
-    if end - begin != needed:
+    byte_count = _count_bytes(tensor_label, dtype, shape)
+    if end - begin != byte_count:
         raise _InvalidHeaderError(
-            f"{tensor_label}, {dtype} of shape {shape}, takes {needed} bytes, "
+            f"{tensor_label}, {dtype} of shape {shape}, takes {byte_count} bytes, "
             f"but its data_offsets span {end - begin}"
         )
     return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
 
 
 def _check_dtype(tensor_label: str, dtype: Json) -> str:
-    """Convert a dtype in the header to its name in specc. Raise an error if it is not supported."""
+    """Return the dtype of a header entry. Raise an error if it is unknown."""
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
         raise _InvalidHeaderError(
             f"{tensor_label} has the unknown dtype {escape_text(repr(dtype)[:40])}"
@@ -249,19 +249,21 @@ def _parse_lengths(value: Json) -> list[int] | None:
 
 def _check_ranges(tensors: list[RawTensor], size: int) -> None:
     """Raise an error if data ranges have gaps, overlap, or do not end at the end of the file."""
-    at = 0
+    position = 0
     for t in tensors:
-        if t.begin != at:
-            tensor_label = (
-                "overlaps the tensor before it" if t.begin < at else "leaves unused bytes before it"
+        if t.begin != position:
+            problem = (
+                "overlaps the tensor before it"
+                if t.begin < position
+                else "leaves unused bytes before it"
             )
-            raise _InvalidHeaderError(f"the tensor `{escape_text(t.name[:200])}` {tensor_label}")
-        at = t.end
-    if at > size:
+            raise _InvalidHeaderError(f"the tensor `{escape_text(t.name[:200])}` {problem}")
+        position = t.end
+    if position > size:
         first = next(t for t in tensors if t.end > size)
         raise _InvalidHeaderError(
-            f"its tensors need {at} bytes of data, got {size}: the file is "
+            f"its tensors need {position} bytes of data, got {size}: the file is "
             f"truncated, from `{escape_text(first.name[:200])}` on"
         )
-    if at < size:
-        raise _InvalidHeaderError(f"{size - at} bytes follow its last tensor")
+    if position < size:
+        raise _InvalidHeaderError(f"{size - position} bytes follow its last tensor")
