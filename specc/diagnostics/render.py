@@ -174,7 +174,7 @@ class SourceLineExcerpt:
         return cls(text, columns, offset, start, len(part) < len(line) - offset)
 
     def get_column(self, character: int) -> int:
-        """Return the 0-based display column of a character."""
+        """Return the 0-based display column of character `character` of the source line."""
         column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
         return max(0, min(column - self.start + self.is_truncated_left, MAX_EXCERPT_WIDTH + 1))
 
@@ -198,7 +198,7 @@ class SourceLineExcerpt:
 def render_numbered_line(
     number: int, excerpt: SourceLineExcerpt, margin: str, colorize: Colorizer
 ) -> str:
-    """Format a source line with its number."""
+    """Format a source line with its line number in the margin."""
     return f"{colorize('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render()}"
 
 
@@ -304,7 +304,7 @@ def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
 
 
 def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
-    """Render `file:line:column: error[E0101]: title`."""
+    """Render a diagnostic on one line, e.g. `file:line:column: error[E0101]: title`."""
     location = (
         f"{escape_control_characters(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
     )

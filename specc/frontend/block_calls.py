@@ -145,8 +145,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
 
 
 def _find_bound_env(target: BlockFunction) -> Env | None:
-    """Return the scope in which a block was bound by its own file, with the config of that file, or
-    None if another file refers to the block.
+    """Return the scope in which the file of a block refers to the block, with the config of this
+    file, or None if another file refers to the block.
     """
     env = target.env
     return env if env and env.module.root is target.module.root and env.config else None
@@ -169,8 +169,8 @@ def _get_block_config(
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
-    """Pair parameters with their arguments. Arguments of the call override options that were bound
-    earlier.
+    """Return the argument of each parameter. Arguments of the call override options that were bound
+    when the block was passed as a value. Raise E0201, E0211 or E0212 on a mismatch.
     """
     block = target.block
     pairs = _pair_arguments(block, call)

@@ -23,9 +23,8 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: GraphBuilder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """Return `outputs` with position ids of a dynamic axis replaced by `Range` ops.
-
-    `body_nodes` are the nodes that depend on the loop, in creation order.
+    """Return `outputs` with position ids of a dynamic axis replaced by `Range` ops, which do not
+    depend on the loop. `body_nodes` are the nodes that depend on the loop, in creation order.
     """
     replacements: dict[Value, Value] = {}
     for node in body_nodes:

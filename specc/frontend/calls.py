@@ -240,14 +240,12 @@ def _check_missing_arguments(
         is_required = parameter.default is MISSING and not parameter.is_variadic
         if is_required and parameter.name not in values:
             _raise_missing_argument(builtin, parameter, expr.span)
-    if builtin.is_variadic and not has_variadic and not _has_input(builtin, values):
+    has_input = has_variadic or any(
+        p.is_positional and p.name in values for p in builtin.parameters
+    )
+    if builtin.is_variadic and not has_input:
         title = f"missing input of `{builtin.name}`"
         raise_error("E0211", title, expr.span, helps=[f"`{builtin.format_signature()}`"])
-
-
-def _has_input(builtin: Builtin, values: Mapping[str, SpecValue]) -> bool:
-    """Return True if a positional parameter has a value."""
-    return any(p.is_positional and p.name in values for p in builtin.parameters)
 
 
 def _raise_missing_argument(

@@ -45,8 +45,8 @@ MAX_LAYERS = 4096
 
 
 def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
-    """Raise E0207: the structure of the graph depends on a dimension that is known only at run
-    time.
+    """Raise E0207 because the structure of the graph depends on a dimension that is known only at
+    run time.
     """
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
@@ -260,7 +260,9 @@ class Context:
             self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Add the user's call to a span in std, and the name of the current normalizer."""
+        """Return `span` with the user's call (if it is in std) and the name of the current
+        normalizer.
+        """
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:

@@ -170,8 +170,8 @@ class _MemberReader:
         return JsonList(tuple(expanded), value.span)
 
     def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
-        """Convert a value; return a record unchanged. A single value becomes a list of one item, or
-        both items of a pair.
+        """Convert a JSON value to the declared type `type`; return a record unchanged. A single
+        value becomes a list of one item, or both items of a pair.
         """
         if type.name == "record" and isinstance(value, JsonObject):
             return RawConfig(self.member.key.text.strip('"'), value)

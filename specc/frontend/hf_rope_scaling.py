@@ -263,16 +263,18 @@ class _ScalingTable:
         return tuple(PARAMETER_READERS[self.kind](self).items())
 
     def read_linear(self) -> dict[str, RopeNumber]:
-        """Return the scaling factor."""
+        """Return the parameters of linear scaling: the factor."""
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the factor. The original length is the maximum length of the model."""
+        """Return the parameters of dynamic scaling. The original length is the maximum of the
+        model.
+        """
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the factor, the original length, and the parameters that have defaults."""
+        """Return the parameters of Llama 3 scaling; those in SCALING_DEFAULTS may be absent."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
             # the published code treats zero as an absent value
@@ -291,7 +293,7 @@ class _ScalingTable:
         return parameters | {"truncate": value}
 
     def read_longrope(self) -> dict[str, RopeNumber]:
-        """Return the divisors up to the original sequence length, and those beyond it."""
+        """Return the parameters of LongRoPE, with divisors up to and beyond the original length."""
         short, long = self._read_divisors("short_factor"), self._read_divisors("long_factor")
         original = self._read_original_length()
         return {
@@ -305,7 +307,7 @@ class _ScalingTable:
         }
 
     def read_proportional(self) -> dict[str, RopeNumber]:
-        """Return the optional factor, and the rotated fraction of a head."""
+        """Return the rotated fraction of a head, and the factor (default 1)."""
         part = self._read_number("partial_rotary_factor")
         factor = self._read_number("factor") or 1.0
         return {"factor": factor, "part": 1.0 if part is None else part}

@@ -58,8 +58,8 @@ Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, Spe
 def apply_requirement(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """Return the config under the assumption that `condition` holds: a conjunction of `a % b == 0`
-    and `a == b` replaces symbols in the config values.
+    """Return the config under the assumption that `condition` holds: its equations `a == b` and
+    divisibilities `a % b == 0` replace symbols of the config values.
     """
     match condition:
         case ast.Binary(op="&"):

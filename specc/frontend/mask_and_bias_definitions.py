@@ -43,8 +43,8 @@ BATCH_INDEX_NAME = "b"
 def make_pair_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> PairIndices:
-    """Make the index variables: `i` [q, 1] and `j` [k] are the positions of queries and keys along
-    the given axes. If the query has no position axis, there is no `i`.
+    """Return the index variables of a definition: `i` [q, 1] and `j` [k] are the position ids of
+    queries and keys along the given axes. If the query has no position axis, there is no `i`.
     """
     key, key_axis = keys
     query, query_axis = queries
@@ -151,7 +151,9 @@ MAX_EXPANSION_DEPTH = 8
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """Bind arguments, evaluated in the caller's scope, to a definition, as in `window(128)`."""
+    """Return a definition with arguments bound, as in `window(128)`. They are evaluated in `env`,
+    the scope of the caller.
+    """
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
@@ -253,7 +255,9 @@ def expand_definition(
     *,
     has_head_axis: bool = True,
 ) -> SpecValue:
-    """Evaluate a definition for these index variables, with or without a heads axis."""
+    """Return the value of a definition for these index variables and additional variables `names`.
+    `has_head_axis` is True if the scores have a heads axis.
+    """
     with enter_definition(context, function):
         return _evaluate_definition(
             context, function, pair_indices, names, scope, has_head_axis=has_head_axis

@@ -65,7 +65,9 @@ OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 def apply_arithmetic(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
-    """Apply one of `+ - * / // % **`."""
+    """Apply `+ - * / // % **` to numbers and tensors, or `+` to lists. Raise E0206 for other
+    values.
+    """
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _combine_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
@@ -117,7 +119,7 @@ def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
 
 
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
-    """Return a note on the origin of each operand, e.g. `d` is given in `config.json:9:18`."""
+    """Return a note on the origin of each operand, e.g. `d` is defined in `config.json:9:18`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
@@ -387,14 +389,10 @@ def _make_comparable(value: SpecValue) -> object:
     """
     match value:
         case BlockFunction():
-            return value.kind, value.name, _sort_options(value.bound_arguments)
+            return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))
         case DefinitionFunction() | BuiltinFunction():
             arguments = {name: _make_comparable(v) for name, v in value.bound_arguments.items()}
-            return value.kind, value.name, _sort_options(arguments)
+            return value.kind, value.name, tuple(sorted(arguments.items()))
         case ChoiceValue(word):
             return word
     return value
-
-
-def _sort_options(options: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    return tuple((name, options[name]) for name in sorted(options))

@@ -98,7 +98,9 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
-    """Convert an integer to a float; return a symbol unchanged."""
+    """Convert an integer to a float. Return a symbol or run-time number unchanged, otherwise
+    MISSING.
+    """
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else MISSING
@@ -111,16 +113,14 @@ def _match_text(value: SpecValue) -> SpecValue | Missing:
 
 
 def _match_mask(value: SpecValue) -> SpecValue | Missing:
-    """Match masks: definitions, the bools of `all` and `none`, and boolean tensors, but not
-    scores.
-    """
+    """Return a mask (a definition, a bool for `all` or `none`, or a tensor), otherwise MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else MISSING
     return value if isinstance(value, CombinedMask | bool | Tensor) else MISSING
 
 
 def _match_score(value: SpecValue) -> SpecValue | Missing:
-    """Match a score definition, or a built-in function of two tensors such as `dot`."""
+    """Return a score (a definition, or a built-in function of two tensors), otherwise MISSING."""
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
@@ -134,7 +134,7 @@ NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform"
 
 
 def _match_normalizer(value: SpecValue) -> SpecValue | Missing:
-    """Match a normalizer definition, or the name of a built-in normalizer."""
+    """Return a normalizer (a definition, or a built-in name), otherwise MISSING."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else MISSING
     word = value.value if isinstance(value, ChoiceValue) else value

@@ -204,7 +204,7 @@ def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
 
 
 def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
-    """Convert a dimension to f64[], in which `a / b` is a floating-point quotient."""
+    """Convert a dimension to a tensor f64[], in which `a / b` is a floating-point quotient."""
     if dim.number is not None:
         return add_constant(context, float(dim.number), "f64", span)
     if not _has_quotient(dim):
@@ -222,7 +222,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
 def _multiply_atoms(
     context: Context, coefficient: float, monomial: Monomial, span: Span | None
 ) -> Tensor:
-    """Return a term of a dimension as f64[]."""
+    """Return the term `coefficient · monomial` of a dimension as a tensor f64[]."""
     term = add_constant(context, coefficient, "f64", span)
     for atom, power in monomial:
         factor = _convert_atom_to_f64(context, atom, span)
@@ -233,7 +233,7 @@ def _multiply_atoms(
 
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
-    """Convert one factor of a dimension to f64[]."""
+    """Convert one factor of a dimension to a tensor f64[]."""
     # a floating-point quotient may have a remainder, which depends on the input
     if isinstance(atom, DimFunction) and atom.fn == "/":
         dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)

@@ -117,13 +117,9 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
     """Return the vocabulary sizes of the generated input and of the logits."""
-    id_bound, logits_shape = (
-        graph.input_facts[input_name].upper_bound,
-        graph.outputs[output_name].type.shape,
-    )
+    id_bound, logits = graph.input_facts[input_name].upper_bound, graph.outputs[output_name]
     return VocabularySizes(
-        id_bound.number if id_bound is not None else None,
-        logits_shape[-1].number if logits_shape else None,
+        id_bound.number if id_bound else None, logits.shape[-1].number if logits.shape else None
     )
 
 

@@ -93,7 +93,7 @@ class ChoiceValue:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A `record { … }` of compile-time values, or the config of `used_spec`."""
+    """A record of compile-time values, or the config of the used spec `used_spec`."""
 
     fields: Mapping[str, "SpecValue"]
     path: str = ""

@@ -122,7 +122,9 @@ def _list_foreign_names(file: ast.File) -> list[str]:
 
 
 def merge_extends_chain(program: Program) -> ast.File:
-    """Return the chain of a program as one file, which still uses std by name."""
+    """Merge a spec and the specs that it extends into one file, which still uses std by name. Raise
+    E0982 if it sets values of used specs.
+    """
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]
@@ -209,7 +211,7 @@ def _iterate_used_names(item: ast.Node) -> Iterator[str]:
 def _rename_lengths(
     item: ast.Block | ast.Definition, clashing_names: Collection[str]
 ) -> ast.Block | ast.Definition:
-    """Rename the dimensions of an item whose names the file uses, too."""
+    """Add an underscore to the dimensions of a std item whose names the file also defines."""
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}
@@ -225,7 +227,7 @@ def _collect_declared_lengths(item: ast.Block) -> set[str]:
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
-    """Return the node with names replaced."""
+    """Return a syntax tree with every name that is a key of `names` replaced."""
     if isinstance(node, ast.Name):
         return replace(node, path=names.get(node.path, node.path))
     new_fields: dict[str, object] = {}

@@ -13,7 +13,7 @@ from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, is_derived_field
 from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget
-from specc.frontend.spec_modules import ConfigAssignment, Program
+from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.spec_values import Record, SpecValue, UnresolvedValueError, format_value
 from specc.frontend.trial_values import (
@@ -104,7 +104,9 @@ def _check_without_overrides(
     fails or a value differs.
     """
     fields = program.map_fields_by_path()
-    overrides = _find_overrides(program, fields)
+    overrides = {
+        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
+    }
     if not overrides or not _is_shape_error(error):
         raise error from None
     remaining_assignments = {p: a for p, a in program.assignments.items() if p not in overrides}
@@ -120,15 +122,6 @@ def _check_without_overrides(
     if value.span is None or default is None or default.span is None:
         raise error from None
     _raise_override_error(error.diagnostics[0], path, value.span, default.span.text)
-
-
-def _find_overrides(
-    program: Program, fields: Mapping[str, ast.Field]
-) -> dict[str, ConfigAssignment]:
-    """Return the values that are assigned to derived fields."""
-    return {
-        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
-    }
 
 
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:

@@ -54,7 +54,8 @@ def find_unused_in_files(
     """
     items = {item.name: item for file in files for item in _list_items(file)}
     names_by_item = {name: collect_item_names(item) for name, item in items.items()}
-    section_names = set(external_names) | _collect_section_names(files)
+    sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
+    section_names = set(external_names) | collect_names(*sections)
     used_names = section_names.union(*(names.outer_names for names in names_by_item.values()))
     unused_items = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     file_warnings: list[tuple[ast.File, Diagnostic]] = []
@@ -67,12 +68,6 @@ def find_unused_in_files(
                 warnings.append(_make_unused_item_warning(item, used_names))
         file_warnings += [(file, d) for d in sorted(warnings, key=_get_offset)]
     return file_warnings
-
-
-def _collect_section_names(files: Sequence[ast.File]) -> set[str]:
-    """Return the names that the config, the weights and all other sections read."""
-    sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
-    return collect_names(*sections)
 
 
 def _make_unused_item_warning(item: UsableItem, used_names: set[str]) -> Diagnostic:
@@ -112,7 +107,7 @@ def _remove_names(paths: Iterable[str], names: Iterable[str]) -> set[str]:
 
 
 def _is_read(name: str, paths: Iterable[str]) -> bool:
-    """Return True if any path starts with the name, or if the name is exempt."""
+    """Return True if any path starts with the name, or if the name starts with `_`."""
     return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
 
 

@@ -164,7 +164,8 @@ class WeightSharing:
 
     def add_share_rule(self, path: str, scope: str, *, is_from_used_spec: bool = False) -> None:
         """Allow calls to share the weights at this path or pattern below `scope` until the current
-        step ends. Rules of used specs (`is_from_used_spec`) are not recorded in `needed_paths`.
+        call or iteration ends. Rules of used specs (`is_from_used_spec`) are not recorded in
+        `needed_paths`.
         """
         self._rules.append(
             ShareRule(NamePattern(path), scope, len(self.call_path), is_from_used_spec)

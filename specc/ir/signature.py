@@ -260,7 +260,11 @@ class Signature:
                 continue
             _bind_dtype(axes, term, arg, n)
             for mark, dims in assign_axis_marks(term, arg.rank, axis, n):
-                _bind_axis(axes, mark, tuple(arg.shape[i] for i in dims), n)
+                lengths = tuple(arg.shape[i] for i in dims)
+                if mark.is_broadcastable:
+                    axes.broadcastable.setdefault(mark.name, []).append((lengths, n))
+                else:
+                    axes.bind_name(mark.name, lengths, n)
         axes.broadcast_loose_axes()
         return axes
 
@@ -341,18 +345,6 @@ def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, ope
             f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {bound_dtype}",
             (operand,),
         )
-
-
-def _bind_axis(
-    axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], operand: int
-) -> None:
-    """Bind the axis name of `mark` to the axis sizes `dims`, or collect them for broadcasting if
-    the axis is marked `#`.
-    """
-    if mark.is_broadcastable:
-        axes.broadcastable.setdefault(mark.name, []).append((dims, operand))
-    else:
-        axes.bind_name(mark.name, dims, operand)
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:

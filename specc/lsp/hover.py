@@ -234,7 +234,7 @@ def find_dotted_name_hover(
 def _find_member_hover(
     analysis: DocumentAnalysis, first_name: str, member_path: str
 ) -> HoverInfo | None:
-    """Return the hover of `first_name.rest`: an item of a used file, or a config value."""
+    """Return the hover of `first_name.member_path`: an item of a used file, or a config value."""
     used_module = analysis.find_used_module(first_name)
     if used_module is not None and member_path in used_module.items:
         return make_item_hover(used_module.items[member_path])
@@ -242,7 +242,9 @@ def _find_member_hover(
 
 
 def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
-    """Return the last binding of a name in the enclosing block or definition."""
+    """Return the hover of the last binding of a name in the enclosing block or definition, or
+    None.
+    """
     item = find_enclosing_item(analysis.items, offset)
     bindings = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
     if not bindings:
@@ -318,7 +320,7 @@ def _make_spec_hover(module: SpecModule | None) -> HoverInfo | None:
 
 
 def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
-    """Return the documentation of a keyword."""
+    """Return the hover of the keyword at an offset, or None if there is no keyword."""
     text = analysis.source.text
     start = text.rfind("\n", 0, offset) + 1
     for match in IDENTIFIER.finditer(text, start):

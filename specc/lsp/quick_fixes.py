@@ -141,28 +141,15 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
         return
     title = f"declare `{code}`"
     for node in walk_tree(analysis.file):
-        if isinstance(node, ast.BlockParameter | ast.Field) and node.name == match[1]:
-            yield from _propose_redeclaration_edits(node, code, title)
-    yield from _insert_into_configs(analysis, code, title)
-    yield from _insert_above(analysis, f"config {{ {code} }}", title)
-
-
-def _insert_into_configs(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[FixEdit]:
-    """Yield edits that add a declaration at the end of a config."""
+        if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != match[1]:
+            continue
+        if node.span and node.type.span:  # keep the default
+            yield FixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
             closer = item.span.end - 1
             yield FixEdit(title, closer, closer, f"  {code} ")
-
-
-def _propose_redeclaration_edits(
-    node: ast.BlockParameter | ast.Field, code: str, title: str
-) -> Iterator[FixEdit]:
-    """Yield the edit that replaces the name and type of a declaration but keeps its default
-    value.
-    """
-    if node.span and node.type.span:
-        yield FixEdit(title, node.span.start, node.type.span.end, code)
+    yield from _insert_above(analysis, f"config {{ {code} }}", title)
 
 
 def _propose_item_edits(

@@ -110,7 +110,9 @@ def _make_visible_mask(site: CallSite, mask: MaskValue, score_rank: int) -> Tens
 def _apply_definition(
     site: CallSite, normalizer: DefinitionFunction, scores: Tensor, pair_indices: PairIndices
 ) -> Tensor:
-    """Apply a normalizer's definition to scores that are -inf at masked keys."""
+    """Apply a normalizer's definition to scores that are -inf at masked keys. Raise E0608 or E0609
+    if it takes no scores or does not return a tensor of their type.
+    """
     params = normalizer.definition.params or ()
     if not params:
         title = f"the normalizer `{normalizer.name}` has no parameter for the scores"

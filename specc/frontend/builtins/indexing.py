@@ -200,8 +200,8 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` does not apply, UnresolvedValueError if a size is still a
-    symbol.
+    """Raise E0329 if `antialias` is not supported for these options, and UnresolvedValueError if a
+    size depends on symbols.
     """
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
@@ -316,7 +316,9 @@ def batch_norm(
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
-    """Return the channel axis, which cannot be the batch axis."""
+    """Return the index of the channel axis. Raise E0301 if it is the batch axis or `x` is not a
+    float tensor.
+    """
     axis_index = site.resolve_axis(x, axis)
     if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"

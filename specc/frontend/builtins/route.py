@@ -89,7 +89,9 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331, with labels at an op of the expert block and at the call of `route`."""
+    """Raise E0331 because an op of an expert depends on other tokens (`violation`), with labels at
+    this op and at the call of `route`.
+    """
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
     fn = node.op.get_attributes().get("fn")

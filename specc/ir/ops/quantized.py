@@ -144,7 +144,7 @@ class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
     """Quantize keys or values of the KV cache to int8: `x / scale`, rounded half to even, clipped
     to -128 to 127.
 
-    Per-channel scales within each head. Quotients are float32.
+    The scales are per channel within each head. Quotients are float32.
     """
 
     x, scale = Operand(0), Operand(1)

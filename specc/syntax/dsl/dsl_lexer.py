@@ -208,7 +208,7 @@ class Lexer:
         return end
 
     def _report_stray_character(self, offset: int) -> int:
-        """Report a character that starts no token and return the next offset."""
+        """Report E0106 for a character that starts no token. Return the next offset."""
         character = self.fragment.text[offset]
         if character == '"':
             return self._report_unclosed_string(offset)
@@ -219,7 +219,7 @@ class Lexer:
         return offset + 1
 
     def _report_unclosed_string(self, offset: int) -> int:
-        """Report an unclosed string and continue at the next line."""
+        """Report E0104 for an unclosed string. Return the offset of the next line."""
         text, fragment = self.fragment.text, self.fragment
         end = text.find("\n", offset)
         end = len(text) if end < 0 else end
@@ -237,7 +237,7 @@ class Lexer:
         return end
 
     def check_depth(self) -> None:
-        """Report the first bracket nested beyond the limit."""
+        """Report E0110 for the first bracket nested more than MAX_NESTING levels deep."""
         depth = 0
         for token in self.result.tokens:
             # the text of a string literal includes its quotes, so it never equals a bracket

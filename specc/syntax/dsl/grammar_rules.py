@@ -293,7 +293,7 @@ def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
 
 
 def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
-    """Report an error for several `ignore` lists, because a YAML key can occur only once."""
+    """Report E0116 for several `ignore` lists, because a YAML key can occur only once."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
     b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
@@ -375,7 +375,7 @@ def _build_file(
 
 
 def _check_version(b: AstBuilder, version: Token) -> None:
-    """Report an unknown version of the language."""
+    """Report E0113 unless the version of the language is 1."""
     if version.text != "1":
         b.report_error(
             "E0113",

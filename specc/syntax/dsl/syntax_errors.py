@@ -83,8 +83,8 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """Explain an unclosed bracket around the token, or a closing bracket without an opening
-    bracket.
+    """Return E0102 for an unclosed bracket around the token, E0103 for a closing bracket without an
+    opening bracket, or None.
     """
     enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
@@ -114,7 +114,7 @@ def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Di
 
 
 def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
-    """Explain an opening bracket that is not closed before token `index`."""
+    """Return E0102 for the bracket `opener`, which is not closed before token `index`."""
     closer = OPENERS[opener.text]
     token, previous = error.tokens[index], error.tokens[index - 1]
     if token.kind == "$END":
@@ -144,11 +144,11 @@ class SyntaxErrorExplainer:
         self.description = description
         self.unbalanced: UnbalancedBrackets | None = None
 
-    def __call__(self, run: LalrParser, index: int) -> Diagnostic:
+    def __call__(self, parser: LalrParser, index: int) -> Diagnostic:
         """Return the most specific explanation of the unexpected token `index`."""
         if self.unbalanced is None:
-            self.unbalanced = find_unbalanced_brackets(run.tokens, run.restart_points)
-        error = UnexpectedToken(self.fragment, run, index)
+            self.unbalanced = find_unbalanced_brackets(parser.tokens, parser.restart_points)
+        error = UnexpectedToken(self.fragment, parser, index)
         return (
             explain_weights_without_call(error)
             or explain_unbalanced_bracket(error, self.unbalanced)
@@ -163,7 +163,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain `@` after a value that is not a call, e.g. `x @ w`."""
+    """Return E0107 for `@` after a value that is not a call, e.g. `x @ w`, or None."""
     if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
@@ -182,7 +182,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a file that does not begin with `specc 1` and `model name`."""
+    """Return E0113 for a file that does not begin with `specc 1` and `model name`, or None."""
     # only `specc` and the version may be on the stack, above the start state
     if error.parser.start != "file" or error.index > 2 or len(error.parser.states) > 3:
         return None
@@ -199,7 +199,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a reserved word in place of a name."""
+    """Return E0115 for a reserved word in place of a name, or None."""
     token, expected = error.token, error.expected_terminals
     # where a number is also allowed, the user probably did not mean the word as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
@@ -213,7 +213,7 @@ def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a misplaced docstring."""
+    """Return E0117 for a docstring where none is allowed, or None."""
     is_between_items = error.expected_terminals >= ITEM_TERMINALS
     is_in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
     if error.token.kind != "STRING" or not (is_between_items or is_in_body):
@@ -239,7 +239,7 @@ def _find_open_definition(error: UnexpectedToken) -> str:
 
 
 def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a line that ends with an operator before a new statement:
+    """Return E0101 for a line that ends with an operator before a new statement, or None:
 
     x = a +
     y = b
@@ -267,8 +267,8 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a name parsed as a result without `=`: an operator is missing before it, or its
-    result has no name.
+    """Return E0101 for a name parsed as a result without `=`, or None: an operator is missing
+    before it, or its result has no name.
     """
     if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
@@ -289,7 +289,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Explain two values without an operator between them, e.g. `y = a b`."""
+    """Return E0101 for two values without an operator between them, e.g. `y = a b`."""
     return Diagnostic(
         "E0101",
         f"an operator is missing before `{name.text}`",
@@ -299,7 +299,7 @@ def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic
 
 
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
-    """Explain a call without a result name, e.g. `f(x)` as a statement."""
+    """Return E0101 for a call without a result name, e.g. `f(x)` as a statement."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
     default = f"write `name = {value}`, or `return …` for a result"

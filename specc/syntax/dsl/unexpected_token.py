@@ -186,7 +186,7 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 
 
 def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a word or a sign of other languages."""
+    """Return E0101 for a word or an operator of other languages, or None."""
     return (
         _explain_module_call(error)
         or _explain_foreign_statement(error)
@@ -215,7 +215,7 @@ MODULE_CALLS: Mapping[str, str] = {
 
 
 def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a call of the result of a call, e.g. `nn.Linear(8, 4)(x)`."""
+    """Return E0101 for a call of the result of a call, e.g. `nn.Linear(8, 4)(x)`, or None."""
     if error.token.text != "(" or error.previous_token is None or error.previous_token.text != ")":
         return None
     module = _find_called_name(error.tokens[: error.index])
@@ -242,7 +242,7 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
 
 
 def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a statement of a different language, e.g. `for i in range(3) { … }`."""
+    """Return E0101 for a statement of another language, e.g. `for i in range(3) { … }`, or None."""
     token, word = error.token, error.token
     # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
     # token after them is unexpected
@@ -261,8 +261,8 @@ def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a misplaced keyword, e.g. `y = if c: a`, a reversed `[f(i) for …]`, or `repeat(x, 2)`
-    used as an operation.
+    """Return E0101 for a keyword in place of a value, or None: `y = if c: a`, a reversed
+    `[f(i) for …]`, or `repeat(x, 2)` used as an operation.
     """
     token = error.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
@@ -276,8 +276,8 @@ def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain a logical operator that is a word, e.g. `a and b`. The unexpected token is the word,
-    or the token after it if the word was parsed as the name of a new result.
+    """Return E0101 for a logical operator that is a word, e.g. `a and b`, or None. The unexpected
+    token is the word, or the token after it if the word was parsed as the name of a new result.
     """
     word = error.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
@@ -302,7 +302,7 @@ def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
-    """Explain an in-place operator, e.g. `x += 1`, or return None."""
+    """Return E0101 for an in-place operator, e.g. `x += 1`, or None."""
     token, operand = error.token, error.previous_token
     next_token = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
     if operand is None or next_token is None or not {"EQUAL", "COLON"} <= error.expected_terminals:

@@ -170,7 +170,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
 
 
 def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
-    """Report `until` without a maximum number of iterations."""
+    """Report E0728 because a loop with `until` has no maximum number of iterations."""
     label = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
     reader.report_error("E0728", "this loop has no bound", span, label, fix)

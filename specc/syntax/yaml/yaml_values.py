@@ -156,7 +156,7 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
 
 
 def _report_invalid_call_keys(reader: YamlReader, node: YamlMapping) -> None:
-    """Report a call whose map does not have exactly one key."""
+    """Report E0125 for a call whose map does not have exactly one key."""
     keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
     reader.report_error(
         "E0125",
