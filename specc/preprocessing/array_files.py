@@ -32,13 +32,13 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 
-ZIP_SIGNATURES = (
-    b"PK\x03\x04",
-    b"PK\x05\x06",
-)  # signatures of .npz files; the second one is that of an empty file
-MAX_RANK = 16  # maximum rank
-MAX_HEADER = 10_000  # maximum bytes
-MAX_MEMBERS = 10_000  # maximum arrays in one .npz
+ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
+"""Signatures of .npz files; the second is that of an archive without members."""
+MAX_RANK = 16
+MAX_HEADER_BYTES = 10_000
+"""Maximum size of the header of a .npy file."""
+MAX_ARRAYS = 10_000
+"""Maximum number of arrays in a .npz file."""
 
 NPY_SIGNATURE = b"\x93NUMPY"
 SAVE_AGAIN_HELP = "save or copy it again"
@@ -56,23 +56,25 @@ def parse_npy(data: bytes, name: str) -> Array:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
+            shape, is_fortran_order, dtype = readers[data[6:8]](
+                file, max_header_size=MAX_HEADER_BYTES
+            )
     except Exception:  # NumPy may raise any exception if the header is corrupted
         raise_bad_array(name, "its header is invalid", SAVE_AGAIN_HELP)
-    _check_element(dtype, name)
+    _check_dtype(dtype, name)
     if len(shape) > MAX_RANK or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
         raise_bad_array(name, "its shape is invalid", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
-    expected, rest = count * dtype.itemsize, len(data) - start
-    if rest != expected:
+    expected, available = count * dtype.itemsize, len(data) - start
+    if available != expected:
         raise_bad_array(
-            name, f"its shape needs {expected} bytes of data, got {rest}", SAVE_AGAIN_HELP
+            name, f"its shape needs {expected} bytes of data, got {available}", SAVE_AGAIN_HELP
         )
     flat = np.frombuffer(data, dtype, count, start)
-    return to_native_order(flat.reshape(shape, order="F" if by_column else "C"))
+    return to_native_order(flat.reshape(shape, order="F" if is_fortran_order else "C"))
 
 
-def _check_element(dtype: "np.dtype[np.generic]", name: str) -> None:
+def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
     if dtype.hasobject:
         raise_bad_array(
             name,
@@ -92,21 +94,21 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
-        words = escape_text(fault)[:160]
-        raise_bad_array(path, f"it is an invalid .npz file ({words})", SAVE_AGAIN_HELP)
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
+        reason = escape_text(error)[:160]
+        raise_bad_array(path, f"it is an invalid .npz file ({reason})", SAVE_AGAIN_HELP)
 
 
 def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
-    """Yield the arrays of an archive; sizes are checked before arrays are unpacked."""
+    """Return the arrays of an archive by name; sizes are checked before arrays are unpacked."""
     members = archive.infolist()
-    unpacked = sum(member.file_size for member in members)
-    if len(members) > MAX_MEMBERS or unpacked > MAX_ARRAY_BYTES:
+    unpacked_bytes = sum(member.file_size for member in members)
+    if len(members) > MAX_ARRAYS or unpacked_bytes > MAX_ARRAY_BYTES:
         raise_too_large(path, "its arrays exceed the size limit of specc")
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
-        if name in found:
+        if name in arrays:
             duplicate = f"duplicate array `{escape_text(name)}`"
             raise_bad_array(path, duplicate, "save it again with numpy.savez")
         with archive.open(member) as file:
@@ -115,8 +117,8 @@ def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
         if not content.startswith(NPY_SIGNATURE):
             problem = f"`{escape_text(member.filename)}` in it is not an array"
             raise_bad_array(path, problem, "save it with numpy.savez")
-        found[name] = parse_npy(content, f"{path}: {name}")
-    return found
+        arrays[name] = parse_npy(content, f"{path}: {name}")
+    return arrays
 
 
 def to_native_order(array: Array) -> Array:
@@ -162,11 +164,15 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
     try:
         _flatten_lists(value, shape, (), flat, location)
     except Failed as failed:
-        filled = _pad_lists(value, pad_left)
-        if not filled:
+        padded_lists = _pad_lists(value, pad_left)
+        if not padded_lists:
             raise
-        shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
-        fix = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
+        example = (
+            f", as {padded_lists}"
+            if len(padded_lists[0]) * len(padded_lists) <= MAX_PADDED_ELEMENTS
+            else ""
+        )
+        fix = f"pad the shorter ones{example}, and pass a padding mask as the input of type `keep`"
         raise Failed(replace(failed.diagnostics[0], helps=(fix,))) from None
     return np.array(flat, _choose_list_dtype(flat, location)).reshape(shape)
 
@@ -188,16 +194,21 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return a help text with the lists zero-padded to equal length, or [] if the error is not that
-    their lengths differ.
+    """Return lists of numbers zero-padded to equal length, for a message; [] if their lengths are
+    equal or `value` has another structure.
     """
     rows = value if isinstance(value, list) else []
-    lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
-    longest = max(map(len, lists), default=0)
-    if len(lists) < len(rows) or {*map(len, lists)} <= {longest}:
+    lists = [
+        row for row in rows if isinstance(row, list) and {*map(type, row)} <= {int, float, bool}
+    ]
+    max_length = max(map(len, lists), default=0)
+    if len(lists) < len(rows) or {*map(len, lists)} <= {max_length}:
         return []
-    zeros: list[list[object]] = [[0] * (longest - len(row)) for row in lists]
-    return [z + row if pad_left else row + z for row, z in zip(lists, zeros, strict=True)]
+    zeros: list[list[object]] = [[0] * (max_length - len(row)) for row in lists]
+    return [
+        zeros_of_row + row if pad_left else row + zeros_of_row
+        for row, zeros_of_row in zip(lists, zeros, strict=True)
+    ]
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
@@ -205,17 +216,17 @@ def load_strict_json(data: bytes, name: str) -> Json:
     location = f"the JSON text in {escape_text(name)}"
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
-    except UnicodeDecodeError as fault:
-        _raise_invalid_json(location, f"it is not UTF-8 text (byte {fault.start})")
-    except NonFiniteNumberError as fault:
-        _raise_invalid_json(location, f"{fault} that a model can be given")
+    except UnicodeDecodeError as error:
+        _raise_invalid_json(location, f"it is not UTF-8 text (byte {error.start})")
+    except NonFiniteNumberError as error:
+        _raise_invalid_json(location, f"{error} that a model can be given")
     except NestingTooDeepError:
         _raise_invalid_json(location, "lists are nested too deeply")
-    except InvalidJsonError as fault:
-        _raise_invalid_json(location, str(fault))
-    except json.JSONDecodeError as fault:
-        place = f"line {fault.lineno}, column {fault.colno}"
-        _raise_invalid_json(location, f"{place}: {fault.msg.lower()}")
+    except InvalidJsonError as error:
+        _raise_invalid_json(location, str(error))
+    except json.JSONDecodeError as error:
+        position = f"line {error.lineno}, column {error.colno}"
+        _raise_invalid_json(location, f"{position}: {error.msg.lower()}")
     except ValueError:  # an integer with thousands of digits
         _raise_invalid_json(location, "a number has too many digits")
 
@@ -236,21 +247,21 @@ def _flatten_lists(
     value: object,
     shape: tuple[int, ...],
     index: tuple[int, ...],
-    out: list[bool | int | float],
+    elements: list[bool | int | float],
     location: str,
 ) -> None:
-    """Append the elements of nested lists to `out`. Raise E0906 unless the lists have this
-    shape.
+    """Append the elements of nested lists to `elements`. Raise E0906 unless the lists have the
+    shape `shape`; `index` is the index of `value` in the outermost list, for messages.
     """
     if not shape:
-        out.append(_convert_number(value, index, location))
+        elements.append(_convert_number(value, index, location))
         return
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
-        is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
+        actual = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
         expected = f"earlier ones are lists of {shape[0]}"
-        _raise_invalid_json(location, f"{_format_location(index)} is {is_} where {expected}")
+        _raise_invalid_json(location, f"{_format_location(index)} is {actual} where {expected}")
     for i, item in enumerate(value):
-        _flatten_lists(item, shape[1:], (*index, i), out, location)
+        _flatten_lists(item, shape[1:], (*index, i), elements, location)
 
 
 def _convert_number(value: object, index: tuple[int, ...], location: str) -> bool | int | float:
@@ -324,33 +335,33 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
     floats may be rounded to narrower floats, but floats are not cast to integers and bools are not
     cast to numbers.
     """
-    goal = NUMPY_DTYPES[dtype]
+    target_dtype = NUMPY_DTYPES[dtype]
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
-    source = array.dtype.kind
-    if source not in "fiub":
+    source_kind = array.dtype.kind
+    if source_kind not in "fiub":
         _raise_inexact(array, dtype, name, "expected an array of numbers or booleans")
-    if source == goal.kind == "f":
+    if source_kind == target_dtype.kind == "f":
         return _narrow_array(array, dtype, name)
-    if source == "f":
+    if source_kind == "f":
         _raise_inexact(array, dtype, name, "floats are not converted to integers implicitly")
-    if source == "b" and goal.kind != "b":
+    if source_kind == "b" and target_dtype.kind != "b":
         _raise_inexact(array, dtype, name, "booleans are not converted to numbers implicitly")
     with np.errstate(over="ignore", invalid="ignore"):
-        result = array.astype(goal)
-        changed = _find_difference(array, result)
-    if changed.any():
-        _raise_changed_value(array, dtype, name, changed)
+        result = array.astype(target_dtype)
+        is_changed = _find_difference(array, result)
+    if is_changed.any():
+        _raise_changed_value(array, dtype, name, is_changed)
     return to_native_order(result)
 
 
 def _raise_changed_value(
-    array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
+    array: Array, dtype: str, name: str, is_changed: NDArray[np.bool_]
 ) -> NoReturn:
     """Raise E0907 with the first value that changes."""
-    index = tuple(int(i) for i in np.argwhere(changed)[0])
-    lost = f"{dtype} cannot represent the value {array[index]} at {format_index(changed)}"
-    _raise_inexact(array, dtype, name, f"{lost} exactly")
+    index = tuple(int(i) for i in np.argwhere(is_changed)[0])
+    reason = f"{dtype} cannot represent the value {array[index]} at {format_index(is_changed)}"
+    _raise_inexact(array, dtype, name, f"{reason} exactly")
 
 
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
@@ -366,9 +377,9 @@ def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:
     return np.asarray(result.astype(array.dtype) != array)
 
 
-def format_index(location: Array) -> str:
-    """Format the index of the first true element: `[0, 3]`."""
-    return str([int(i) for i in np.argwhere(location)[0]])
+def format_index(mask: Array) -> str:
+    """Format the index of the first true element of a mask, e.g. `[0, 3]`."""
+    return str([int(i) for i in np.argwhere(mask)[0]])
 
 
 def _raise_inexact(array: Array, dtype: str, name: str, reason: str) -> NoReturn:

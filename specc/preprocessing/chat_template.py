@@ -59,11 +59,11 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
         _raise_invalid_chat("expected a list of messages")
-    found: list[dict[str, Json]] = []
+    messages: list[dict[str, Json]] = []
     for number, message in enumerate(value):
-        found.append(_parse_message(number, message))
-    _check_chat_size(found)
-    return found
+        messages.append(_parse_message(number, message))
+    _check_chat_size(messages)
+    return messages
 
 
 def _parse_message(number: int, message: object) -> dict[str, Json]:
@@ -110,13 +110,13 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
     """
     if not count or _list_image_parts(messages):
         return messages
-    *before, last = messages
-    content = last["content"]
+    *earlier_messages, last_message = messages
+    content = last_message["content"]
     parts: list[Json] = [*content] if isinstance(content, list) else []
     if not isinstance(content, list):
         parts = [{"type": "text", "text": content}]
     images: list[Json] = [{"type": "image"} for _ in range(count)]
-    return [*before, {**last, "content": [*images, *parts]}]
+    return [*earlier_messages, {**last_message, "content": [*images, *parts]}]
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
@@ -129,7 +129,7 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
             "a chat template needs the package `jinja2`, which is not installed",
             helps=["pip install -e '.[chat]'", "or pass the formatted prompt"],
         )
-    given = {
+    request = {
         "path": sys.path,
         "template": template.text,
         "tokens": dict(template.tokens),
@@ -141,29 +141,29 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
     # the process runs without site packages and user settings; the required packages are in `path`
     command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            input=json.dumps(given).encode(),
+            input=json.dumps(request).encode(),
             capture_output=True,
             timeout=4 * CPU_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        _raise_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
+        _raise_template_failed(f"it takes more than {4 * CPU_SECONDS} seconds")
     try:
-        response = json.loads(done.stdout)
+        response = json.loads(process.stdout)
     except ValueError:
         response = None
     match response:
-        case {"text": str(text)} if done.returncode == 0:
+        case {"text": str(text)} if process.returncode == 0:
             return text
-        case {"fault": str(fault)}:
-            _raise_unusable(" ".join(escape_text(fault).split())[:300])
+        case {"fault": str(reason)}:
+            _raise_template_failed(" ".join(escape_text(reason).split())[:300])
     # the operating system killed the process before it could report an error
-    _raise_unusable("it takes too much time or memory")
+    _raise_template_failed("it takes too much time or memory")
 
 
-def _raise_unusable(reason: str) -> NoReturn:
+def _raise_template_failed(reason: str) -> NoReturn:
     raise_error(
         "E0423",
         "the model's chat template cannot format this chat",

@@ -28,24 +28,24 @@ def _find_line(error: BaseException) -> str:
     or the traceback.
     """
     line: int | None = vars(error).get("lineno")
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code.co_filename == "<template>":
-            line = place.tb_lineno  # the innermost frame is last
-        place = place.tb_next
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == "<template>":
+            line = frame.tb_lineno  # the innermost frame is last
+        frame = frame.tb_next
     return "" if line is None else f"in line {line}: "
 
 
-def _render_template(variables: dict[str, Any]) -> str:
+def _render_template(request: dict[str, Any]) -> str:
     """Render the chat in the Jinja environment of transformers."""
-    made = _make_environment()
-    _set_limits(variables["seconds"], variables["bytes"])
-    text: str = made.from_string(variables["template"]).render(
-        messages=variables["messages"],
+    environment = _make_environment()
+    _set_limits(request["seconds"], request["bytes"])
+    text: str = environment.from_string(request["template"]).render(
+        messages=request["messages"],
         tools=None,
         documents=None,
         add_generation_prompt=True,
-        **variables["tokens"],
+        **request["tokens"],
     )
     return text
 
@@ -61,16 +61,18 @@ def _make_environment() -> Any:
     def raise_template_error(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_render_generation(), loopcontrols]
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_make_generation_extension(), loopcontrols],
     )
-    made.filters["tojson"] = _tojson
-    made.globals["raise_exception"] = raise_template_error
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return made
+    environment.filters["tojson"] = _serialize_json
+    environment.globals["raise_exception"] = raise_template_error
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return environment
 
 
-def _render_generation() -> Any:
+def _make_generation_extension() -> Any:
     """Return the Jinja extension for `{% generation %}` blocks, which renders their content
     unchanged.
     """
@@ -96,7 +98,7 @@ def _render_generation() -> Any:
     return Generation
 
 
-def _tojson(
+def _serialize_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,

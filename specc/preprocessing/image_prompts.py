@@ -25,7 +25,7 @@ from specc.preprocessing.tokenizer_library import get_token_strings
 BATCHED_RANK = 5
 """Rank of an input with several images per text; a single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
-JOINED_SIZINGS = ("area", "tiles")
+CONCATENATED_SIZINGS = ("area", "tiles")
 """Rules (`sizing`) for which the patches or tiles of all images of a text are concatenated on one
 axis.
 """
@@ -38,29 +38,31 @@ def prepare_images(
     with the image placeholders of texts replaced. Raise E0902 to E0904, E0912 or E0990 if an image
     is invalid, and E0991 if a text and its images do not match.
     """
-    found = dict(inputs)
+    prepared = dict(inputs)
     for name, record in preprocessing.inputs:
         if not isinstance(record, ImageConfig) or name not in graph.inputs or name not in inputs:
             continue
         groups = _group_images(graph, record, name, inputs)
         if not groups or not any(groups):
             continue
-        prepared = [
+        preprocessed = [
             [preprocess_image(image, record, name, len(group)) for image in group]
             for group in groups
         ]
-        arrays = batch_images(graph, name, record, prepared)
-        found |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
+        arrays = batch_images(graph, name, record, preprocessed)
+        prepared |= {
+            key: array for key, array in arrays.items() if key == name or key not in inputs
+        }
         if has_several_images(graph, name, record):
-            found |= _replace_placeholders(graph, preprocessing, name, inputs, prepared)
-    return found
+            prepared |= _replace_placeholders(graph, preprocessing, name, inputs, preprocessed)
+    return prepared
 
 
 def has_several_images(graph: Graph, name: str, record: ImageConfig) -> bool:
     """Return True if an input takes several images per text."""
     values_rank = 2 if record.patch_lengths else 4 if is_tiled(record) else 3
     extra_axes = graph.inputs[name].type.rank - values_rank
-    return extra_axes == 2 or (extra_axes == 1 and record.sizing in JOINED_SIZINGS)
+    return extra_axes == 2 or (extra_axes == 1 and record.sizing in CONCATENATED_SIZINGS)
 
 
 def _group_images(
@@ -73,14 +75,14 @@ def _group_images(
         return [[item] for item in items] if all(map(is_image, items)) else []
     groups = [[*item] for item in items if isinstance(item, list | tuple)]
     if groups:
-        complete = len(groups) == len(items) and all(map(is_image, chain(*groups)))
-        return groups if complete else []
+        has_only_images = len(groups) == len(items) and all(map(is_image, chain(*groups)))
+        return groups if has_only_images else []
     if not all(map(is_image, items)):
         return []
-    texts = _count_texts(graph, inputs, name)
-    if texts not in (None, 1, len(items)):
-        _raise_ungrouped(name, len(items), texts)
-    return [items] if texts == 1 else [[item] for item in items]
+    text_count = _count_texts(graph, inputs, name)
+    if text_count not in (None, 1, len(items)):
+        _raise_wrong_image_count(name, len(items), text_count)
+    return [items] if text_count == 1 else [[item] for item in items]
 
 
 def batch_images(
@@ -91,32 +93,37 @@ def batch_images(
     """
     values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
-    joined = record.sizing in JOINED_SIZINGS
+    is_joined = record.sizing in CONCATENATED_SIZINGS
     if not has_several_images(graph, name, record):
-        batches = [stack_padded([one for (one,) in part]) for part in (values, shapes)]
+        batches = [stack_padded([array for (array,) in arrays]) for arrays in (values, shapes)]
     else:
-        if not record.shape_input and not joined:
+        if not record.shape_input and not is_joined:
             _check_counts(graph, name, [*map(len, groups)])
-        batches = [_stack_groups(values, joined=joined), _stack_groups(shapes, joined=False)]
-    found = dict(zip((name, record.shape_input), batches, strict=True))
-    return {key: array for key, array in found.items() if key in graph.inputs}
+        batches = [
+            _stack_groups(values, is_joined=is_joined),
+            _stack_groups(shapes, is_joined=False),
+        ]
+    arrays_by_name = dict(zip((name, record.shape_input), batches, strict=True))
+    return {key: array for key, array in arrays_by_name.items() if key in graph.inputs}
 
 
-def _stack_groups(groups: Sequence[Sequence[Array]], *, joined: bool) -> Array:
+def _stack_groups(groups: Sequence[Sequence[Array]], *, is_joined: bool) -> Array:
     """Stack the images of each text, or concatenate them along the first axis. Then stack the
     texts.
     """
     first = next(image for group in groups for image in group)
-    none = np.zeros((0, *first.shape[joined:]), first.dtype)
-    combine = np.concatenate if joined else stack_padded
-    return stack_padded([combine(group) if group else none for group in groups])
+    no_images = np.zeros((0, *first.shape[is_joined:]), first.dtype)
+    stack = np.concatenate if is_joined else stack_padded
+    return stack_padded([stack(group) if group else no_images for group in groups])
 
 
 def stack_padded(arrays: Sequence[Array]) -> Array:
     """Zero-pad arrays at the end of each axis to a common shape, and stack them."""
-    largest = np.max([array.shape for array in arrays], axis=0)
-    pads = [[(0, n - m) for n, m in zip(largest, a.shape, strict=True)] for a in arrays]
-    return np.stack([np.pad(a, pad) for a, pad in zip(arrays, pads, strict=True)])
+    shape = np.max([array.shape for array in arrays], axis=0)
+    paddings = [
+        [(0, size - length) for size, length in zip(shape, a.shape, strict=True)] for a in arrays
+    ]
+    return np.stack([np.pad(a, pad) for a, pad in zip(arrays, paddings, strict=True)])
 
 
 def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
@@ -143,8 +150,8 @@ def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
 
 def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name: str) -> bool:
     """Return True if an input takes arrays of several images per text."""
-    images = isinstance(preprocessing.get_input_config(name), ImageConfig)
-    return images and graph.inputs[name].type.rank == BATCHED_RANK
+    is_image_input = isinstance(preprocessing.get_input_config(name), ImageConfig)
+    return is_image_input and graph.inputs[name].type.rank == BATCHED_RANK
 
 
 def split_images(
@@ -153,24 +160,24 @@ def split_images(
     """Return `inputs` with arrays of images grouped by text. Raise E0912 if the numbers of images
     and texts differ.
     """
-    grouped = dict(inputs)
+    grouped_inputs = dict(inputs)
     for name, array in inputs.items():
         if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
-            texts = _count_texts(graph, inputs, name)
-            if texts not in (None, 1, len(array)):
-                _raise_ungrouped(name, len(array), texts)
-            grouped[name] = array[None] if texts == 1 else array[:, None]
-    return grouped
+            text_count = _count_texts(graph, inputs, name)
+            if text_count not in (None, 1, len(array)):
+                _raise_wrong_image_count(name, len(array), text_count)
+            grouped_inputs[name] = array[None] if text_count == 1 else array[:, None]
+    return grouped_inputs
 
 
 def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
     """Return the number of texts, inferred from the other inputs, or None if it is unknown."""
-    batch = graph.inputs[name].type.shape[:1]
-    for other, value in inputs.items():
-        known = graph.inputs.get(other)
-        if other == name or known is None or known.type.shape[:1] != batch:
+    batch_size = graph.inputs[name].type.shape[:1]
+    for other_name, value in inputs.items():
+        other_input = graph.inputs.get(other_name)
+        if other_name == name or other_input is None or other_input.type.shape[:1] != batch_size:
             continue
         if isinstance(value, str):
             return 1
@@ -179,10 +186,10 @@ def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int |
     return None
 
 
-def _raise_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
+def _raise_wrong_image_count(name: str, image_count: int, text_count: int | None) -> NoReturn:
     raise_error(
         "E0912",
-        f"`{name}` has {images} images, but there are {texts} texts",
+        f"`{name}` has {image_count} images, but there are {text_count} texts",
         notes=["expected one image per text, or a flat list of images for a single text"],
         helps=[GROUPING_HELP],
     )
@@ -204,12 +211,12 @@ def _replace_placeholders(
         if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
             continue
         if len(texts) != len(groups):
-            _raise_ungrouped(name, sum(map(len, groups)), len(texts))
-        found = [
+            _raise_wrong_image_count(name, sum(map(len, groups)), len(texts))
+        replaced_texts = [
             replace_placeholders(text, record, [image.grid for image in group])
             for text, group in zip(texts, groups, strict=True)
         ]
-        return {text_input: found}
+        return {text_input: replaced_texts}
     return {}
 
 
@@ -217,14 +224,14 @@ def find_prompt_inputs(
     graph: Graph, preprocessing: PreprocessingConfig
 ) -> list[tuple[str, JsonTokenizer]]:
     """Return the text inputs that may contain image placeholders."""
-    texts = [
-        (n, r)
-        for n, r in preprocessing.inputs
-        if isinstance(r, JsonTokenizer) and n in graph.inputs
+    tokenizers = [
+        (name, record)
+        for name, record in preprocessing.inputs
+        if isinstance(record, JsonTokenizer) and name in graph.inputs
     ]
     return [
         (name, record)
-        for name, record in texts
+        for name, record in tokenizers
         if record.placeholder_replacement or record.image_token_repetition
     ]
 
@@ -251,24 +258,24 @@ def replace_placeholders(text: str, record: JsonTokenizer, grids: Sequence[tuple
     token grid. Raise E0991 unless there are as many placeholders as images.
     """
     placeholder = find_placeholder(record)
-    first, *rest = text.split(placeholder) if placeholder else [text]
-    if len(rest) != len(grids):
-        shown = escape_text(placeholder)
+    first, *parts = text.split(placeholder) if placeholder else [text]
+    if len(parts) != len(grids):
+        escaped_placeholder = escape_text(placeholder)
         raise_error(
             "E0991",
-            f"the prompt has {len(rest)} image placeholder{'s' * (len(rest) != 1)}, but "
+            f"the prompt has {len(parts)} image placeholder{'s' * (len(parts) != 1)}, but "
             + ("1 image was passed" if len(grids) == 1 else f"{len(grids)} images were passed"),
-            notes=[f"the placeholder of an image is `{shown}`"],
+            notes=[f"the placeholder of an image is `{escaped_placeholder}`"],
             helps=[
-                f"write `{shown}` in the prompt where each image belongs",
+                f"write `{escaped_placeholder}` in the prompt where each image belongs",
                 "or insert it with `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
             ],
         )
     replacement = record.placeholder_replacement
     if replacement is None or len(replacement) == PLAIN_REPLACEMENT:
         return text
-    grids_shown = (format_image_grid(replacement, grid) for grid in grids)
-    return first + "".join(map(add, grids_shown, rest))
+    replacements = (format_image_grid(replacement, grid) for grid in grids)
+    return first + "".join(map(add, replacements, parts))
 
 
 def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
@@ -280,11 +287,11 @@ def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
     rows, columns = grid
     if not rows * columns:
         return single
-    lines = (
+    rows_of_text = (
         "".join(
             cell.replace("$row", str(row)).replace("$column", str(column))
             for column in range(1, columns + 1)
         )
         for row in range(1, rows + 1)
     )
-    return separator.join(lines) + end
+    return separator.join(rows_of_text) + end

@@ -41,7 +41,7 @@ class PreprocessedImage:
     grid: ImageSize = (0, 0)
 
 
-Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
+ResizedImage: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
 """Resized images or tiles `[height, width, channels]`, the values of the shape input, and the grid
 of tokens in a prompt.
 """
@@ -54,8 +54,8 @@ def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:
     """
     if not record.sizing:
         return PreprocessedImage(normalize_image(pixels, record)[0])
-    parts, shape, grid = SIZINGS[record.sizing](pixels, record)
-    values = np.stack([normalize_pixels(part, record) for part in parts])
+    images, shape, grid = SIZINGS[record.sizing](pixels, record)
+    values = np.stack([normalize_pixels(image, record) for image in images])
     if record.patch_lengths:
         values = flatten_patches(values[0], *record.patch_lengths)
     elif not is_tiled(record):
@@ -79,8 +79,8 @@ def preprocess_image(
 
 
 def _prepare_square_overview(pixels: Array, record: ImageConfig) -> PreprocessedImage:
-    """Return an image padded to a centered square with the mean color, with one newline token.
-    LLaVA-OneVision does so if a prompt contains several images.
+    """Preprocess an image as one tile with one newline token: pad it to a centered square with the
+    mean color and resize it. LLaVA-OneVision does so if a prompt contains several images.
     """
     rows, columns = pixels.shape[:2]
     side = max(rows, columns)
@@ -113,7 +113,7 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
     return np.broadcast_to(blocks[:, :, :, :, :, None], shape).reshape(-1, frames * features)
 
 
-def _resize_to_area(pixels: Array, record: ImageConfig) -> Sized:
+def _resize_to_area(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Resize to a number of pixels between the bounds, as the Qwen2-VL processor does."""
     (low, high), step = record.size_bounds[0], record.size_multiple
     sides = pixels.shape[:2]
@@ -131,10 +131,10 @@ def _resize_to_area(pixels: Array, record: ImageConfig) -> Sized:
     return [resized], (1, rows, columns), (size[0] // step, size[1] // step)
 
 
-def _resize_within(pixels: Array, record: ImageConfig) -> Sized:
+def _resize_within(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Shrink to the bounds, and round sides up to multiples, as the Pixtral processor does."""
     sides, step = pixels.shape[:2], record.size_multiple
-    ratio = max(n / most for n, most in zip(sides, record.size_bounds[0], strict=True))
+    ratio = max(n / bound for n, bound in zip(sides, record.size_bounds[0], strict=True))
     if ratio > 1:
         sides = tuple(math.floor(n / ratio) for n in sides)
     rows, columns = ((n - 1) // step + 1 for n in sides)
@@ -144,11 +144,11 @@ def _resize_within(pixels: Array, record: ImageConfig) -> Sized:
     return [resize_pixels(pixels, size, record)], size, (rows, columns)
 
 
-def _resize_to_patches(pixels: Array, record: ImageConfig) -> Sized:
+def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Resize to the largest size with at most the given number of patches, as the NaFlex processor
     of SigLIP 2 does.
     """
-    side, most = record.patch_lengths[0], record.size_bounds[0][1]
+    side, max_patches = record.patch_lengths[0], record.size_bounds[0][1]
 
     def count_patches(scale: float) -> ImageSize:
         rows, columns = (max(1, math.ceil(n * scale / side)) for n in pixels.shape[:2])
@@ -157,33 +157,35 @@ def _resize_to_patches(pixels: Array, record: ImageConfig) -> Sized:
     low, high = SEARCH_PRECISION / 10, MAX_SCALE
     while high - low >= SEARCH_PRECISION:
         scale = (low + high) / 2
-        low, high = (scale, high) if math.prod(count_patches(scale)) <= most else (low, scale)
+        low, high = (
+            (scale, high) if math.prod(count_patches(scale)) <= max_patches else (low, scale)
+        )
     rows, columns = count_patches(low)
     resized = resize_pixels(pixels, (rows * side, columns * side), record)
     return [resized], (rows, columns), (0, 0)
 
 
-def _split_into_tiles(pixels: Array, record: ImageConfig) -> Sized:
+def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Resize to multiples of the tile size, split into tiles, and append the whole image as the
     last tile, as the Idefics3 processor does.
     """
-    tile, longest = record.size[0], record.size_bounds[0][1]
-    image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest), record)
+    tile, longest_side = record.size[0], record.size_bounds[0][1]
+    image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), record)
     if not record.do_image_splitting:
         return [resize_pixels(image, record.size, record)], (), (0, 0)
     rows, columns = image.shape[:2]
     ratio = columns / rows
     if columns >= rows:
-        across = math.ceil(columns / tile)
-        down = math.ceil(int(across * tile / ratio) / tile)
+        tile_columns = math.ceil(columns / tile)
+        tile_rows = math.ceil(int(tile_columns * tile / ratio) / tile)
     else:
-        down = math.ceil(rows / tile)
-        across = math.ceil(int(down * tile * ratio) / tile)
-    image = resize_pixels(image, (down * tile, across * tile), record)
-    if down == across == 1:
+        tile_rows = math.ceil(rows / tile)
+        tile_columns = math.ceil(int(tile_rows * tile * ratio) / tile)
+    image = resize_pixels(image, (tile_rows * tile, tile_columns * tile), record)
+    if tile_rows == tile_columns == 1:
         return [image], (), (0, 0)
-    whole = resize_pixels(image, record.size, record)
-    return [*_cut_tiles(image, record.size), whole], (), (down, across)
+    overview = resize_pixels(image, record.size, record)
+    return [*_cut_tiles(image, record.size), overview], (), (tile_rows, tile_columns)
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
@@ -191,14 +193,14 @@ def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
     are at most 4096.
     """
     ratio = sides[1] / sides[0]
-    wide = sides[1] >= sides[0]
-    other = int(longest / ratio) if wide else int(longest * ratio)
-    other = max(other + other % 2, 1)
+    is_landscape = sides[1] >= sides[0]
+    shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
+    shorter = max(shorter + shorter % 2, 1)
     if longest > MAX_LONGEST_SIDE:
-        ratio = longest / other if wide else other / longest
+        ratio = longest / shorter if is_landscape else shorter / longest
         longest = MAX_LONGEST_SIDE
-        other = max(int(longest / ratio) if wide else int(longest * ratio), 1)
-    return (other, longest) if wide else (longest, other)
+        shorter = max(int(longest / ratio) if is_landscape else int(longest * ratio), 1)
+    return (shorter, longest) if is_landscape else (longest, shorter)
 
 
 def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
@@ -211,21 +213,21 @@ def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
     ]
 
 
-def _split_into_best_grid(pixels: Array, record: ImageConfig) -> Sized:
+def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Return the whole image and the tiles of a resized version, padded with black to the best size
     in `bounds`, as the LLaVA-NeXT processor does.
     """
     rows, columns = pixels.shape[:2]
-    best = height, width = _choose_grid_size((rows, columns), record)
+    grid_size = height, width = _choose_grid_size((rows, columns), record)
     if width / columns < height / rows:
         size = min(math.ceil(rows * (width / columns)), height), width
     else:
         size = height, min(math.ceil(columns * (height / rows)), width)
     corner = (height - size[0]) // 2, (width - size[1]) // 2
-    larger = pad_with_black(resize_pixels(pixels, size, record), best, corner)
-    whole = resize_pixels(pixels, record.size, record)
-    tokens = record.overview_tokens + _count_grid_tokens((rows, columns), best, record)
-    return [whole, *_cut_tiles(larger, record.size)], (rows, columns), (1, tokens)
+    padded = pad_with_black(resize_pixels(pixels, size, record), grid_size, corner)
+    overview = resize_pixels(pixels, record.size, record)
+    tokens = record.overview_tokens + _count_grid_tokens((rows, columns), grid_size, record)
+    return [overview, *_cut_tiles(padded, record.size)], (rows, columns), (1, tokens)
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
@@ -233,12 +235,12 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
     with the least padding.
     """
 
-    def rate(size: tuple[int, ...]) -> tuple[int, int]:
+    def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
-        kept = min(int(sides[1] * scale) * int(sides[0] * scale), math.prod(sides))
-        return kept, kept - math.prod(size)
+        effective = min(int(sides[1] * scale) * int(sides[0] * scale), math.prod(sides))
+        return effective, effective - math.prod(size)
 
-    rows, columns = max(record.size_bounds, key=rate)
+    rows, columns = max(record.size_bounds, key=score_size)
     return rows, columns
 
 
@@ -247,29 +249,29 @@ def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -
     newline token per row.
     """
     tile = record.size[0]
-    down, across = (n // tile * (tile // record.size_multiple) for n in size)
+    token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides
-    if columns / rows > across / down:
-        kept = int(round(rows * (across / columns), 7))
-        down -= (down - kept) // 2 * 2
+    if columns / rows > token_columns / token_rows:
+        unpadded = int(round(rows * (token_columns / columns), 7))
+        token_rows -= (token_rows - unpadded) // 2 * 2
     else:
-        kept = int(round(columns * (down / rows), 7))
-        across -= (across - kept) // 2 * 2
+        unpadded = int(round(columns * (token_rows / rows), 7))
+        token_columns -= (token_columns - unpadded) // 2 * 2
     limit = record.max_side * (tile // record.size_multiple)
-    ratio = math.sqrt(down * across / limit**2) if limit else 0.0
+    ratio = math.sqrt(token_rows * token_columns / limit**2) if limit else 0.0
     if ratio > MIN_SHRINK_RATIO:
-        down, across = int(down // ratio), int(across // ratio)
-    return down * across + down
+        token_rows, token_columns = int(token_rows // ratio), int(token_columns // ratio)
+    return token_rows * token_columns + token_rows
 
 
-def _pad_to_square(pixels: Array, record: ImageConfig) -> Sized:
+def _pad_to_square(pixels: Array, record: ImageConfig) -> ResizedImage:
     """Pad to a square with black at the right and bottom and resize it in float, after a Gaussian
     filter when downscaling, as the OWLv2 processor does.
     """
     side = max(pixels.shape[:2])
     square = pad_with_black(pixels.astype(np.float64), (side, side), (0, 0))
-    down, across = (_make_antialiased_weights(side, size) for size in record.size)
-    resized = np.einsum("ir,rcn,jc->ijn", down, square, across, optimize=True)
+    row_weights, column_weights = (_make_antialiased_weights(side, size) for size in record.size)
+    resized = np.einsum("ir,rcn,jc->ijn", row_weights, square, column_weights, optimize=True)
     return [np.clip(resized, square.min(), square.max())], (), (0, 0)
 
 
@@ -281,25 +283,25 @@ def _make_antialiased_weights(length: int, size: int) -> Array:
     factor = length / size
     sigma = max(0.0, (factor - 1) / 2)
     radius = int(4 * sigma + 0.5)
-    taps = np.arange(-radius, radius + 1)
-    shares = np.exp(-0.5 * (taps / sigma) ** 2) if sigma else np.ones(1)
-    shares /= shares.sum()
+    offsets = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offsets / sigma) ** 2) if sigma else np.ones(1)
+    kernel /= kernel.sum()
     period = max(2 * (length - 1), 1)
     centers = (np.arange(size) + 0.5) * factor - 0.5
     # the center itself is mirrored before interpolation
     centers = np.where(centers < 0, -centers, np.minimum(centers, period - centers))
-    low = np.floor(centers).astype(np.int64)
+    left = np.floor(centers).astype(np.int64)
     weights = np.zeros((size, length))
-    for step, weight in ((0, 1 - (centers - low)), (1, centers - low)):
+    for step, weight in ((0, 1 - (centers - left)), (1, centers - left)):
         # both pixels belong to the filtered image, whose edges are also mirrored
-        pixel = np.abs(low + step) % period
-        places = np.abs(np.minimum(pixel, period - pixel)[:, None] + taps) % period
-        places = np.minimum(places, period - places)
-        np.add.at(weights, (np.arange(size)[:, None], places), weight[:, None] * shares)
+        pixel = np.abs(left + step) % period
+        indices = np.abs(np.minimum(pixel, period - pixel)[:, None] + offsets) % period
+        indices = np.minimum(indices, period - indices)
+        np.add.at(weights, (np.arange(size)[:, None], indices), weight[:, None] * kernel)
     return weights
 
 
-SIZINGS: Mapping[str, Callable[[Array, ImageConfig], Sized]] = {
+SIZINGS: Mapping[str, Callable[[Array, ImageConfig], ResizedImage]] = {
     "area": _resize_to_area,
     "within": _resize_within,
     "patches": _resize_to_patches,

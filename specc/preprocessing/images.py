@@ -47,8 +47,8 @@ def decode_image(data: bytes, name: str) -> Array:
         raise_too_large(name, f"the image has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
         _raise_not_image(name, data, "it is neither a PNG nor a JPEG file")
-    except DECODER_ERRORS as fault:
-        _raise_not_image(name, data, f"corrupted image ({escape_text(fault)[:200]})")
+    except DECODER_ERRORS as error:
+        _raise_not_image(name, data, f"corrupted image ({escape_text(error)[:200]})")
 
 
 def decode_pil_image(image: Any, name: str) -> Array:
@@ -56,8 +56,8 @@ def decode_pil_image(image: Any, name: str) -> Array:
     try:
         _check_size(image.size, name)
         return _decode_pixels(image)
-    except DECODER_ERRORS as fault:
-        _raise_not_image(name, b" ", f"corrupted image ({escape_text(fault)[:200]})")
+    except DECODER_ERRORS as error:
+        _raise_not_image(name, b" ", f"corrupted image ({escape_text(error)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
@@ -70,8 +70,8 @@ def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
     values = normalize_pixels(pixels, record, (rows, columns), invert)
     if record.shortest_longest_edge:
         # padding is added after normalization, so it is exactly 0
-        down, across = record.size[0] - rows, record.size[1] - columns
-        values = np.pad(values, ((0, 0), (0, down), (0, across)))
+        bottom_padding, right_padding = record.size[0] - rows, record.size[1] - columns
+        values = np.pad(values, ((0, 0), (0, bottom_padding), (0, right_padding)))
     return np.ascontiguousarray(values[None], np.float32)
 
 
@@ -137,16 +137,16 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
-    """Resize pixels [height, width, 1 or 3]. With `rounded`, 8-bit pixels are rounded to
-    integers.
+    """Resize pixels [height, width, 1 or 3] to `size`. With `record.resizes_to_uint8`, 8-bit pixels
+    are rounded to 8-bit integers.
     """
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:
         # resizes all channels in one call
-        gray = pixels.shape[2] == 1
-        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resample)
-        return done[:, :, None] if gray else done
+        is_gray = pixels.shape[2] == 1
+        resized = _resize_with_pillow(pixels[:, :, 0] if is_gray else pixels, size, record.resample)
+        return resized[:, :, None] if is_gray else resized
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
     return np.stack([resize_image(plane, size, record.resample) for plane in planes], axis=-1)
 
@@ -156,8 +156,8 @@ def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
     landscape).
     """
     rows, columns = pixels.shape[:2]
-    differs = (rows - columns) * (size[0] - size[1]) < 0
-    return np.rot90(pixels, -1) if differs else pixels
+    has_other_orientation = (rows - columns) * (size[0] - size[1]) < 0
+    return np.rot90(pixels, -1) if has_other_orientation else pixels
 
 
 def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
@@ -167,26 +167,31 @@ def _fit_and_center(pixels: Array, record: ImageConfig) -> Array:
     pixels = resize_pixels(
         pixels, _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge), record
     )
-    high, wide = pixels.shape[:2]
-    down, across = min(high, rows), min(wide, columns)
+    height, width = pixels.shape[:2]
+    fitted_height, fitted_width = min(height, rows), min(width, columns)
     # Both steps round to 8 bits, so a single step would produce different pixels.
-    if (down, across) != (high, wide):
-        if high > wide:
-            across = max(1, wide * down // high)
-        elif wide > high:
-            down = max(1, high * across // wide)
-        pixels = resize_pixels(pixels, (down, across), record)
-    return pad_with_black(pixels, record.size, ((rows - down) // 2, (columns - across) // 2))
+    if (fitted_height, fitted_width) != (height, width):
+        if height > width:
+            fitted_width = max(1, width * fitted_height // height)
+        elif width > height:
+            fitted_height = max(1, height * fitted_width // width)
+        pixels = resize_pixels(pixels, (fitted_height, fitted_width), record)
+    return pad_with_black(
+        pixels, record.size, ((rows - fitted_height) // 2, (columns - fitted_width) // 2)
+    )
 
 
 def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
     """Return a black image of `size` with these pixels at `corner` (top, left)."""
-    padded = [(at, all_ - n - at) for at, all_, n in zip(corner, size, pixels.shape, strict=False)]
-    return np.pad(pixels, (*padded, (0, 0)))
+    paddings = [
+        (before, length - size_of_axis - before)
+        for before, length, size_of_axis in zip(corner, size, pixels.shape, strict=False)
+    ]
+    return np.pad(pixels, (*paddings, (0, 0)))
 
 
 def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return the size to which an image is resized."""
+    """Return the size to which an image is resized before the center crop or the padding."""
     if record.shortest_longest_edge:
         return _compute_fitted_size(rows, columns, record)
     if len(record.resize_lengths) == 1:
@@ -198,31 +203,31 @@ def _compute_target(rows: int, columns: int, record: ImageConfig) -> ImageSize:
 def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     """Return (height, width) with the shorter side `edge`. Raise E0904 if it is too large."""
     short, long = min(rows, columns), max(rows, columns)
-    other = max(1, edge * long // short)
-    if other * edge > MAX_PIXELS:
-        raise_too_large("the image", f"it would be resized to {edge} × {other}")
-    return (edge, other) if rows <= columns else (other, edge)
+    longer = max(1, edge * long // short)
+    if longer * edge > MAX_PIXELS:
+        raise_too_large("the image", f"it would be resized to {edge} × {longer}")
+    return (edge, longer) if rows <= columns else (longer, edge)
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
     """Return (height, width), rounded as in the processors of DETR and YOLOS. Raise E0990 if they
     exceed the frame.
     """
-    edge, most = record.shortest_longest_edge
+    edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
-    exact = float(edge)
-    if long / short * edge > most:
-        exact = most * short / long
-        edge = round(exact)
+    exact_edge = float(edge)
+    if long / short * edge > max_edge:
+        exact_edge = max_edge * short / long
+        edge = round(exact_edge)
     # an image whose shorter side has the right size is unchanged
-    other = long if short == edge else int(exact * long / short)
-    high, wide = (edge, other) if rows <= columns else (other, edge)
-    high, wide = (max(n - n % record.size_multiple, 1) for n in (high, wide))
-    if high > record.size[0] or wide > record.size[1]:
+    longer = long if short == edge else int(exact_edge * long / short)
+    height, width = (edge, longer) if rows <= columns else (longer, edge)
+    height, width = (max(n - n % record.size_multiple, 1) for n in (height, width))
+    if height > record.size[0] or width > record.size[1]:
         frame = f"{record.size[0]} × {record.size[1]}"
         raise_error(
             "E0990",
-            f"an image of {rows} × {columns} pixels is resized to {high} × {wide}, but the "
+            f"an image of {rows} × {columns} pixels is resized to {height} × {width}, but the "
             f"model needs {frame}",
             notes=[
                 "the image is resized without changing its aspect ratio, as by the published "
@@ -230,11 +235,11 @@ def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageS
             ],
             helps=[
                 "compile for larger images, such as "
-                f"`--set image=[{max(high, record.size[0])}, {max(wide, record.size[1])}]`, "
+                f"`--set image=[{max(height, record.size[0])}, {max(width, record.size[1])}]`, "
                 "or use a smaller image of this aspect ratio"
             ],
         )
-    return high, wide
+    return height, width
 
 
 def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
@@ -245,9 +250,9 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
     height, width = max(rows, size[0]), max(columns, size[1])
     # as in published processors, an odd row is padded below and cropped above
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
-    whole = pad_with_black(pixels, (height, width), corner)
+    padded = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    return whole[top : top + size[0], left : left + size[1]]
+    return padded[top : top + size[0], left : left + size[1]]
 
 
 def denormalize_image(values: Array, record: ImageConfig) -> NDArray[np.uint8]:
@@ -256,38 +261,38 @@ def denormalize_image(values: Array, record: ImageConfig) -> NDArray[np.uint8]:
     pixels = (values.astype(np.float64) * std + mean) / record.scale
     if record.invert is True:
         pixels = 255 - pixels
-    whole = np.clip(np.rint(np.nan_to_num(pixels)), 0, 255).astype(np.uint8)
-    return np.ascontiguousarray(whole.transpose(1, 2, 0))
+    rounded = np.clip(np.rint(np.nan_to_num(pixels)), 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(rounded.transpose(1, 2, 0))
 
 
-def _decode_pixels(image: "Pillow.Image") -> Array:
+def _decode_pixels(source: "Pillow.Image") -> Array:
     """Decode a lazily opened image; 8-bit files are decoded to bytes."""
     from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_import_pillow` has found it by now
     from PIL import ImageOps
 
-    image.load()
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "I" or upright.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
-        return (np.asarray(upright, np.float32) / np.float32(257))[:, :, None]
-    gray = upright.mode in ("L", "LA", "La", "1")
-    if upright.has_transparency_data:
-        paper = pillow.new("RGBA", upright.size, "white")
-        paper.alpha_composite(upright.convert("RGBA"))
-        upright = paper
-    pixels = np.asarray(upright.convert("L" if gray else "RGB"))
-    return pixels[:, :, None] if gray else pixels
+    source.load()
+    image = ImageOps.exif_transpose(source)
+    if image.mode == "I" or image.mode.startswith("I;16"):  # 16-bit grayscale: 65535 is white
+        return (np.asarray(image, np.float32) / np.float32(257))[:, :, None]
+    is_gray = image.mode in ("L", "LA", "La", "1")
+    if image.has_transparency_data:
+        background = pillow.new("RGBA", image.size, "white")
+        background.alpha_composite(image.convert("RGBA"))
+        image = background
+    pixels = np.asarray(image.convert("L" if is_gray else "RGB"))
+    return pixels[:, :, None] if is_gray else pixels
 
 
 def _iterate_channels(pixels: Array, channels: int) -> Iterator[Floats]:
     """Yield the channels of an image, or its luminance if the model has one channel."""
     count = pixels.shape[2]
     if channels == 1 and count == 3:
-        gray = np.zeros(pixels.shape[:2], np.float32)
-        for c in range(3):
-            gray += pixels[:, :, c].astype(np.float32) * LUMA_WEIGHTS[c]
-        yield gray
+        luminance = np.zeros(pixels.shape[:2], np.float32)
+        for channel in range(3):
+            luminance += pixels[:, :, channel].astype(np.float32) * LUMA_WEIGHTS[channel]
+        yield luminance
     else:
-        yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
+        yield from (pixels[:, :, channel].astype(np.float32) for channel in range(count))
 
 
 def _crop_center(pixels: Array, size: ImageSize) -> Array:

@@ -14,8 +14,8 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""A function that evaluates a dimension such as `2 * src + 1` for the known sizes, or returns
-None.
+"""A function that evaluates a dimension such as `2 * src + 1` for the sizes of named dimensions. It
+returns None if a size is missing.
 """
 
 
@@ -44,9 +44,7 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _InputErrors:
-    """The errors found so far; and, for each named dimension, its size and the input that
-    determined it.
-    """
+    """The errors so far, and the size of each named dimension with the input that determined it."""
 
     errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -68,178 +66,184 @@ def check_inputs(
     """Return the arrays in order, cast exactly. Raise all errors at once: E0907 (element type),
     E0910 (name), E0911 (rank), E0912 (size), E0913 (id), E0914 (NaN).
     """
-    findings = _InputErrors()
-    _check_names(specs, arrays_by_name, findings)
+    errors = _InputErrors()
+    _check_names(specs, arrays_by_name, errors)
     arrays: dict[str, Array] = {}
-    whole: list[InputSpec] = []
+    checked_specs: list[InputSpec] = []
     for spec in specs:
         if spec.name not in arrays_by_name:
             continue
         try:
             array = cast_exactly(np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name)
-        except Failed as fault:
-            findings.errors.extend(fault.diagnostics)
+        except Failed as failed:
+            errors.errors.extend(failed.diagnostics)
             continue
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
-            whole.append(spec)
-            _bind_dims(spec, array, findings)
-            _check_values(spec, array, findings)
+            checked_specs.append(spec)
+            _bind_dims(spec, array, errors)
+            _check_values(spec, array, errors)
         else:
-            _report_wrong_rank(spec, array, findings)
+            _report_wrong_rank(spec, array, errors)
     # Formulas are checked last, when all named dimensions are known.
-    for spec in whole:
-        _check_computed_dims(spec, arrays[spec.name], findings, evaluate_dim)
-    _check_bounds(findings, bounds or {}, evaluate_dim)
-    if findings.errors:
-        raise Failed(*findings.errors)
+    for spec in checked_specs:
+        _check_computed_dims(spec, arrays[spec.name], errors, evaluate_dim)
+    _check_bounds(errors, bounds or {}, evaluate_dim)
+    if errors.errors:
+        raise Failed(*errors.errors)
     return arrays
 
 
 def _check_names(
-    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], findings: _InputErrors
+    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], errors: _InputErrors
 ) -> None:
     names = [spec.name for spec in specs]
-    absent = [name for name in names if name not in arrays_by_name]
+    missing_names = [name for name in names if name not in arrays_by_name]
     # a misspelled input name is reported as one error instead of two (unknown input, missing input)
-    guessed: set[str | None] = set()
+    suggested_names: set[str | None] = set()
     for name in arrays_by_name:
         if name not in names:
-            guess = find_similar_name(name, absent)
-            guessed.add(guess)
-            findings.add_error(
+            suggestion = find_similar_name(name, missing_names)
+            suggested_names.add(suggestion)
+            errors.add_error(
                 "E0910",
                 f"the model has no input `{escape_text(name)}`",
                 notes=[
                     "the inputs of the model are "
                     f"{', '.join(f'`{n}`' for n in names[:20]) or 'none'}"
                 ],
-                helps=[format_suggestion(guess)] if guess else [],
+                helps=[format_suggestion(suggestion)] if suggestion else [],
             )
-    _report_missing(specs, {*absent} - guessed, findings)
+    _report_missing(specs, {*missing_names} - suggested_names, errors)
 
 
-def _report_missing(specs: Sequence[InputSpec], missing: Set[str], findings: _InputErrors) -> None:
+def _report_missing(specs: Sequence[InputSpec], missing: Set[str], errors: _InputErrors) -> None:
     """Report required inputs that are missing."""
     for spec in specs:
         if spec.name in missing and not spec.is_optional:
-            findings.add_error(
+            errors.add_error(
                 "E0910",
                 f"missing model input `{spec.name}`",
                 helps=[f"pass an array of the type {_format_type(spec)} with this name"],
             )
 
 
-def _bind_dims(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
-    """Compare static and named dimensions with the shape of an array."""
+def _bind_dims(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
+    """Compare the dimensions of an input with the shape of its array, and record the size of each
+    named dimension. Add E0912 for each difference.
+    """
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int):
             if dim != length:
-                findings.add_error(
+                errors.add_error(
                     "E0912",
                     f"axis {axis} of `{spec.name}` has length {length}, expected {dim}",
                     notes=[f"`{spec.name}` is {_format_type(spec)}, got {list(array.shape)}"],
                 )
         elif dim.isidentifier():
-            known = findings.lengths.setdefault(dim, length)
-            origin = findings.origins.setdefault(dim, spec.name)
-            if known != length:
-                findings.add_error(
+            bound_length = errors.lengths.setdefault(dim, length)
+            origin = errors.origins.setdefault(dim, spec.name)
+            if bound_length != length:
+                errors.add_error(
                     "E0912",
-                    _describe_clash(dim, known, origin, length, spec.name),
+                    _describe_clash(dim, bound_length, origin, length, spec.name),
                     helps=[_suggest_clash_fix(dim)],
                 )
 
 
 def _check_computed_dims(
-    spec: InputSpec, array: Array, findings: _InputErrors, evaluate_dim: Solve | None
+    spec: InputSpec, array: Array, errors: _InputErrors, evaluate_dim: Solve | None
 ) -> None:
-    """Compare formulas with the shape of an array, after all named dimensions are known."""
+    """Compare the dimensions that are formulas with the shape of the array, given the sizes of all
+    named dimensions. Add E0912 for each difference.
+    """
     for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
         if isinstance(dim, int) or dim.isidentifier() or evaluate_dim is None:
             continue
-        expected = evaluate_dim(dim, findings.lengths)
+        expected = evaluate_dim(dim, errors.lengths)
         if expected is not None and expected != length:
-            known = ", ".join(
-                f"{name} = {n} (`{findings.origins[name]}`)"
-                for name, n in findings.lengths.items()
+            sizes = ", ".join(
+                f"{name} = {n} (`{errors.origins[name]}`)"
+                for name, n in errors.lengths.items()
                 if name in dim
             )
-            findings.add_error(
+            errors.add_error(
                 "E0912",
                 f"axis {axis} of `{spec.name}` has length {length}, but `{dim}` is {expected} here",
-                notes=[f"from {known}"] if known else [],
+                notes=[f"from {sizes}"] if sizes else [],
             )
 
 
 def _check_bounds(
-    findings: _InputErrors, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
+    errors: _InputErrors, bounds: Mapping[str, LengthBound], evaluate_dim: Solve | None
 ) -> None:
-    for dim, length in findings.lengths.items():
-        where = f"`{dim}` is {length} in `{findings.origins[dim]}`"
-        _check_bound(findings, bounds.get(dim, LengthBound()), where, length)
+    for dim, length in errors.lengths.items():
+        location = f"`{dim}` is {length} in `{errors.origins[dim]}`"
+        _check_bound(errors, bounds.get(dim, LengthBound()), location, length)
     # A sum of dimensions such as `m + seq`, or the result of a stride.
-    for text in sorted(bounds.keys() - findings.lengths.keys()):
-        told = evaluate_dim(text, findings.lengths) if evaluate_dim else None
-        if told and "%" in text:
-            _report_remainder(findings, text, told, bounds[text].reason)
-        elif told is not None:
-            _check_bound(findings, bounds[text], f"`{text}` is {told}", told)
+    for text in sorted(bounds.keys() - errors.lengths.keys()):
+        size = evaluate_dim(text, errors.lengths) if evaluate_dim else None
+        if size and "%" in text:
+            _report_remainder(errors, text, size, bounds[text].reason)
+        elif size is not None:
+            _check_bound(errors, bounds[text], f"`{text}` is {size}", size)
 
 
-def _report_remainder(findings: _InputErrors, text: str, left: int, reason: str) -> None:
+def _report_remainder(errors: _InputErrors, text: str, size: int, reason: str) -> None:
     """Report E0935 for a size that does not satisfy a divisibility constraint."""
-    known = [
-        f"`{name}` is {length} in `{findings.origins[name]}`"
-        for name, length in findings.lengths.items()
+    notes = [
+        f"`{name}` is {length} in `{errors.origins[name]}`"
+        for name, length in errors.lengths.items()
         if re.search(rf"\b{re.escape(name)}\b", text)
     ]
-    findings.add_error(
+    errors.add_error(
         "E0935",
-        f"`{text.strip('()')}` is {left}, but must be divisible",
-        notes=[*known, reason] if reason else known,
+        f"`{text.strip('()')}` is {size}, but must be divisible",
+        notes=[*notes, reason] if reason else notes,
         helps=["remove positions, or pad to a multiple"],
     )
 
 
-def _check_bound(findings: _InputErrors, bound: LengthBound, location: str, length: int) -> None:
+def _check_bound(errors: _InputErrors, bound: LengthBound, location: str, length: int) -> None:
     reason = [bound.reason] if bound.reason else []
     if length < bound.low:
         title = f"{location}, but must be at least {bound.low}"
-        findings.add_error("E0912", title, notes=reason)
+        errors.add_error("E0912", title, notes=reason)
     if bound.high is not None and length > bound.high:
         title = f"{location}, but must be at most {bound.high}"
-        findings.add_error("E0912", title, notes=reason)
+        errors.add_error("E0912", title, notes=reason)
 
 
-def _check_values(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
+def _check_values(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
     if array.dtype.kind == "f":
-        bad = np.isnan(array)
-        if bad.any():
-            findings.add_error(
+        is_invalid = np.isnan(array)
+        if is_invalid.any():
+            errors.add_error(
                 "E0914",
-                f"`{spec.name}` contains NaN at {format_index(bad)}",
-                notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
+                f"`{spec.name}` contains NaN at {format_index(is_invalid)}",
+                notes=[f"{int(is_invalid.sum())} of {array.size} values are"]
+                if array.size > 1
+                else [],
                 helps=["check the data for divisions by zero and missing values"],
             )
     elif array.dtype.kind in "iu" and spec.id_limit is not None:
-        bad = (array < 0) | (array >= spec.id_limit)
-        if bad.any():
-            value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
-            findings.add_error(
+        is_invalid = (array < 0) | (array >= spec.id_limit)
+        if is_invalid.any():
+            value = array[tuple(int(i) for i in np.argwhere(is_invalid)[0])]
+            errors.add_error(
                 "E0913",
-                f"`{spec.name}` contains the id {value} at {format_index(bad)}, expected 0 to "
-                f"{spec.id_limit - 1}",
+                f"`{spec.name}` contains the id {value} at {format_index(is_invalid)}, expected 0 "
+                f"to {spec.id_limit - 1}",
                 helps=["check that the ids are from the tokenizer of this model"],
             )
 
 
-def _report_wrong_rank(spec: InputSpec, array: Array, findings: _InputErrors) -> None:
+def _report_wrong_rank(spec: InputSpec, array: Array, errors: _InputErrors) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
         axis = "a batch axis" if spec.dims[0] == "batch" else "the missing axis"
         helps = [f"add {axis}: `[x]` for a list `x`, `x[None]` for an array `x`"]
-    findings.add_error(
+    errors.add_error(
         "E0911",
         f"`{spec.name}` has {_format_axes(array.ndim)}, expected {len(spec.dims)}",
         notes=[f"expected {_format_type(spec)}, got the shape {list(array.shape)}"],
@@ -247,10 +251,10 @@ def _report_wrong_rank(spec: InputSpec, array: Array, findings: _InputErrors) ->
     )
 
 
-def _describe_clash(dim: str, known: int, origin: str, length: int, name: str) -> str:
+def _describe_clash(dim: str, bound_length: int, origin: str, length: int, name: str) -> str:
     if origin == name:
-        return f"`{dim}` is {known} on one axis of `{name}` but {length} on another"
-    return f"`{dim}` is {known} in `{origin}` but {length} in `{name}`"
+        return f"`{dim}` is {bound_length} on one axis of `{name}` but {length} on another"
+    return f"`{dim}` is {bound_length} in `{origin}` but {length} in `{name}`"
 
 
 def _suggest_clash_fix(dim: str) -> str:

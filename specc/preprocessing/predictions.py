@@ -25,7 +25,7 @@ from specc.preprocessing.tokenizer_library import (
 Floats = NDArray[np.float64]
 Prediction: TypeAlias = object
 """The prediction for one text, a JSON value."""
-Facts: TypeAlias = dict[str, Any]
+Fields: TypeAlias = dict[str, Any]
 """The JSON object of a label, span, answer, candidate or token."""
 
 
@@ -69,12 +69,12 @@ def apply_function(scores: Floats, function: str) -> Floats:
         return compute_probabilities(scores)
     if function == "sigmoid":
         # uses the form of the sigmoid that does not overflow
-        small = np.exp(-np.abs(scores))
-        return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
+        exponentials = np.exp(-np.abs(scores))
+        return np.where(scores >= 0, 1 / (1 + exponentials), exponentials / (1 + exponentials))
     return scores
 
 
-def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
+def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Fields]:
     """Return the labels with their scores, sorted by descending score (stable)."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
@@ -84,81 +84,79 @@ def _predict_text_classification(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits", 2)
     function = task_results.options.get("function_to_apply") or task_results.task.score_function
     labels = [task_results.task.get_label(i) for i in range(logits.shape[1])]
-    most = task_results.options.get("top_k") or len(labels)
+    top_k = task_results.options.get("top_k") or len(labels)
     rows = apply_function(logits, function)
-    return [_rank_labels(labels, row.tolist())[:most] for row in rows]
+    return [_rank_labels(labels, row.tolist())[:top_k] for row in rows]
 
 
 def _predict_token_classification(task_results: TaskResults) -> list[Prediction]:
-    shares = compute_probabilities(task_results.read_scores("logits", 3))
+    probabilities = compute_probabilities(task_results.read_scores("logits", 3))
     strategy = str(task_results.options["aggregation_strategy"])
     return [
         group_entities(
             text,
-            row,
-            shares[i][_find_token_positions(task_results, i)],
+            encoding,
+            probabilities[i][_find_token_positions(task_results, i)],
             task_results.task,
             task_results.tokenizer,
             strategy,
         )
-        for i, (text, row) in enumerate(
+        for i, (text, encoding) in enumerate(
             zip(task_results.inputs["text"], task_results.encodings, strict=True)
         )
     ]
 
 
-def _find_token_positions(task_results: TaskResults, row: int) -> slice:
+def _find_token_positions(task_results: TaskResults, n: int) -> slice:
     """Return the positions of the tokens of a sequence, without padding."""
-    length = len(task_results.encodings[row].ids)
+    length = len(task_results.encodings[n].ids)
     if task_results.options.get("padded_left"):
-        longest = max(len(r.ids) for r in task_results.encodings)
-        return slice(longest - length, longest)
+        max_length = max(len(encoding.ids) for encoding in task_results.encodings)
+        return slice(max_length - length, max_length)
     return slice(0, length)
 
 
 def _predict_answers(task_results: TaskResults) -> list[Prediction]:
-    starts, ends = (
-        task_results.read_scores("start_logits", 2),
-        task_results.read_scores("end_logits", 2),
-    )
-    found: list[list[Facts]] = [[] for _ in task_results.inputs["question"]]
-    for i, row in enumerate(task_results.encodings):
-        at, text = (
-            _find_token_positions(task_results, i),
-            task_results.inputs["context"][task_results.text_indices[i]],
+    starts = task_results.read_scores("start_logits", 2)
+    ends = task_results.read_scores("end_logits", 2)
+    answers_by_text: list[list[Fields]] = [[] for _ in task_results.inputs["question"]]
+    for i, encoding in enumerate(task_results.encodings):
+        positions, n = _find_token_positions(task_results, i), task_results.text_indices[i]
+        start, end, context = (
+            starts[i][positions],
+            ends[i][positions],
+            task_results.inputs["context"],
         )
-        found[task_results.text_indices[i]] += _find_answers(
-            task_results, row, starts[i][at], ends[i][at], text
-        )
-    most = int(task_results.options["top_k"])
-    ranked = [sorted(some, key=lambda answer: -answer["score"])[:most] for some in found]
-    return [some[0] if most == 1 and some else some for some in ranked]
+        answers_by_text[n] += _find_answers(task_results, encoding, start, end, context[n])
+    top_k = int(task_results.options["top_k"])
+    ranked = [sorted(a, key=lambda answer: -answer["score"])[:top_k] for a in answers_by_text]
+    return [answers[0] if top_k == 1 and answers else answers for answers in ranked]
 
 
 def _find_answers(
     task_results: TaskResults, encoding: TextEncoding, start: Floats, end: Floats, context: str
-) -> list[Facts]:
+) -> list[Fields]:
     """Return the most likely spans of one window of the context."""
-    inside = np.array([part == 1 for part in encoding.sequence_ids])
-    counted = inside | (np.array(encoding.ids) == task_results.task.cls_token_id)
-    begins, finishes = (
-        compute_probabilities(np.where(counted, logits, -np.inf)) * inside
+    is_context = np.array([part == 1 for part in encoding.sequence_ids])
+    is_candidate = is_context | (np.array(encoding.ids) == task_results.task.cls_token_id)
+    start_probabilities, end_probabilities = (
+        compute_probabilities(np.where(is_candidate, logits, -np.inf)) * is_context
         for logits in (start, end)
     )
-    longest = int(task_results.options["max_answer_len"])
-    spans = np.tril(np.triu(begins[:, None] * finishes[None]), longest - 1)
-    most = int(task_results.options["top_k"])
-    best = np.argsort(-spans, axis=None, kind="stable")[:most]
-    found = []
-    for place in best:
-        first, last = divmod(int(place), len(encoding.ids))
-        if not (inside[first] and inside[last]):
+    max_length = int(task_results.options["max_answer_len"])
+    spans = np.tril(np.triu(start_probabilities[:, None] * end_probabilities[None]), max_length - 1)
+    top_k = int(task_results.options["top_k"])
+    best_indices = np.argsort(-spans, axis=None, kind="stable")[:top_k]
+    answers = []
+    for index in best_indices:
+        first, last = divmod(int(index), len(encoding.ids))
+        if not (is_context[first] and is_context[last]):
             continue
         low, high = _find_word_span(encoding, first)[0], _find_word_span(encoding, last)[1]
         score = float(spans[first, last])
-        answer: Facts = {"score": score, "start": low, "end": high}
-        found.append({**answer, "answer": context[low:high]})
-    return found
+        answer: Fields = {"score": score, "start": low, "end": high}
+        answers.append({**answer, "answer": context[low:high]})
+    return answers
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
@@ -168,70 +166,75 @@ def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]
     word = encoding.word_ids[token_index]
     if word is None:
         return encoding.offsets[token_index]
-    same = [
+    offsets_of_word = [
         offsets
-        for offsets, other, part in zip(
+        for offsets, word_id, sequence_id in zip(
             encoding.offsets, encoding.word_ids, encoding.sequence_ids, strict=True
         )
-        if other == word and part == encoding.sequence_ids[token_index]
+        if word_id == word and sequence_id == encoding.sequence_ids[token_index]
     ]
-    return min(a for a, _ in same), max(b for _, b in same)
+    return min(start for start, _ in offsets_of_word), max(end for _, end in offsets_of_word)
 
 
 def _predict_masked_tokens(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits", 3)
-    found: list[Prediction] = []
-    for i, row in enumerate(task_results.encodings):
-        masks = [n for n, token in enumerate(row.ids) if token == task_results.task.mask_token_id]
-        if not masks:
+    mask_id = task_results.task.mask_token_id
+    predictions: list[Prediction] = []
+    for i, encoding in enumerate(task_results.encodings):
+        mask_positions = [n for n, token in enumerate(encoding.ids) if token == mask_id]
+        if not mask_positions:
             helps = ["insert a mask token in place of the word to predict"]
-            if task_results.task.mask_token_id is not None:
-                mask = escape_text(
-                    decode_token_ids(
-                        [task_results.task.mask_token_id], task_results.tokenizer, special=True
-                    )
+            if mask_id is not None:
+                mask = decode_token_ids(
+                    [mask_id], task_results.tokenizer, skip_special_tokens=False
                 )
-                helps = [f'write `{mask}`: "Paris is the {mask} of France."']
+                helps = ['write `{0}`: "Paris is the {0} of France."'.format(escape_text(mask))]
             raise_error("E0906", "the text contains no mask token", helps=helps)
-        shares = compute_probabilities(logits[i][_find_token_positions(task_results, i)][masks])
-        each = [
-            [
-                _make_candidate(task_results, row, at, int(token), float(share[token]), masks)
-                for token in np.argsort(-share, kind="stable")[: int(task_results.options["top_k"])]
-            ]
-            for at, share in zip(masks, shares, strict=True)
+        positions = _find_token_positions(task_results, i)
+        probabilities = compute_probabilities(logits[i][positions][mask_positions])
+        candidates = [
+            _rank_candidates(task_results, encoding, n, row, has_other_masks=len(probabilities) > 1)
+            for n, row in zip(mask_positions, probabilities, strict=True)
         ]
-        found.append(each[0] if len(masks) == 1 else each)
-    return found
+        predictions.append(candidates[0] if len(candidates) == 1 else candidates)
+    return predictions
 
 
-def _make_candidate(
+def _rank_candidates(
     task_results: TaskResults,
     encoding: TextEncoding,
     position: int,
-    token: int,
-    probability: float,
-    masks: Sequence[int],
-) -> Facts:
-    """Return the prediction for a mask token."""
-    ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
-    ids = [number for number in ids if number != task_results.task.pad_token_id]
-    # if there are several mask tokens, the others remain in the text
-    sequence = decode_token_ids(ids, task_results.tokenizer, special=len(masks) > 1)
-    word = decode_token_ids([token], task_results.tokenizer, special=True)
-    found = {"score": probability, "token": token}
-    return {**found, "token_str": word, "sequence": sequence}
+    probabilities: Floats,
+    *,
+    has_other_masks: bool,
+) -> list[Fields]:
+    """Return the `top_k` most likely tokens at a mask position, each with the text in which it
+    replaces the mask token. Other mask tokens remain in this text.
+    """
+    tokenizer, pad_id = task_results.tokenizer, task_results.task.pad_token_id
+    top_k = int(task_results.options["top_k"])
+    candidates: list[Fields] = []
+    for token in np.argsort(-probabilities, kind="stable")[:top_k].tolist():
+        ids = [*encoding.ids[:position], token, *encoding.ids[position + 1 :]]
+        ids = [number for number in ids if number != pad_id]
+        text = decode_token_ids(ids, tokenizer, skip_special_tokens=not has_other_masks)
+        word = decode_token_ids([token], tokenizer, skip_special_tokens=False)
+        fields = {"score": float(probabilities[token]), "token": token}
+        candidates.append({**fields, "token_str": word, "sequence": text})
+    return candidates
 
 
 def _predict_choices(task_results: TaskResults) -> list[Prediction]:
-    shares = compute_probabilities(task_results.read_scores("logits", 2))
-    return [_rank_labels(task_results.inputs["choices"], row.tolist()) for row in shares]
+    probabilities = compute_probabilities(task_results.read_scores("logits", 2))
+    return [_rank_labels(task_results.inputs["choices"], row.tolist()) for row in probabilities]
 
 
 def _predict_image_labels(task_results: TaskResults) -> list[Prediction]:
     logits = task_results.read_scores("logits_per_image", 2)
-    shares = apply_function(logits, task_results.task.score_function)
-    return [_rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in shares]
+    probabilities = apply_function(logits, task_results.task.score_function)
+    return [
+        _rank_labels(task_results.inputs["candidate_labels"], row.tolist()) for row in probabilities
+    ]
 
 
 TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
@@ -276,63 +279,68 @@ def group_entities(
     task: Task,
     record: JsonTokenizer,
     strategy: str,
-) -> list[Facts]:
-    """Return the entity spans of a text from probabilities [tokens, labels], without spans labeled
-    `O`. With the strategy `none`, return the labeled tokens.
+) -> list[Fields]:
+    """Return the entity spans of a text, given the label probabilities [tokens, labels], as the
+    token classification pipeline of transformers does. Spans labeled `O` are omitted. With the
+    strategy `none`, return the labeled tokens.
     """
     tokens = _list_tokens(text, encoding, probabilities, task, record)
     if strategy in ("none", "simple"):
-        labeled = [_label_tokens(token, token["scores"], task) for token in tokens]
+        labeled = [_label_token(token, token["scores"], task) for token in tokens]
     else:
         words = _group_tokens(tokens, lambda _, token: token["goes_on"])
-        labeled = [_make_word(some, task, record, strategy) for some in words]
+        labeled = [_make_word(group, task, record, strategy) for group in words]
     if strategy == "none":
         return _list_entity_tokens(labeled)
-    spans = [_make_span(some, record) for some in _group_tokens(labeled, _continues_span)]
-    return [one for one in spans if one["entity_group"] != OUTSIDE_LABEL]
+    spans = [_make_span(group, record) for group in _group_tokens(labeled, _continues_span)]
+    return [span for span in spans if span["entity_group"] != OUTSIDE_LABEL]
 
 
-def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
+def _list_entity_tokens(labeled_tokens: Sequence[Fields]) -> list[Fields]:
     """Return the labeled tokens inside entities."""
     names = ("entity", "score", "index", "word", "start", "end")
-    named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
-    return [{name: one[name] for name in names} for one in named]
+    entity_tokens = [token for token in labeled_tokens if token["entity"] != OUTSIDE_LABEL]
+    return [{name: token[name] for name in names} for token in entity_tokens]
 
 
 def _list_tokens(
     text: str, encoding: TextEncoding, probabilities: Floats, task: Task, record: JsonTokenizer
-) -> list[Facts]:
+) -> list[Fields]:
     """Return the tokens of the text, each with a flag for tokens that continue a word."""
-    names, marked = get_token_strings(encoding.ids, record), has_subword_prefix(record)
-    found: list[Facts] = []
+    names, marks_subwords = get_token_strings(encoding.ids, record), has_subword_prefix(record)
+    tokens: list[Fields] = []
     for i, (start, end) in enumerate(encoding.offsets):
         if encoding.special_tokens_mask[i]:
             continue
-        word, piece = names[i], text[start:end]
-        goes_on = (
-            len(word) != len(piece)
-            if marked
+        word, surface = names[i], text[start:end]
+        continues_word = (
+            len(word) != len(surface)
+            if marks_subwords
             else start > 0 and " " not in text[start - 1 : start + 1]
         )
         if encoding.ids[i] == task.unknown_token_id:
-            word, goes_on = piece, False
-        place = {"start": start, "end": end, "index": i}
-        found.append({"word": word, "scores": probabilities[i], "goes_on": goes_on, **place})
-    return found
+            word, continues_word = surface, False
+        location = {"start": start, "end": end, "index": i}
+        tokens.append(
+            {"word": word, "scores": probabilities[i], "goes_on": continues_word, **location}
+        )
+    return tokens
 
 
-def _label_tokens(token: Facts, scores: Floats, task: Task, **changed: object) -> Facts:
-    """Yield each token with its most likely label."""
+def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -> Fields:
+    """Return a token with its most likely label and the score of this label; `changes` replace
+    other fields.
+    """
     best = int(scores.argmax())
-    found = {"entity": task.get_label(best), "score": float(scores[best])}
-    return {**token, **found, **changed}
+    label = {"entity": task.get_label(best), "score": float(scores[best])}
+    return {**token, **label, **changes}
 
 
 def _group_tokens(
-    tokens: Sequence[Facts], continues: Callable[[Facts, Facts], bool]
-) -> list[list[Facts]]:
+    tokens: Sequence[Fields], continues: Callable[[Fields, Fields], bool]
+) -> list[list[Fields]]:
     """Group tokens; a token that `continues` the previous token joins its group."""
-    groups: list[list[Facts]] = []
+    groups: list[list[Fields]] = []
     for token in tokens:
         if groups and continues(groups[-1][-1], token):
             groups[-1].append(token)
@@ -341,7 +349,9 @@ def _group_tokens(
     return groups
 
 
-def _make_word(tokens: Sequence[Facts], task: Task, record: JsonTokenizer, strategy: str) -> Facts:
+def _make_word(
+    tokens: Sequence[Fields], task: Task, record: JsonTokenizer, strategy: str
+) -> Fields:
     """Merge the tokens of a word; its label is that of its first token, of its best token, or of
     the mean scores (`strategy`).
     """
@@ -351,7 +361,7 @@ def _make_word(tokens: Sequence[Facts], task: Task, record: JsonTokenizer, strat
     elif strategy == "average":
         scores = np.mean([token["scores"] for token in tokens], axis=0)
     word = decode_token_strings([token["word"] for token in tokens], record)
-    return _label_tokens(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
+    return _label_token(tokens[0], scores, task, word=word, end=tokens[-1]["end"])
 
 
 def _split_bio_tag(label: str) -> tuple[str, str]:
@@ -361,15 +371,15 @@ def _split_bio_tag(label: str) -> tuple[str, str]:
     return "I", label
 
 
-def _continues_span(previous: Facts, token: Facts) -> bool:
+def _continues_span(previous: Fields, token: Fields) -> bool:
     """Return True if a token continues the span of the previous token: their labels are equal, and
     there is no `B-`.
     """
-    begins, tag = _split_bio_tag(token["entity"])
-    return begins != "B" and tag == _split_bio_tag(previous["entity"])[1]
+    prefix, tag = _split_bio_tag(token["entity"])
+    return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 
 
-def _make_span(tokens: Sequence[Facts], record: JsonTokenizer) -> Facts:
+def _make_span(tokens: Sequence[Fields], record: JsonTokenizer) -> Fields:
     """Merge tokens into one span with the mean of their scores."""
     return {
         "entity_group": tokens[0]["entity"].split("-", 1)[-1],

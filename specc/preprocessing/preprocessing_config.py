@@ -29,8 +29,8 @@ from specc.preprocessing.preprocessing_records import (
 from specc.preprocessing.task_kinds import Task
 from specc.preprocessing.tokenizer_files import JsonTokenizer, TokenizerFile, parse_tokenizer_files
 
-MAX_PORTS = 1000  # maximum number of inputs or outputs
-MAX_REPORTED = 3  # image labels, if the spec describes how labels are displayed
+MAX_INPUTS_OR_OUTPUTS = 1000  # maximum number of inputs or outputs
+MAX_IMAGE_LABELS = 3  # image labels, if the spec describes how labels are displayed
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
@@ -46,9 +46,11 @@ class PreprocessingConfig:
     task: Task | None = None
 
     def __repr__(self) -> str:
-        kinds = {name: type(record).__name__ for name, record in self.inputs}
-        shown = {name: type(record).__name__ for name, record in self.outputs}
-        return format_repr(f"reading: {format_io_types(kinds)}; shown: {format_io_types(shown)}")
+        input_types = {name: type(record).__name__ for name, record in self.inputs}
+        output_types = {name: type(record).__name__ for name, record in self.outputs}
+        return format_repr(
+            f"reading: {format_io_types(input_types)}; shown: {format_io_types(output_types)}"
+        )
 
     def with_task(self, task: Task) -> "PreprocessingConfig":
         """Return a copy with a task."""
@@ -67,71 +69,71 @@ class PreprocessingConfig:
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, JsonTokenizer)))
 
     def assign_file_names(self, stem: str) -> "PreprocessingConfig":
-        """Return a copy for storage in the model called `stem`; large files are stored next to the
-        model.
+        """Return a copy in which large tokenizer files are named after the model `stem`, to be
+        stored next to it. Small files are embedded.
         """
-        return self._change_files(lambda file: file.assign_name(stem))
+        return self._map_files(lambda file: file.assign_name(stem))
 
     def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """Return a copy in which files are named by hash, for storage in a package."""
-        return self._change_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
+        """Return a copy with new file names; `names` maps the SHA-256 of a file to its name."""
+        return self._map_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
         """Return a copy with the content of files next to the model in `directory`. Raise E0942 if
         a file does not match.
         """
-        return self._change_files(lambda file: file.load_text(directory))
+        return self._map_files(lambda file: file.load_text(directory))
 
-    def _change_files(
-        self, change: Callable[[TokenizerFile], TokenizerFile]
+    def _map_files(
+        self, map_file: Callable[[TokenizerFile], TokenizerFile]
     ) -> "PreprocessingConfig":
         if not self.files:
             return self
-        changed = {file: change(file) for file in self.files}
-        inputs, shows = dict(self.inputs), dict(self.outputs)
+        new_files = {file: map_file(file) for file in self.files}
+        inputs, outputs = dict(self.inputs), dict(self.outputs)
         for name, record in self.inputs:
             if isinstance(record, JsonTokenizer):
-                inputs[name] = replace(record, file=changed[record.file])
-        for name, shown in self.outputs:
-            words = shown.vocabulary if isinstance(shown, TextOutput) else None
-            if isinstance(words, JsonTokenizer):
-                shows[name] = TextOutput(replace(words, file=changed[words.file]))
-        return replace(self, inputs=tuple(inputs.items()), outputs=tuple(shows.items()))
+                inputs[name] = replace(record, file=new_files[record.file])
+        for name, output_format in self.outputs:
+            tokenizer = output_format.vocabulary if isinstance(output_format, TextOutput) else None
+            if isinstance(tokenizer, JsonTokenizer):
+                outputs[name] = TextOutput(replace(tokenizer, file=new_files[tokenizer.file]))
+        return replace(self, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()))
 
     def to_json(self) -> Json:
         """Return the record as JSON."""
-        found: dict[str, Json] = {
+        json: dict[str, Json] = {
             "inputs": {name: record.to_json() for name, record in self.inputs},
             "shows": {name: record.to_json() for name, record in self.outputs},
         }
         if self.files:
-            found["tokenizers"] = {file.sha256: file.to_json() for file in self.files}
+            json["tokenizers"] = {file.sha256: file.to_json() for file in self.files}
         if self.task is not None:
-            found["task"] = self.task.to_json()
-        return found
+            json["task"] = self.task.to_json()
+        return json
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
         """Parse the config from untrusted JSON, without reading the files next to the model. Raise
         E0915 if it is invalid.
         """
-        whole = JsonFields(value, ("reading",))
-        inputs, shows = whole.read_object("inputs"), whole.read_object("shows")
-        if whole.has_field("tokenizers"):
-            inputs.shared = parse_tokenizer_files(whole.read_object("tokenizers"))
-            shows.shared = inputs.shared
-        task = Task.from_fields(whole.read_object("task")) if whole.has_field("task") else None
-        whole.reject_unknown()
-        for part in (inputs, shows):
-            longest = max(map(len, part.names()), default=0)
-            if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:
-                raise_invalid_record(part.path, "is too large")
+        fields = JsonFields(value, ("reading",))
+        inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
+        if fields.has_field("tokenizers"):
+            inputs.shared = parse_tokenizer_files(fields.read_object("tokenizers"))
+            outputs.shared = inputs.shared
+        task = Task.from_fields(fields.read_object("task")) if fields.has_field("task") else None
+        fields.reject_unknown()
+        for section in (inputs, outputs):
+            max_name_length = max(map(len, section.names()), default=0)
+            if len(section.names()) > MAX_INPUTS_OR_OUTPUTS or max_name_length > MAX_TOKEN:
+                raise_invalid_record(section.path, "is too large")
         return PreprocessingConfig(
-            _parse_ports(inputs, INPUT_RECORDS), _parse_ports(shows, OUTPUT_RECORDS), task
+            _parse_records(inputs, INPUT_RECORDS), _parse_records(outputs, OUTPUT_RECORDS), task
         )
 
 
-def _parse_ports(
+def _parse_records(
     part: JsonFields, kinds: Mapping[str, type[AnyRecord]]
 ) -> tuple[tuple[str, AnyRecord], ...]:
     """Parse the preprocessing of every input, or the postprocessing of every output."""
@@ -168,6 +170,6 @@ def adapt_labels_to_rank(record: OutputFormat, rank: int) -> OutputFormat:
         case LabelsOutput() if rank == 4:
             return SegmentationMap(record.labels)
         case SegmentationMap() if rank == 2:
-            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_REPORTED))
+            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_IMAGE_LABELS))
         case _:
             return record

@@ -17,7 +17,7 @@ MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
-MAX_RATE, MAX_WINDOW = 768_000, 65_536  # samples per second, samples
+MAX_SAMPLE_RATE, MAX_WINDOW_LENGTH = 768_000, 65_536  # samples per second, samples
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],
@@ -27,9 +27,9 @@ Labels: TypeAlias = Annotated[
     tuple[str, ...], partial(JsonFields.read_strings, max_count=MAX_LABELS, max_length=MAX_LABEL)
 ]
 PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, max_count=3)]
-Rate: TypeAlias = Annotated[int, int_range(1, MAX_RATE)]
-Bins: TypeAlias = Annotated[int, int_range(1, 4096)]
-Frames: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
+SampleRate: TypeAlias = Annotated[int, int_range(1, MAX_SAMPLE_RATE)]
+MelBins: TypeAlias = Annotated[int, int_range(1, 4096)]
+FrameCount: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
 
 
 def _read_invert(fields: JsonFields, name: str) -> bool | str:
@@ -37,7 +37,7 @@ def _read_invert(fields: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """Read one or two sizes. Raise an error if `fitted` has a single one."""
+    """Read up to two sizes (three for `patches`). Raise an error unless `fitted` has two."""
     count = len(fields.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         fields.raise_invalid(name, "needs two lengths: shorter side, longer side")
@@ -48,11 +48,11 @@ def _read_tuples(
     fields: JsonFields, name: str, count: int, low: int, high: int
 ) -> tuple[tuple[int, ...], ...]:
     """Read a list of lists of `count` integers each."""
-    each = (
+    items = (
         JsonFields({"item": v}, (*fields.path, f"{name}[{i}]"), fields.report_error)
         for i, v in enumerate(fields.read_list(name, MAX_LABELS))
     )
-    return tuple(item.read_integers("item", count, low, high) for item in each)
+    return tuple(item.read_integers("item", count, low, high) for item in items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class Waveform(ConfigRecord):
     """
 
     tag = "waveform"
-    sample_rate: Rate = 16_000
+    sample_rate: SampleRate = 16_000
     do_normalize: bool = True
 
 
@@ -211,11 +211,11 @@ class LogMel(ConfigRecord):
     """
 
     tag = "log_mel"
-    num_mel_bins: Bins = 80
-    num_frames: Frames = 3000
-    sample_rate: Rate = 16_000
-    window_length: Annotated[int, int_range(2, MAX_WINDOW)] = 400
-    hop_length: Annotated[int, int_range(1, MAX_WINDOW)] = 160
+    num_mel_bins: MelBins = 80
+    num_frames: FrameCount = 3000
+    sample_rate: SampleRate = 16_000
+    window_length: Annotated[int, int_range(2, MAX_WINDOW_LENGTH)] = 400
+    hop_length: Annotated[int, int_range(1, MAX_WINDOW_LENGTH)] = 160
     do_truncate: bool = False
 
     @property
@@ -239,9 +239,9 @@ class FilterBanks(ConfigRecord):
     """
 
     tag = "filter_banks"
-    num_mel_bins: Bins = 128
-    num_frames: Frames = 1024
-    sample_rate: Rate = 16_000
+    num_mel_bins: MelBins = 128
+    num_frames: FrameCount = 1024
+    sample_rate: SampleRate = 16_000
     mean: float = -4.2677393
     std: float = 4.5689974
     do_normalize: bool = True
@@ -264,7 +264,7 @@ class NumbersOutput(Record):
 TextReading: TypeAlias = CharTokenizer | WordTokenizer | ByteTokenizer | JsonTokenizer
 TEXT_CONFIGS = (CharTokenizer, WordTokenizer, ByteTokenizer, JsonTokenizer)
 """The record classes of text inputs."""
-Sound: TypeAlias = Waveform | LogMel | FilterBanks
+AudioConfig: TypeAlias = Waveform | LogMel | FilterBanks
 TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_CONFIGS}
 TEXT_TAGS = tuple(TEXT_RECORDS)
 AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
@@ -375,7 +375,7 @@ class DetectionOutput(ConfigRecord):
     max_detections: Annotated[int, int_range(1, MAX_LABELS)] = 100
 
 
-InputConfig: TypeAlias = ImageConfig | Sound | TextReading | NumbersOutput
+InputConfig: TypeAlias = ImageConfig | AudioConfig | TextReading | NumbersOutput
 OutputFormat: TypeAlias = (
     LabelsOutput
     | NumbersOutput

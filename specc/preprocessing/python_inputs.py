@@ -31,10 +31,12 @@ def _is_string_column(array: Array) -> bool:
 
 def convert_image_arrays(value: object, name: str) -> list[Array]:
     """Convert image arrays to one array [images, …] per text, or return [] if there are none."""
-    several = list(value) if isinstance(value, list | tuple) else []
-    if not all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in several):
+    images_of_texts = list(value) if isinstance(value, list | tuple) else []
+    if not all(
+        _is_array_like(images) and np.ndim(images) == TEXT_IMAGES_RANK for images in images_of_texts
+    ):
         return []
-    return [_convert_array(one, name) for one in several]
+    return [_convert_array(images, name) for images in images_of_texts]
 
 
 def convert_input(value: object, name: str) -> object:
@@ -45,16 +47,16 @@ def convert_input(value: object, name: str) -> object:
         return str(value)  # NumPy strings are arrays, too
     if isinstance(value, list | tuple):
         # check one value per type, because checking each of a million numbers takes half a minute
-        kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
-        arrays = any(map(_is_array_like, kinds.values()))
-        return _convert_lists(value, name) if arrays else value
+        value_by_type = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
+        has_arrays = any(map(_is_array_like, value_by_type.values()))
+        return _convert_lists(value, name) if has_arrays else value
     if not _is_array_like(value):
         return value
     array = _convert_array(value, name)
     return array.tolist() if _is_string_column(array) else array
 
 
-def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
+def convert_to_array(value: object, name: str, *, pad_left: bool = False) -> Array:
     """Convert a value or nested lists of numbers to an array. Raise E0906 if the value is invalid;
     with `left`, the help pads lists on the left.
     """
@@ -70,7 +72,7 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
             notes=["pass an array, a list of numbers, or a string"],
             helps=[fix],
         )
-    return convert_nested_lists(value, f"the value of `{name}`", pad_left=left)
+    return convert_nested_lists(value, f"the value of `{name}`", pad_left=pad_left)
 
 
 def is_image(value: object) -> bool:
@@ -121,7 +123,7 @@ def _convert_array(value: Any, name: str) -> Array:
         # NumPy lacks bf16, but float32 represents every bf16 value
         if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
             value = value.float()
-        made = (
+        array = (
             np.asarray(value)
             if {"__array__", "__array_interface__"} & {*methods}
             else np.from_dlpack(value)
@@ -135,15 +137,15 @@ def _convert_array(value: Any, name: str) -> Array:
             notes=[f"{type(value).__name__}: {escape_text(error)[:200]}"],
             helps=["convert it yourself: numpy.asarray(…)"],
         )
-    return made
+    return array
 
 
 def _check_device(value: Any, methods: list[str], name: str) -> None:
     """Raise E0907 if a tensor is not on the CPU."""
     if "__dlpack_device__" not in methods:
         return
-    kind = int(value.__dlpack_device__()[0])
-    if kind not in DLPACK_HOST_DEVICES:
+    device_type = int(value.__dlpack_device__()[0])
+    if device_type not in DLPACK_HOST_DEVICES:
         raise_error(
             "E0907",
             f"the value of `{escape_text(name)}` is an array on an accelerator, expected an "

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DetectedObject:
-    """A class id, its score, and the corners (left, top, right, bottom) of the box."""
+    """The class id, the score, and the corners (left, top, right, bottom) of a detected object."""
 
     label: int
     score: float
@@ -47,7 +47,8 @@ def decode_detections(
 
     `logits` are [queries, classes], `boxes` [queries, 4] as (center_x, center_y, width, height)
     from 0 to 1. With `softmax`, the last class is "no object", and each query has at most one
-    object; with `sigmoid`, a query has an object for every class whose score is among the `top`.
+    object; with `sigmoid`, a query has an object per class with one of the `max_detections` highest
+    scores.
     """
     scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.max_detections]
@@ -63,31 +64,31 @@ def decode_detections(
 
 
 def _list_candidates(record: DetectionOutput, logits: Floats) -> tuple[Floats, Array, Array]:
-    """Return the candidate scores, each with its query index and label."""
-    count, classes = logits.shape
+    """Return the scores of the candidate objects, with their query indices and class ids."""
+    query_count, class_count = logits.shape
     if record.score_function == "softmax":
-        shares = compute_probabilities(logits)[:, :-1]
-        return shares.max(axis=-1), np.arange(count), shares.argmax(axis=-1)
-    index = np.arange(logits.size)
+        probabilities = compute_probabilities(logits)[:, :-1]
+        return probabilities.max(axis=-1), np.arange(query_count), probabilities.argmax(axis=-1)
+    indices = np.arange(logits.size)
     # tanh does not overflow
-    return 0.5 * (1 + np.tanh(logits.ravel() / 2)), index // classes, index % classes
+    return 0.5 * (1 + np.tanh(logits.ravel() / 2)), indices // class_count, indices % class_count
 
 
 def format_objects(objects: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:
     """Yield a table: label, score, and the corners of each box."""
     cells = [["label", "score", "left", "top", "right", "bottom"]]
-    for one in objects:
-        name = labels[one.label] if labels else f"class {one.label}"
-        cells.append([name, f"{one.score:.3f}", *(f"{n:.1f}" for n in one.box)])
+    for detection in objects:
+        name = labels[detection.label] if labels else f"class {detection.label}"
+        cells.append([name, f"{detection.score:.3f}", *(f"{n:.1f}" for n in detection.box)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for name, *numbers in cells:
-        rest = (f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True))
-        yield "  ".join([f"{name:<{widths[0]}}", *rest])
+        row = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
+        yield "  ".join([f"{name:<{widths[0]}}", *row])
 
 
 MAX_ROWS = 1000  # maximum number of printed batch elements
-MAX_COLORS = 1 << 16  # default maximum number of classes
-MAX_NUMBERS = 200  # maximum number of elements of an array that is printed completely
+MAX_CLASSES = 1 << 16  # default maximum number of classes
+MAX_PRINTED_ELEMENTS = 200  # maximum number of elements of an array that is printed completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +108,21 @@ def format_results(
     E0916 if an output does not match its postprocessing. `sizes` are the (height, width) of the
     input images, one per batch element.
     """
-    plan = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
+    formats = preprocessing.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
     images: list[tuple[str, bytes]] = []
-    for name, record in plan:
+    for name, record in formats:
         if name not in outputs:
             raise_error(
                 "E0916",
                 f"missing output `{escape_text(name)}`",
                 notes=[f"the model returned {', '.join(outputs)}"],
             )
-        one = _format_recorded_output(name, record, outputs, sizes)
-        if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
+        formatted = _format_recorded_output(name, record, outputs, sizes)
+        if len(formats) > 1 and formatted.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
-        lines.extend(one.lines)
-        images.extend(one.images)
+        lines.extend(formatted.lines)
+        images.extend(formatted.images)
     return FormattedResults(tuple(lines), tuple(images))
 
 
@@ -162,14 +163,13 @@ def compute_probabilities(logits: Array) -> NDArray[np.float64]:
     finite.
     """
     scores = logits.astype(np.float64)
-    peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
-        powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+        powers = np.exp(scores - np.where(np.isfinite(maximum), maximum, 0))
         total = powers.sum(axis=-1, keepdims=True)
-        even = 1 / max(1, scores.shape[-1])
-        return np.asarray(
-            np.where(np.isfinite(total) & (total > 0), powers / np.where(total > 0, total, 1), even)
-        )
+        is_valid = np.isfinite(total) & (total > 0)
+        uniform = 1 / max(1, scores.shape[-1])
+        return np.where(is_valid, powers / np.where(is_valid, total, 1), uniform)
 
 
 def format_percent(fraction: float) -> str:
@@ -197,8 +197,8 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
     """Format the best labels of each batch element."""
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
-        lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _format_top_labels(row, labels, top, lead)
+        prefix = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
+        lines += _format_top_labels(row, labels, top, prefix)
     return lines + _format_omitted_rows(len(rows))
 
 
@@ -225,37 +225,37 @@ def _format_detected_objects(
 ) -> list[str]:
     """Return the lines of the tables of boxes."""
     labels = [escape_text(label) for label in record.labels]
-    known = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
+    image_sizes = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
-    for index, size in enumerate(known[:MAX_ROWS]):
+    for index, size in enumerate(image_sizes[:MAX_ROWS]):
         lines += [f"{index}:"] if len(logits) > 1 else []
-        found = decode_detections(record, logits[index], boxes[index], size)
-        lines += format_objects(found, labels) if found else ["no objects"]
+        detections = decode_detections(record, logits[index], boxes[index], size)
+        lines += format_objects(detections, labels) if detections else ["no objects"]
     return lines
 
 
-def _format_top_labels(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
+def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str) -> list[str]:
     """Format the most likely classes of one batch element, [classes]; the first line begins with
     `lead`.
     """
-    best = np.argsort(-row, kind="stable")[:top]
-    shares = [format_percent(float(row[i])) for i in best]
-    names = [labels[i] for i in best]
-    label_width, share_width = max(map(len, names)), max(map(len, shares))
+    best_ids = np.argsort(-row, kind="stable")[:top]
+    percentages = [format_percent(float(row[i])) for i in best_ids]
+    names = [labels[i] for i in best_ids]
+    label_width, percentage_width = max(map(len, names)), max(map(len, percentages))
     lines = [
-        f"{name:<{label_width}}  {share:>{share_width}}"
-        for name, share in zip(names, shares, strict=True)
+        f"{name:<{label_width}}  {percentage:>{percentage_width}}"
+        for name, percentage in zip(names, percentages, strict=True)
     ]
-    return [(" " * len(lead) if n else lead) + line for n, line in enumerate(lines)]
+    return [(" " * len(prefix) if n else prefix) + line for n, line in enumerate(lines)]
 
 
 def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     """Return the ids with the highest scores along the last axis of [batch, …, vocab]."""
     # A tokenizer file may have fewer ids than the vocabulary of the model.
-    rows = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
-    scored = value.shape[-1] if value.ndim else 0
-    if value.ndim < 2 or not scored or rows not in (None, scored):
-        expected = "scores" if rows is None else f"{rows} scores"
+    vocabulary_size = None if isinstance(vocabulary, JsonTokenizer) else vocabulary.size
+    score_count = value.shape[-1] if value.ndim else 0
+    if value.ndim < 2 or not score_count or vocabulary_size not in (None, score_count):
+        expected = "scores" if vocabulary_size is None else f"{vocabulary_size} scores"
         _raise_unexpected_output(name, value, f"ids, or {expected} along its last axis")
     return np.asarray(value.argmax(axis=-1))
 
@@ -280,12 +280,12 @@ def _format_transcripts(
         _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
         mask = np.ones(value.shape[:2], np.bool_)
-    best = value.argmax(axis=-1)
+    best_ids = value.argmax(axis=-1)
     lines = [
-        escape_text(decode_ctc([int(i) for i in row[kept]], record))
-        for row, kept in zip(best[:MAX_ROWS], mask.astype(np.bool_), strict=False)
+        escape_text(decode_ctc([int(i) for i in ids[is_valid]], record))
+        for ids, is_valid in zip(best_ids[:MAX_ROWS], mask.astype(np.bool_), strict=False)
     ]
-    return lines + _format_omitted_rows(len(best))
+    return lines + _format_omitted_rows(len(best_ids))
 
 
 def _format_numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
@@ -295,7 +295,7 @@ def _format_numbers(name: str, record: NumbersOutput, value: Array) -> list[str]
     text = np.array2string(
         value,
         max_line_width=100,
-        threshold=MAX_NUMBERS,
+        threshold=MAX_PRINTED_ELEMENTS,
         separator="  " if value.dtype.kind == "f" else " ",
         formatter={"all": lambda item: _format_number(item, record.digits)},
     )
@@ -314,24 +314,24 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
         _raise_unexpected_output(
             name, value, f"pixels [batch, {record.image.channels}, rows, columns]"
         )
-    found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
-    return [(_make_file_name(name, i, len(found)), data) for i, data in enumerate(found)]
+    files = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
+    return [(_make_file_name(name, i, len(files)), data) for i, data in enumerate(files)]
 
 
 def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> FormattedResults:
     """Render an image per segmentation map, and list its classes by area in descending order."""
-    maps, known = _read_class_ids(name, record, value)
-    palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
+    maps, count = _read_class_ids(name, record, value)
+    palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(count)
     labels = [escape_text(label) for label in record.labels]
-    labels = labels or [f"class {i}" for i in range(known)]
+    labels = labels or [f"class {i}" for i in range(count)]
     lines: list[str] = []
     for index, ids in enumerate(maps[:MAX_ROWS]):
-        lead = f"{index}:  " if len(maps) > 1 else ""
-        lines += _format_class_areas(ids, labels, palette, lead)
+        prefix = f"{index}:  " if len(maps) > 1 else ""
+        lines += _format_class_areas(ids, labels, palette, prefix)
     images = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
     return FormattedResults(
         (*lines, *_format_omitted_rows(len(maps))),
-        tuple((_make_file_name(name, i, len(maps)), p) for i, p in enumerate(images)),
+        tuple((_make_file_name(name, i, len(maps)), png) for i, png in enumerate(images)),
     )
 
 
@@ -339,18 +339,18 @@ def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[A
     """Return class ids [batch, height, width] and the number of classes (from the labels, the
     scores, or the largest id).
     """
-    named = len(record.labels) or len(record.palette)
+    declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        classes, ids = _choose_classes(name, value)
+        scored_count, ids = _choose_classes(name, value)
     else:
-        classes, ids = named or int(value.max(initial=0)) + 1, value
+        scored_count, ids = declared_count or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
         _raise_unexpected_output(name, value, "class ids [batch, rows, columns]")
-    known = named or min(classes, MAX_COLORS)
-    if classes != known or maps.min() < 0 or maps.max() >= known:
-        _raise_unexpected_output(name, value, f"{known} classes")
-    return maps, known
+    class_count = declared_count or min(scored_count, MAX_CLASSES)
+    if scored_count != class_count or maps.min() < 0 or maps.max() >= class_count:
+        _raise_unexpected_output(name, value, f"{class_count} classes")
+    return maps, class_count
 
 
 def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
@@ -361,26 +361,26 @@ def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
 
 
 def _format_class_areas(
-    ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
+    ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], prefix: str
 ) -> Iterator[str]:
     """Format a line per class: its name, share of the image and color."""
     counts = np.bincount(ids.ravel(), minlength=len(labels))
-    present = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
-    width = max(len(labels[i]) for i in present)
-    for i in present:
+    class_ids = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
+    width = max(len(labels[i]) for i in class_ids)
+    for i in class_ids:
         color = "#{:02x}{:02x}{:02x}".format(*palette[i])
-        share = format_percent(counts[i] / ids.size)
-        yield f"{lead}{labels[i]:<{width}}  {share:>5}  {color}"
-        lead = " " * len(lead)
+        percentage = format_percent(counts[i] / ids.size)
+        yield f"{prefix}{labels[i]:<{width}}  {percentage:>5}  {color}"
+        prefix = " " * len(prefix)
 
 
 def _make_file_name(name: str, index: int, count: int) -> str:
     """Return a safe file name for an output."""
-    plain = (
+    stem = (
         "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64])
         or "output"
     )
-    return f"{plain}-{index}.png" if count > 1 else f"{plain}.png"
+    return f"{stem}-{index}.png" if count > 1 else f"{stem}.png"
 
 
 def _format_omitted_rows(rows: int) -> list[str]:

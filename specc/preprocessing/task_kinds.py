@@ -13,7 +13,7 @@ Options: TypeAlias = Mapping[str, Any]
 """Options of a task by name, with defaults; values must have the type of the default."""
 PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MAX_PROMPTS = 1000
-LONGEST_PROMPT = 100_000
+MAX_PROMPT_LENGTH = 100_000
 MAX_TOKENS = 2**31 - 1
 
 
@@ -106,14 +106,14 @@ def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     prompts = []
     for number, item in enumerate(fields.read_list(name, MAX_PROMPTS)):
         match item:
-            case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
+            case [str(key), str(text)] if len(text) <= MAX_PROMPT_LENGTH:
                 prompts.append((key, text))
             case _:
                 fields.raise_invalid(f"{name}[{number}]", "is not a pair of name and string")
     return tuple(prompts)
 
 
-Length: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
+TokenCount: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +141,9 @@ class Task(Record):
     unknown_token_id: TokenId = None
     cls_token_id: TokenId = None
     uses_token_types: bool = True
-    padded_length: Length = 0
+    padded_length: TokenCount = 0
     pad_token_id: TokenId = None
-    max_length: Length = 0
+    max_length: TokenCount = 0
     prompts: Annotated[tuple[tuple[str, str], ...], _read_prompts] = ()
     prompt: str = ""
     truncates_left: bool = False

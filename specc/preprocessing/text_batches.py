@@ -22,22 +22,22 @@ def encode_text_inputs(
     generated_input: str = "",
 ) -> dict[str, object]:
     """Return `inputs` with texts encoded to ids, and with the padding mask if it is omitted."""
-    found: dict[str, object] = {}
+    encoded: dict[str, object] = {}
     for name, value in inputs.items():
         if (
             name not in graph.inputs
             or not isinstance(preprocessing.get_input_config(name), TEXT_CONFIGS)
             or not _is_text(value)
         ):
-            found[name] = value
+            encoded[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
         for key, array in batch_texts(
             graph, preprocessing, name, texts, generated_input=generated_input
         ).items():
             if key == name or key not in inputs:
-                found[key] = array
-    return found
+                encoded[key] = array
+    return encoded
 
 
 def batch_texts(
@@ -58,10 +58,10 @@ def batch_texts(
     record = preprocessing.get_input_config(name)
     assert isinstance(record, TEXT_CONFIGS), f"`{name}` is not read as text"
     sequences: list[Array] = []
-    for row in try_encode_texts(texts, record, name):
-        if isinstance(row, Diagnostic):
-            raise Failed(row)
-        sequences.append(row)
+    for ids in try_encode_texts(texts, record, name):
+        if isinstance(ids, Diagnostic):
+            raise Failed(ids)
+        sequences.append(ids)
     return batch_sequences(graph, name, sequences, generated_input=generated_input)
 
 
@@ -69,29 +69,31 @@ def try_encode_texts(
     texts: Sequence[object], record: TextReading, name: str = ""
 ) -> list[Array | Diagnostic]:
     """Encode texts; return the ids or the error of each. `name` is the input name in messages."""
-    of = f" in `{name}`" if name else ""
-    found: list[Array | Diagnostic] = []
+    input_note = f" in `{name}`" if name else ""
+    results: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
-        where = (f"text {number + 1} of {len(texts)}{of}",) if len(texts) > 1 else ()
+        notes = (f"text {number + 1} of {len(texts)}{input_note}",) if len(texts) > 1 else ()
         if not isinstance(text, str):
-            kind = "None" if text is None else f"a value of type {type(text).__name__}"
+            actual = "None" if text is None else f"a value of type {type(text).__name__}"
             fix = "remove it, or use an empty string"
-            found.append(Diagnostic("E0906", f"{kind} is not a string", notes=where, helps=(fix,)))
+            results.append(
+                Diagnostic("E0906", f"{actual} is not a string", notes=notes, helps=(fix,))
+            )
             continue
         try:
-            found.append(encode_text_ids(text, record))
+            results.append(encode_text_ids(text, record))
         except Failed as failed:
-            first = failed.diagnostics[0]
-            found.append(replace(first, notes=(*first.notes, *where)))
-    return found
+            error = failed.diagnostics[0]
+            results.append(replace(error, notes=(*error.notes, *notes)))
+    return results
 
 
 def batch_sequences(
     graph: Graph, name: str, sequences: Sequence[Array], *, generated_input: str = ""
 ) -> dict[str, Array]:
     """Batch sequences of token ids or of audio samples."""
-    keep = find_mask_input(graph, name)
-    if not keep:
+    mask_input = find_mask_input(graph, name)
+    if not mask_input:
         lengths = sorted({len(row) for row in sequences})
         if len(lengths) > 1:
             raise_error(
@@ -105,18 +107,16 @@ def batch_sequences(
                 ],
             )
         return {name: np.stack(sequences) if sequences else np.zeros((0, 0), np.int64)}
-    ids, exist = pad_token_sequences(
-        sequences, 0, left=is_left_padded(graph, name, generated_input)
-    )
-    return {name: ids, keep: exist}
+    ids, mask = pad_token_sequences(sequences, 0, left=is_left_padded(graph, name, generated_input))
+    return {name: ids, mask_input: mask}
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
     """Return True if an input is padded on the left, as the spec declares or, by default, if the
     input is generated.
     """
-    keep = find_mask_input(graph, name)
-    side = graph.input_facts[keep].padding_side if keep else ""
+    mask_input = find_mask_input(graph, name)
+    side = graph.input_facts[mask_input].padding_side if mask_input else ""
     return side == "left" or (side == "any" and name == generated_input)
 
 
@@ -190,22 +190,22 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         return TextEncoding(ids=tuple(ids), type_ids=(0,) * len(ids))
     if pair is not None:
         encode_text_ids(pair, record)  # raises the same errors as for a single text
-    made = encode_with_offsets(text, pair, record)
-    found = TextEncoding(
-        ids=tuple(made.ids),
-        type_ids=tuple(made.type_ids),
-        offsets=tuple(made.offsets),
-        special_tokens_mask=tuple(map(bool, made.special_tokens_mask)),
-        sequence_ids=tuple(made.sequence_ids),
-        word_ids=tuple(made.word_ids),
+    library_encoding = encode_with_offsets(text, pair, record)
+    encoding = TextEncoding(
+        ids=tuple(library_encoding.ids),
+        type_ids=tuple(library_encoding.type_ids),
+        offsets=tuple(library_encoding.offsets),
+        special_tokens_mask=tuple(map(bool, library_encoding.special_tokens_mask)),
+        sequence_ids=tuple(library_encoding.sequence_ids),
+        word_ids=tuple(library_encoding.word_ids),
     )
     # add the special tokens of the spec that the tokenizer file does not add
-    if pair is None and len(ids) != len(found.ids):
-        before = 1 if record.start_token_id is not None and ids[0] != found.ids[0] else 0
-        after = len(ids) - len(found.ids) - before
+    if pair is None and len(ids) != len(encoding.ids):
+        before = 1 if record.start_token_id is not None and ids[0] != encoding.ids[0] else 0
+        after = len(ids) - len(encoding.ids) - before
         if after in (0, 1):
-            return _add_special_tokens(found, ids, before, after)
-    return found
+            return _add_special_tokens(encoding, ids, before, after)
+    return encoding
 
 
 SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
@@ -219,14 +219,16 @@ def _add_special_tokens(
     encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
     """Add special tokens of the spec to an encoding."""
-    wrapped = {
+    extended_fields = {
         name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()
     }
-    return replace(encoding, ids=tuple(ids), **wrapped)
+    return replace(encoding, ids=tuple(ids), **extended_fields)
 
 
-def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = False) -> TextEncoding:
+def truncate_encoding(
+    encoding: TextEncoding, max_tokens: int, truncates_left: bool = False
+) -> TextEncoding:
     """Truncate to `max_tokens` tokens. Special tokens at both ends are kept; tokens are removed at
     the end of the text (with `left`, at the beginning). As in `tokenizers`, texts with more special
     tokens than `max_tokens` are not truncated.
@@ -235,9 +237,9 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
     if excess <= 0 or not max_tokens or sum(encoding.special_tokens_mask) > max_tokens:
         return encoding
     start = max(_find_content_end(encoding) - excess, 0)
-    if left:
+    if truncates_left:
         start = next(
-            (n for n, special in enumerate(encoding.special_tokens_mask) if not special), 0
+            (n for n, is_special in enumerate(encoding.special_tokens_mask) if not is_special), 0
         )
     return encoding.select_tokens([*range(start), *range(start + excess, len(encoding.ids))])
 
@@ -256,8 +258,10 @@ def split_context_windows(
     """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
     overlap by `stride`.
     """
-    second = [i for i, part in enumerate(encoding.sequence_ids) if part == 1]
-    context_tokens = max_tokens - (len(encoding.ids) - len(second))
+    context_positions = [
+        i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == 1
+    ]
+    context_tokens = max_tokens - (len(encoding.ids) - len(context_positions))
     if len(encoding.ids) <= max_tokens:
         return [encoding]
     if context_tokens < 1:
@@ -267,13 +271,13 @@ def split_context_windows(
             helps=["use a shorter question, or a larger `max_seq_len`"],
         )
     step = context_tokens - min(stride, context_tokens - 1)
-    first, last = second[0], second[-1]
+    first, last = context_positions[0], context_positions[-1]
     windows = []
-    for start in range(0, len(second), step):
-        some = second[start : start + context_tokens]
-        places = [*range(first), *some, *range(last + 1, len(encoding.ids))]
-        windows.append(encoding.select_tokens(places))
-        if start + context_tokens >= len(second):
+    for start in range(0, len(context_positions), step):
+        window = context_positions[start : start + context_tokens]
+        positions = [*range(first), *window, *range(last + 1, len(encoding.ids))]
+        windows.append(encoding.select_tokens(positions))
+        if start + context_tokens >= len(context_positions):
             break
     return windows
 
@@ -289,10 +293,10 @@ def batch_encodings(
     """Batch encodings: return the input `name` [batch, longest] and its padding mask, and, if
     `with_token_types`, the token type ids.
     """
-    ids = [np.array(row.ids, np.int64) for row in encodings]
-    made = batch_sequences(graph, name, ids, generated_input=generated_input)
+    ids = [np.array(encoding.ids, np.int64) for encoding in encodings]
+    arrays = batch_sequences(graph, name, ids, generated_input=generated_input)
     if with_token_types and TOKEN_TYPES in graph.inputs:
-        segments = [np.array(row.type_ids, np.int64) for row in encodings]
-        left = is_left_padded(graph, name, generated_input)
-        made[TOKEN_TYPES], _ = pad_token_sequences(segments, 0, left=left)
-    return made
+        token_types = [np.array(encoding.type_ids, np.int64) for encoding in encodings]
+        pad_left = is_left_padded(graph, name, generated_input)
+        arrays[TOKEN_TYPES], _ = pad_token_sequences(token_types, 0, left=pad_left)
+    return arrays

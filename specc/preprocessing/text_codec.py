@@ -64,36 +64,36 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
             ids = [byte + record.offset for byte in data]
         else:
             ids = tokenize_text(text, record)
-    before = [] if record.start_token_id is None else [record.start_token_id]
-    after = [] if record.end_token_id is None else [record.end_token_id]
+    start_ids = [] if record.start_token_id is None else [record.start_token_id]
+    end_ids = [] if record.end_token_id is None else [record.end_token_id]
     # the tokenizer file may already have added these ids
     if isinstance(record, JsonTokenizer) and record.adds_special_tokens:
-        before = [] if ids[:1] == before else before
-        after = [] if ids[-1:] == after else after
-    return [*before, *ids, *after]
+        start_ids = [] if ids[:1] == start_ids else start_ids
+        end_ids = [] if ids[-1:] == end_ids else end_ids
+    return [*start_ids, *ids, *end_ids]
 
 
 def _encode_utf8(text: str) -> bytes:
     """Encode a text as UTF-8. Raise an error if it contains a lone surrogate."""
     try:
         return text.encode("utf-8")
-    except UnicodeEncodeError as fault:
-        _raise_unknown(text, fault.start, "is an unpaired surrogate and has no UTF-8 encoding")
+    except UnicodeEncodeError as error:
+        _raise_unknown(text, error.start, "is an unpaired surrogate and has no UTF-8 encoding")
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
     """Decode ids up to the first end token; unknown ids become `�`. Raise E0916 if an id is outside
     the vocabulary, except with a tokenizer file, because models may have more ids than the file.
     """
-    kept, _ = strip_special_ids(ids, record)
+    text_ids, _ = strip_special_ids(ids, record)
     if isinstance(record, JsonTokenizer):
-        return decode_token_ids(kept, record)
+        return decode_token_ids(text_ids, record)
     if isinstance(record, WordTokenizer):
-        return decode_words(kept, record, REPLACEMENT_CHARACTER)
+        return decode_words(text_ids, record, REPLACEMENT_CHARACTER)
     if isinstance(record, ByteTokenizer):
-        return _decode_bytes(kept, record)
+        return _decode_bytes(text_ids, record)
     parts = [
-        REPLACEMENT_CHARACTER if i == record.unknown_token_id else record.vocab[i] for i in kept
+        REPLACEMENT_CHARACTER if i == record.unknown_token_id else record.vocab[i] for i in text_ids
     ]
     return "".join(part for part in parts if len(part) == 1)
 
@@ -112,25 +112,25 @@ def strip_special_ids(
     """Return the ids before the first end token, without the start token, and True if there was an
     end token. Raise E0916 if an id is outside the vocabulary.
     """
-    kept: list[int] = []
-    last = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1
-    for position, item in enumerate(ids):
-        number = int(item)
-        if not 0 <= number <= last:
+    text_ids: list[int] = []
+    max_id = MAX_ID if isinstance(record, JsonTokenizer) else record.size - 1
+    for position, value in enumerate(ids):
+        token_id = int(value)
+        if not 0 <= token_id <= max_id:
             raise_error(
                 "E0916",
-                f"the model returned the id {number}, but its vocabulary has ids 0 to {last}",
+                f"the model returned the id {token_id}, but its vocabulary has ids 0 to {max_id}",
                 notes=[f"position {position} of the result"],
                 helps=[
                     "check that the vocabulary in `reading` is the one with which the model "
                     "was trained"
                 ],
             )
-        if number == record.end_token_id:
-            return kept, True
-        if number != record.start_token_id:
-            kept.append(number)
-    return kept, False
+        if token_id == record.end_token_id:
+            return text_ids, True
+        if token_id != record.start_token_id:
+            text_ids.append(token_id)
+    return text_ids, False
 
 
 def get_token_label(number: int, record: TextReading) -> str:
@@ -147,14 +147,14 @@ def pad_token_sequences(
     sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Pad sequences to an array [batch, longest]; return it with its padding mask."""
-    longest = max((len(row) for row in sequences), default=0)
-    kind = np.result_type(*sequences) if sequences else np.dtype(np.int64)
-    ids = np.full((len(sequences), longest), fill, kind)
-    keep = np.zeros(ids.shape, np.bool_)
+    max_length = max((len(row) for row in sequences), default=0)
+    dtype = np.result_type(*sequences) if sequences else np.dtype(np.int64)
+    ids = np.full((len(sequences), max_length), fill, dtype)
+    mask = np.zeros(ids.shape, np.bool_)
     for i, row in enumerate(sequences):
-        place = slice(longest - len(row), longest) if left else slice(0, len(row))
-        ids[i, place], keep[i, place] = row, True
-    return ids, keep
+        positions = slice(max_length - len(row), max_length) if left else slice(0, len(row))
+        ids[i, positions], mask[i, positions] = row, True
+    return ids, mask
 
 
 @lru_cache(maxsize=8)
@@ -164,16 +164,16 @@ def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
 
 
 def _encode_characters(text: str, record: CharTokenizer) -> list[int]:
-    ids_of = _map_characters_to_ids(tuple(record.vocab))
-    known = [*map(ids_of.get, text)]
-    if None not in known:
-        return cast("list[int]", known)
+    id_by_character = _map_characters_to_ids(tuple(record.vocab))
+    known_ids = [*map(id_by_character.get, text)]
+    if None not in known_ids:
+        return cast("list[int]", known_ids)
     ids = []
     for position, character in enumerate(text):
-        number = ids_of.get(character, record.unknown_token_id)
+        number = id_by_character.get(character, record.unknown_token_id)
         if number is None:
-            other = character.swapcase()
-            hint = f"; `{other}` is in the vocabulary" if other in ids_of else ""
+            swapped = character.swapcase()
+            hint = f"; `{swapped}` is in the vocabulary" if swapped in id_by_character else ""
             _raise_unknown(text, position, f"is not in the vocabulary of the model{hint}")
         ids.append(number)
     return ids
@@ -196,14 +196,16 @@ def _raise_unknown(text: str, position: int, reason: str) -> NoReturn:
 
 
 def decode_ctc(ids: Sequence[int], record: CtcDecoding) -> str:
-    """Decode the most probable tokens of each sequence (CTC best path)."""
-    known = len(record.vocab)
-    tokens = [record.vocab[i] if i < known else record.unknown_token for i in ids]
-    once = [token for token, _ in groupby(tokens)]
+    """Decode the most probable token ids of a sequence (CTC best path) to text: merge repeated
+    tokens and remove blanks.
+    """
+    vocabulary_size = len(record.vocab)
+    tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]
+    merged_tokens = [token for token, _ in groupby(tokens)]
     blank = record.vocab[record.blank_token_id]
     text = "".join(
         record.word_separator if token == record.word_delimiter else token
-        for token in once
+        for token in merged_tokens
         if token != blank
     ).strip()
     return text.lower() if record.do_lower_case else text

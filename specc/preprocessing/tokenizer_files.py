@@ -25,9 +25,9 @@ MAX_EMBEDDED_BYTES = 256_000
 to it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
-MAX_ROWS = 2**14
+MAX_IMAGE_TOKENS = 2**14
 """Maximum number of repetitions of an image token: an image of 128 × 128 patches."""
-MAX_REPLACEMENT = 256  # characters
+MAX_REPLACEMENT_LENGTH = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
 """Numbers of strings in `replace`: the same replacement for every image, or a replacement that
 depends on the token grid.
@@ -75,22 +75,24 @@ class TokenizerFile:
         """Return a copy with the text read from `directory`. Raise E0942 if its hash differs."""
         if self.json_text:
             return self
-        where = escape_text(directory / self.name)
+        path = escape_text(directory / self.name)
         try:
             data = read_regular_file(directory / self.name, MAX_BYTES)
         except UnreadableFileError as error:
-            _raise_foreign(f"cannot read the tokenizer `{where}` of the model: {error.reason}")
+            _raise_tokenizer_mismatch(
+                f"cannot read the tokenizer `{path}` of the model: {error.reason}"
+            )
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
-            _raise_foreign(
-                f"the tokenizer `{where}` differs from the one with which the model was compiled"
+            _raise_tokenizer_mismatch(
+                f"the tokenizer `{path}` differs from the one with which the model was compiled"
             )
         try:
             return replace(self, json_text=data.decode("utf-8"))
         except UnicodeDecodeError:
-            _raise_foreign(f"the tokenizer `{where}` of the model is not UTF-8 text")
+            _raise_tokenizer_mismatch(f"the tokenizer `{path}` of the model is not UTF-8 text")
 
 
-def _raise_foreign(title: str) -> NoReturn:
+def _raise_tokenizer_mismatch(title: str) -> NoReturn:
     raise_error(
         "E0942",
         title,
@@ -122,11 +124,11 @@ def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
     text = fields.get_required("json")
     if not isinstance(text, str) or not text or has_lone_surrogate(text):
         fields.raise_invalid("json", "is not a string")
-    made = TokenizerFile.from_text(text)
-    if made.sha256 != sha or made.size > MAX_BYTES:
+    file = TokenizerFile.from_text(text)
+    if file.sha256 != sha or file.size > MAX_BYTES:
         fields.raise_invalid("json", "does not match its recorded hash")
     fields.reject_unknown()
-    return made
+    return file
 
 
 def _read_file_name(fields: JsonFields) -> str:
@@ -147,13 +149,13 @@ def _read_file(fields: JsonFields, name: str) -> TokenizerFile:
 
 def _read_spread(fields: JsonFields, name: str) -> tuple[int, ...]:
     token, rows = fields.read_integers(name, 2, 0, MAX_ID)
-    if not 1 <= rows <= MAX_ROWS:
-        fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_ROWS}")
+    if not 1 <= rows <= MAX_IMAGE_TOKENS:
+        fields.raise_invalid(name, f"must be an id and a number from 1 to {MAX_IMAGE_TOKENS}")
     return token, rows
 
 
 def _read_replace(fields: JsonFields, name: str) -> tuple[str, ...]:
-    texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
+    texts = fields.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT_LENGTH)
     if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
         fields.raise_invalid(name, "is not a placeholder and its replacement")
     return texts

@@ -64,17 +64,17 @@ def _matches_nothing(pattern: object) -> bool:
 def _compute_template_growth(step: Mapping[str, object]) -> int:
     """Return the length of a template: 1 per text, and the number of ids per special token."""
     match step:
-        case {"single": list(pieces), "special_tokens": dict(known)}:
-            return max(1, sum(_count_piece_ids(piece, known) for piece in pieces))
+        case {"single": list(pieces), "special_tokens": dict(special_tokens)}:
+            return max(1, sum(_count_piece_ids(piece, special_tokens) for piece in pieces))
         case {"single": list(pieces)}:
             return max(1, len(pieces))
     return 1
 
 
-def _count_piece_ids(piece: object, known: Mapping[str, object]) -> int:
+def _count_piece_ids(piece: object, special_tokens: Mapping[str, object]) -> int:
     match piece:
         case {"SpecialToken": {"id": name}}:
-            match known.get(str(name)):
+            match special_tokens.get(str(name)):
                 case {"ids": list(ids)}:
                     return len(ids)
     return 1
@@ -112,13 +112,13 @@ MAX_TRIE_NODES = 1 << 22
 """Maximum number of trie nodes of a vocabulary (E0941). The `tokenizers` package needs up to 290
 bytes per node; a vocabulary of 900 000 natural-language pieces has about 3 million nodes.
 """
-MAX_NORMALIZED = 1 << 25
+MAX_NORMALIZED_LENGTH = 1 << 25
 """Maximum length of a text after all steps of one component, in characters (E0941). The
 `tokenizers` package needs up to 32 bytes per character."""
-UNWATCHED_LENGTH = 256
+MAX_LENGTH_WITHOUT_LIMIT = 256
 """Maximum number of characters or ids of a call without a time limit: starting a thread takes as
 long as such a call."""
-SECONDS = 20
+TIME_LIMIT_SECONDS = 20
 """Time limit of a call, plus 20 µs per character; typical tokenizers need 1 µs."""
 MAX_OVERDUE_CALLS = 2
 """Maximum number of calls that may still run in their threads after the time limit (E0941)."""
@@ -144,8 +144,8 @@ def check_tokenizer_limits(
 def _list_added_texts(content: Mapping[str, object]) -> list[str]:
     """Return the texts of the added tokens."""
     tokens = content.get("added_tokens")
-    added = tokens if isinstance(tokens, list) else []
-    return [str(token.get("content")) for token in added if isinstance(token, dict)]
+    tokens = tokens if isinstance(tokens, list) else []
+    return [str(token.get("content")) for token in tokens if isinstance(token, dict)]
 
 
 def count_trie_nodes(texts: list[str]) -> int:
@@ -192,7 +192,7 @@ def call_with_time_limit(
 
     thread = Thread(target=run, daemon=True)
     thread.start()
-    seconds = SECONDS + size * 20e-6
+    seconds = TIME_LIMIT_SECONDS + size * 20e-6
     thread.join(seconds)
     if errors:
         raise errors[0]
@@ -248,16 +248,16 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
         title = "the tokenizer of the model cannot encode this text"
         raise_error("E0908", title, notes=[reason], helps=helps)
 
-    if (words := record.placeholder_replacement) and len(words) == PLAIN_REPLACEMENT:
-        text = text.replace(words[0], words[1])
+    if (replacement := record.placeholder_replacement) and len(replacement) == PLAIN_REPLACEMENT:
+        text = text.replace(replacement[0], replacement[1])
     if record.prompt_start_token_id is not None:
-        marks = (record.prompt_start_token_id, *(record.image_token_repetition or ())[:1])
-        text = record.wrap_prompt(text, *get_token_strings(marks, record))
-    found: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
+        marker_ids = (record.prompt_start_token_id, *(record.image_token_repetition or ())[:1])
+        text = record.wrap_prompt(text, *get_token_strings(marker_ids, record))
+    ids: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
     if record.image_token_repetition is None:
-        return found
-    token, rows = record.image_token_repetition
-    return [i for one in found for i in ([one] * rows if one == token else [one])]
+        return ids
+    token, repetitions = record.image_token_repetition
+    return [n for i in ids for n in ([i] * repetitions if i == token else [i])]
 
 
 def encode_with_offsets(text: str, pair: str | None, record: JsonTokenizer) -> Tokenizer:
@@ -271,14 +271,14 @@ def _encode(
     """Tokenize a text or a pair within limits of memory and time."""
     tokenizer, growth = _open_tokenizer(record.file)
     size, special = len(text) + len(pair or ""), record.adds_special_tokens
-    if size * growth > MAX_NORMALIZED:
-        _raise_too_costly(f"it may expand {size} characters by a factor of {growth}")
+    if size * growth > MAX_NORMALIZED_LENGTH:
+        _raise_limit_exceeded(f"it may expand {size} characters by a factor of {growth}")
     with _convert_errors(report_error):
-        if size <= UNWATCHED_LENGTH:
+        if size <= MAX_LENGTH_WITHOUT_LIMIT:
             return tokenizer.encode(text, pair, add_special_tokens=special)
-        given = text if pair is None else (text, pair)
-        encode = partial(tokenizer.encode_batch, [given], add_special_tokens=special)
-        return call_with_time_limit(encode, size, _raise_too_costly)[0]
+        texts = text if pair is None else (text, pair)
+        encode = partial(tokenizer.encode_batch, [texts], add_special_tokens=special)
+        return call_with_time_limit(encode, size, _raise_limit_exceeded)[0]
 
 
 def get_token_strings(ids: Sequence[int], record: JsonTokenizer) -> list[str]:
@@ -296,14 +296,16 @@ def decode_token_strings(names: Sequence[str], record: JsonTokenizer) -> str:
         return str(decoder.decode(list(names)))
 
 
-def decode_token_ids(ids: Sequence[int], record: JsonTokenizer, *, special: bool = False) -> str:
-    """Decode known ids, including special tokens if `special` is true."""
-    tokenizer = load_tokenizer(record.file)
+def decode_token_ids(
+    ids: Sequence[int], record: JsonTokenizer, *, skip_special_tokens: bool = True
+) -> str:
+    """Decode token ids to text."""
+    tokenizer, skip = load_tokenizer(record.file), skip_special_tokens
     with _convert_errors(_raise_unusable):
-        if len(ids) <= UNWATCHED_LENGTH:
-            return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
-        decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=not special)
-        return str(call_with_time_limit(decode, len(ids), _raise_too_costly)[0])
+        if len(ids) <= MAX_LENGTH_WITHOUT_LIMIT:
+            return str(tokenizer.decode(list(ids), skip_special_tokens=skip))
+        decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=skip)
+        return str(call_with_time_limit(decode, len(ids), _raise_limit_exceeded)[0])
 
 
 def has_subword_prefix(record: JsonTokenizer) -> bool:
@@ -317,9 +319,9 @@ def _marks_subwords(text: str) -> bool:
 
 
 def get_tokenizer_label(number: int, record: JsonTokenizer) -> str:
-    """Return the text or special token name of an id, or "" for an unknown id."""
-    name = load_tokenizer(record.file).id_to_token(number)
-    return decode_token_ids([number], record).strip() or str(name or "")
+    """Return the text of a token id, or the name of a special token, or "" for an unknown id."""
+    text = decode_token_ids([number], record).strip()
+    return text or get_token_strings([number], record)[0]
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
@@ -340,11 +342,11 @@ def _open_tokenizer(file: TokenizerFile) -> tuple[Tokenizer, int]:
             ],
         )
     with _convert_errors(_raise_unusable):
-        return _open_foreign(file.json_text)
+        return _check_and_load_tokenizer(file.json_text)
 
 
 @lru_cache(maxsize=8)
-def _open_foreign(text: str) -> tuple[Tokenizer, int]:
+def _check_and_load_tokenizer(text: str) -> tuple[Tokenizer, int]:
     """Check and load the tokenizer of a downloaded model, which may contain any file."""
     content = json.loads(text)
     check_tokenizer_limits(content, _raise_unusable)
@@ -355,12 +357,9 @@ def _raise_unusable(reason: str) -> NoReturn:
     raise_error("E0941", f"cannot use the tokenizer of the model: {reason}", helps=TOKENIZER_HELPS)
 
 
-def _raise_too_costly(reason: str) -> NoReturn:
-    raise_error(
-        "E0941",
-        f"cannot use the tokenizer of the model for this text: {reason}",
-        helps=["give a shorter text", *TOKENIZER_HELPS],
-    )
+def _raise_limit_exceeded(reason: str) -> NoReturn:
+    title = f"cannot use the tokenizer of the model for this text: {reason}"
+    raise_error("E0941", title, helps=["give a shorter text", *TOKENIZER_HELPS])
 
 
 def _import_tokenizers() -> Any | None:
@@ -376,13 +375,13 @@ def _import_tokenizers() -> Any | None:
 def _load_tokenizer(text: str) -> Tokenizer:
     library = _import_tokenizers()
     assert library is not None, "checked by the callers"
-    made = library.Tokenizer.from_str(text)
-    made.no_truncation()
-    made.no_padding()
-    if isinstance(made.model, library.models.BPE) and made.model.dropout:
-        model = made.model  # an alias of the model of the tokenizer
+    tokenizer = library.Tokenizer.from_str(text)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if isinstance(tokenizer.model, library.models.BPE) and tokenizer.model.dropout:
+        model = tokenizer.model  # an alias of the model of the tokenizer
         model.dropout = None
-    return made
+    return tokenizer
 
 
 @contextmanager
@@ -393,8 +392,8 @@ def _convert_errors(report_error: Callable[[str], NoReturn]) -> Iterator[None]:
             yield
     except (Failed, MemoryError):
         raise
-    except BaseException as fault:
-        if not isinstance(fault, Exception) and type(fault).__module__ != "pyo3_runtime":
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        words = " ".join(escape_text(fault).split())[:200] or "the library gives no reason"
-        report_error(f"{words[0].lower()}{words[1:]}")
+        message = " ".join(escape_text(error).split())[:200] or "the library gives no reason"
+        report_error(f"{message[0].lower()}{message[1:]}")

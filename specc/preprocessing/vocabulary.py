@@ -23,13 +23,13 @@ seconds."""
 
 def encode_words(text: str, record: WordTokenizer) -> list[int]:
     """Convert the words of a text to ids. Raise E0959 if a word is unknown."""
-    numbers, ids = _map_words_to_ids(record.vocab), []
+    ids_by_word, ids = _map_words_to_ids(record.vocab), []
     for start, end in _split_words(text, record):
         word = text[start:end]
-        number = numbers.get(_normalize_word(word, record), record.unknown_token_id)
-        if number is None:
+        word_id = ids_by_word.get(_normalize_word(word, record), record.unknown_token_id)
+        if word_id is None:
             _raise_unknown_word(Span(Source("<text>", text), start, end), record)
-        ids.append(number)
+        ids.append(word_id)
     return ids
 
 
@@ -53,10 +53,10 @@ def find_unreachable_words(record: WordTokenizer) -> list[str]:
 
 def _split_words(text: str, record: WordTokenizer) -> Iterator[tuple[int, int]]:
     """Yield the start and end offsets of each word."""
-    known = _map_words_to_ids(record.vocab)
+    ids_by_word = _map_words_to_ids(record.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words if the vocabulary contains them
-        if _normalize_word(piece.group(), record) in known:
+        if _normalize_word(piece.group(), record) in ids_by_word:
             yield piece.span()
             continue
         for part in WORD_OR_PUNCTUATION.finditer(text, *piece.span()):
@@ -75,16 +75,16 @@ def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
 
 
 def _raise_unknown_word(span: Span, record: WordTokenizer) -> NoReturn:
-    known, word = _map_words_to_ids(record.vocab), span.text
+    ids_by_word, word = _map_words_to_ids(record.vocab), span.text
     helps = []
-    if _normalize_word(word, record).lower() in known:
+    if _normalize_word(word, record).lower() in ids_by_word:
         helps = [
             f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
         ]
-    elif len(known) <= MAX_VOCAB_SIZE_FOR_SUGGESTIONS and (
-        near := find_similar_name(_normalize_word(word, record), known)
+    elif len(ids_by_word) <= MAX_VOCAB_SIZE_FOR_SUGGESTIONS and (
+        similar := find_similar_name(_normalize_word(word, record), ids_by_word)
     ):
-        helps = [f"did you mean `{escape_text(near)}`?"]
+        helps = [f"did you mean `{escape_text(similar)}`?"]
     raise_error(
         "E0959",
         f"the word `{escape_text(word[:MAX_TOKEN])}` is not in the model's vocabulary",
@@ -162,5 +162,7 @@ def _parse_line(line: str, span: Span) -> str:
 
 def format_vocabulary_line(token: str) -> str:
     """Return the line of a token in a vocabulary file."""
-    plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
-    return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())
+    is_plain = (
+        token == token.strip() and token.isprintable() and token and not token.startswith('"')
+    )
+    return token if is_plain else json.dumps(token, ensure_ascii=not token.isprintable())

@@ -111,7 +111,7 @@ class ModelInputs:
         for name, value in encode_text_inputs(
             self.graph, self.preprocessing, converted, self.sequence_input
         ).items():
-            array = convert_to_array(value, name, left=self.is_left_padded(name))
+            array = convert_to_array(value, name, pad_left=self.is_left_padded(name))
             arrays[name] = cast_exactly(array, kinds[name].dtype, name)
         arrays = split_images(self.graph, self.preprocessing, arrays)
         checked = check_inputs(

@@ -6,7 +6,7 @@ from support.elaborated_specs import assert_arrays_close
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from specc.preprocessing.audio import AudioRecording, compute_audio_features
-from specc.preprocessing.preprocessing_records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.preprocessing_records import AudioConfig, FilterBanks, LogMel, Waveform
 
 pytestmark = pytest.mark.parity
 
@@ -30,7 +30,7 @@ def recordings() -> dict[str, np.ndarray]:
 RECORDINGS = recordings()
 
 
-def ours(name: str, record: Sound) -> np.ndarray:
+def ours(name: str, record: AudioConfig) -> np.ndarray:
     return compute_audio_features(
         AudioRecording(RECORDINGS[name], record.sample_rate), record, name
     )

@@ -25,10 +25,10 @@ from specc.preprocessing.preprocessing_config import (
     parse_output_record,
 )
 from specc.preprocessing.preprocessing_records import (
+    AudioConfig,
     CtcDecoding,
     FilterBanks,
     LogMel,
-    Sound,
     Waveform,
 )
 from specc.preprocessing.result_formatting import format_results
@@ -100,7 +100,7 @@ def test_audio_shorter_than_a_window() -> None:
 
 
 @pytest.mark.parametrize("record", [Waveform(), LogMel(), FilterBanks()])
-def test_wrong_sampling_rate(record: Sound) -> None:
+def test_wrong_sampling_rate(record: AudioConfig) -> None:
     assert (
         get_error_code(
             lambda: compute_audio_features(AudioRecording(sample_audio(9), 8000), record, "x")
@@ -117,7 +117,7 @@ def test_wrong_sampling_rate(record: Sound) -> None:
         FilterBanks(num_mel_bins=7, num_frames=3, mean=0.5, std=2.0, do_truncate=False),
     ],
 )
-def test_input_records_round_trip(record: Sound) -> None:
+def test_input_records_round_trip(record: AudioConfig) -> None:
     assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 

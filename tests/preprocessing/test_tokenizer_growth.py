@@ -160,7 +160,7 @@ def test_tokenization_time_limit(
     parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tokenizers", reason="needs the package tokenizers")
-    monkeypatch.setattr(tokenizer_library, "SECONDS", 0)
+    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0)
     record = JsonTokenizer(
         file=check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     )
@@ -173,7 +173,7 @@ def test_tokenization_time_limit(
 def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of running threads is bounded however many texts take too long; later texts are
     tokenized."""
-    monkeypatch.setattr(tokenizer_library, "SECONDS", 0.01)
+    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 0.01)
     overdue: list[Thread] = []
     monkeypatch.setattr(tokenizer_library, "_overdue_calls", overdue)
     ends, started, whys = Event(), list[int](), list[str]()
@@ -196,7 +196,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
     ends.set()
     for thread in overdue:
         thread.join()
-    monkeypatch.setattr(tokenizer_library, "SECONDS", 20)
+    monkeypatch.setattr(tokenizer_library, "TIME_LIMIT_SECONDS", 20)
     assert call_with_time_limit(lambda: 7, 1, record_failure) == 7
 
 
