@@ -48,13 +48,13 @@ class GenerativeBatchModel:
     @property
     def result_columns(self) -> GeneratedResultColumns:
         """The columns that contain generated text or tokens."""
-        chosen = self.settings
-        beam = chosen.strategy == "beam"
+        settings = self.settings
+        is_beam_search = settings.strategy == "beam"
         return GeneratedResultColumns(
             has_text=self.generator.decode is not None,
-            has_scores=beam,
-            has_log_probs=chosen.log_probs,
-            returns_several_sequences=beam and chosen.num_return_sequences > 1,
+            has_scores=is_beam_search,
+            has_log_probs=settings.log_probs,
+            returns_several_sequences=is_beam_search and settings.num_return_sequences > 1,
             codebooks=self.generator.codebooks,
         )
 
@@ -64,12 +64,12 @@ class GenerativeBatchModel:
         """Create a continuous batch. `on_start` is called with the indices of the rows in
         progress.
         """
-        padded = self.row_reader.padded_inputs
+        padded_inputs = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,
             batch_size=batch_size,
             prepare=self.start_generation,
-            get_shape=lambda row: row.get_batch_shape(padded),
+            get_shape=lambda row: row.get_batch_shape(padded_inputs),
             on_start=on_start,
         )
 
@@ -83,12 +83,12 @@ class GenerativeBatchModel:
 
 @dataclass
 class BatchInferenceModel:
-    """A model that computes one output row per input row: outputs of a graph, or generated text.
+    """Computes one output row per input row with `model`: outputs of a graph, or generated text.
     `input_columns` maps each input to its column, `settings` are generation settings, and
     `raw_outputs` are outputs that are returned as arrays.
     """
 
-    opened: InferenceModel
+    model: InferenceModel
     input_columns: Mapping[str, str]
     settings: Mapping[str, Any]
     raw_outputs: tuple[str, ...] = ()
@@ -105,15 +105,17 @@ class BatchInferenceModel:
         threads: int = 1,
     ) -> "BatchInferenceModel":
         """Open a model for batch inference. Raise E0880 if an input has no column."""
-        opened = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
-        model = BatchInferenceModel(opened, input_columns, dict(settings or {}), tuple(raw_outputs))
-        model.check_columns()  # check before rows are read
-        return model
+        model = open_compiled_model(path, graph=graph, provider=provider, threads=threads)
+        batch_model = BatchInferenceModel(
+            model, input_columns, dict(settings or {}), tuple(raw_outputs)
+        )
+        batch_model.check_columns()  # check before rows are read
+        return batch_model
 
     @property
     def is_generative(self) -> bool:
         """True if the model generates text."""
-        return not is_single_forward_pass(self.opened, self.input_columns, self.settings)
+        return not is_single_forward_pass(self.model, self.input_columns, self.settings)
 
     @cached_property
     def row_reader(self) -> RowReader:
@@ -123,29 +125,26 @@ class BatchInferenceModel:
     @property
     def input_signature(self) -> ModelInputs:
         """The inputs that rows provide, and their preprocessing."""
-        return (
-            self.opened.input_signature
-            if self.is_generative
-            else self.opened.default_model.input_signature
-        )
+        model = self.model if self.is_generative else self.model.default_model
+        return model.input_signature
 
     def check_columns(self) -> None:
         """Raise E0880 if a column is mapped to an unknown input, or if an input has no column."""
         input_signature = self.input_signature
-        known = input_signature.graph.inputs
+        graph_inputs = input_signature.graph.inputs
         for name in self.input_columns:
-            if name not in known:
+            if name not in graph_inputs:
                 raise_error(
                     "E0880",
                     f"the model has no input `{name}`",
-                    helps=[f"the inputs are {', '.join(known)}: --column COLUMN=INPUT"],
+                    helps=[f"the inputs are {', '.join(graph_inputs)}: --column COLUMN=INPUT"],
                 )
         # sequences with a start token need no prompt column
-        begins = self.is_generative and self._needs_no_prompt()
+        has_start_token = self.is_generative and self._needs_no_prompt()
         mask_inputs = {find_mask_input(input_signature.graph, n) for n in self.input_columns}
         for name in input_signature.required_inputs:
-            first = begins and name == input_signature.sequence_input
-            if name not in self.input_columns and name not in mask_inputs and not first:
+            is_optional = has_start_token and name == input_signature.sequence_input
+            if not (name in self.input_columns or name in mask_inputs or is_optional):
                 raise_error(
                     "E0880",
                     f"no column is mapped to the input `{name}`",
@@ -154,7 +153,7 @@ class BatchInferenceModel:
 
     def _needs_no_prompt(self) -> bool:
         """Return True if generation needs no prompt."""
-        generator = self.opened.generator
+        generator = self.model.generator
         start = self.settings.get("start")
         return generator is not None and (
             start is not None or generator.generation.settings.get("start") is not None
@@ -165,9 +164,9 @@ class BatchInferenceModel:
         """The formatter of results. Raise E0731 to E0733 if settings are invalid, and E0879 if
         outputs of a generative model are selected.
         """
-        generator = self.opened.generator
+        generator = self.model.generator
         if not self.is_generative or generator is None:
-            manifest = self.opened.default_model.manifest
+            manifest = self.model.default_model.manifest
             return GraphResultColumns(manifest.graph, manifest.preprocessing, self.raw_outputs)
         if self.raw_outputs:
             raise_error(
@@ -180,7 +179,7 @@ class BatchInferenceModel:
     @cached_property
     def batch_generator(self) -> GenerativeBatchModel:
         """The generative model. Raise E0731 to E0733 if settings are invalid."""
-        generator = self.opened.generator
+        generator = self.model.generator
         assert generator is not None, "only a generative model has a row generator"
         settings = generator.resolve_settings(self.settings)
         return GenerativeBatchModel(generator, self.row_reader, settings)
@@ -201,36 +200,35 @@ class BatchInferenceModel:
 
     @property
     def _cost_graph(self) -> Graph:
-        scoring = self.opened.scoring_model
+        scoring_model = self.model.scoring_model
         # a standalone generator has no full-forward graph to derive costs from
-        if scoring is not None and scoring.manifest.decoding is None:
-            return scoring.manifest.graph
+        if scoring_model is not None and scoring_model.manifest.decoding is None:
+            return scoring_model.manifest.graph
         return self.input_signature.graph
 
     def compute_rows(self, rows: Sequence[InputRow], first_row: int = 0) -> list[dict[str, object]]:
         """Compute the results of each row of a batch. Raise E09xx if an input is invalid."""
         if isinstance(self.formatter, GeneratedResultColumns):
-            made = self.batch_generator.start_generation(rows, first_row).results()
-            return [self.formatter.format_row(row) for row in made]
+            results = self.batch_generator.start_generation(rows, first_row).results()
+            return [self.formatter.format_row(sequences) for sequences in results]
         inputs = self.row_reader.batch_inputs(rows)
         outputs = self._run_outputs(inputs)
         return self.formatter.format_rows(outputs, rows, self._length_padding)
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return all outputs of a batch, with attention weights if requested."""
-        whole = self.opened.default_model
-        if not (
-            isinstance(self.formatter, GraphResultColumns) and self.formatter.has_attention_columns
-        ):
-            return whole.run(**inputs)
-        outputs, maps = whole.attention(**inputs)
-        return {**outputs, **{f"{ATTENTION_PREFIX}{name}": w for name, w in maps.items()}}
+        model = self.model.default_model
+        formatter = self.formatter
+        if not (isinstance(formatter, GraphResultColumns) and formatter.has_attention_columns):
+            return model.run(**inputs)
+        outputs, weights = model.attention(**inputs)
+        return outputs | {f"{ATTENTION_PREFIX}{scope}": w for scope, w in weights.items()}
 
     @cached_property
     def _length_padding(self) -> LengthPadding:
-        signature, padded = self.input_signature, self.row_reader.padded_inputs
-        sides = {name: signature.is_left_padded(name) for name in padded}
-        return LengthPadding(signature.graph, sides)
+        input_signature, padded_inputs = self.input_signature, self.row_reader.padded_inputs
+        sides = {name: input_signature.is_left_padded(name) for name in padded_inputs}
+        return LengthPadding(input_signature.graph, sides)
 
 
 def find_text_inputs(model: InferenceModel) -> list[str]:

@@ -54,19 +54,21 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block, and count the crash that it records if any."""
+        """Open the journal of a block. If its last entry has rows in progress, their worker has
+        crashed; count this crash.
+        """
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
             return CrashJournal(path, is_read_only=True)
-        found = _read_last_line(path)
-        if isinstance(found, dict):
-            died, now = found.get("died"), found.get("now")
-            counts = died.items() if isinstance(died, dict) else ()
-            journal.crash_counts = {k: n for k, n in counts if isinstance(n, int)}
+        entry = _read_last_line(path)
+        if isinstance(entry, dict):
+            crash_counts, current_key = entry.get("died"), entry.get("now")
+            count_items = crash_counts.items() if isinstance(crash_counts, dict) else ()
+            journal.crash_counts = {k: n for k, n in count_items if isinstance(n, int)}
             # the lock was free, so the process that started these rows has terminated abnormally
-            if isinstance(now, str) and now:
-                journal.crash_counts[now] = journal.crash_counts.get(now, 0) + 1
+            if isinstance(current_key, str) and current_key:
+                journal.crash_counts[current_key] = journal.crash_counts.get(current_key, 0) + 1
         return journal
 
     def record_started_rows(self, row_numbers: Sequence[int]) -> None:
@@ -94,7 +96,7 @@ class CrashJournal:
     def __enter__(self) -> "CrashJournal":
         return self
 
-    def __exit__(self, *fault: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Release the lock of the journal."""
         if self.lock_descriptor is not None:
             os.close(self.lock_descriptor)
@@ -163,11 +165,11 @@ def format_journal_key(row_numbers: Sequence[int]) -> str:
 CRASHED_ROW_CODE = "E0882"
 """The error code of a row that crashed its worker process."""
 
-MAX_TEXT = 500
+MAX_ERROR_LENGTH = 500
 """Maximum number of characters of an error message in a part file."""
 
-Report = Callable[[int], None]
-"""A callback that receives the number of rows completed since its last call."""
+ReportRows = Callable[[int], None]
+"""A callback that is passed the number of rows completed since its last call."""
 
 
 @dataclass
@@ -192,7 +194,9 @@ class BlockRunner:
         )
         return BlockRunner(plan, out, model)
 
-    def run_block(self, block_number: int, report: Report = lambda rows: None) -> BlockStatistics:
+    def run_block(
+        self, block_number: int, report: ReportRows = lambda rows: None
+    ) -> BlockStatistics:
         """Compute one block. Raise E0802 if its file is missing, and E0881 if the file has
         changed.
         """
@@ -231,9 +235,9 @@ class BlockRunner:
             _raise_changed(file, "changed since", "restore the file, or start")
         if block.file_index not in self.data_files:
             self.data_files[block.file_index] = open_data_file(path)
-        copied = [c.name for c in self.plan.copied_columns]
+        copied_names = [c.name for c in self.plan.copied_columns]
         # one column may be used for two inputs and may also be copied to the output
-        column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied]))
+        column_names = list(dict.fromkeys([*self.plan.input_columns.values(), *copied_names]))
         table = self.data_files[block.file_index].read_block(block, column_names)
         if any(len(column) != block.row_count for column in table.values()):
             _raise_changed(file, "different rows than when", "start")
@@ -250,7 +254,7 @@ class BlockComputation:
     limits: BatchLimits
     first_row_number: int
     journal: CrashJournal
-    report: Report
+    report: ReportRows
     statistics: BlockStatistics
     results: list[dict[str, object]]
 
@@ -297,48 +301,52 @@ class BlockComputation:
         return [row for row in rows if row.row_number in crashing_rows]
 
     def _generate_group(self, rows: Sequence[InputRow]) -> None:
-        texts, first = self.model.batch_generator, self.first_row_number
+        generator, first_row_number = self.model.batch_generator, self.first_row_number
         lengths = {row.row_number: row.get_padded_length(self.padded_inputs) for row in rows}
 
         # sequence indices are global, whereas journal indices are relative to the block
-        def record_begun_rows(numbers: Sequence[int]) -> None:
-            self.journal.record_started_rows([number - first for number in numbers])
+        def record_started_rows(numbers: Sequence[int]) -> None:
+            self.journal.record_started_rows(
+                [row_number - first_row_number for row_number in numbers]
+            )
 
-        batch = texts.make_continuous_batch(
-            self._choose_batch_size(max(lengths.values())), record_begun_rows
+        batch = generator.make_continuous_batch(
+            self._choose_batch_size(max(lengths.values())), record_started_rows
         )
-        for index, generated in batch.generate((first + row.row_number, row) for row in rows):
-            number = index - first
-            if isinstance(generated, Failed):
-                self._record_error(number, generated.diagnostics[0])
+        for index, sequences in batch.generate(
+            (first_row_number + row.row_number, row) for row in rows
+        ):
+            row_number = index - first_row_number
+            if isinstance(sequences, Failed):
+                self._record_error(row_number, sequences.diagnostics[0])
             else:
                 self.statistics.multiply_adds += self._count_generation_multiply_adds(
-                    lengths[number], generated
+                    lengths[row_number], sequences
                 )
-                self.results[number] = texts.result_columns.format_row(generated)
+                self.results[row_number] = generator.result_columns.format_row(sequences)
             self.report(1)
         self._count_positions(batch.processed_tokens, batch.processed_tokens - batch.valid_tokens)
 
     def _count_generation_multiply_adds(
-        self, input_length: int, generated: Sequence[GenerationResult]
+        self, input_length: int, sequences: Sequence[GenerationResult]
     ) -> int:
         """Return the number of multiply-adds for the generation of a sequence, including its
         prompt.
         """
-        taking, first = self.model.row_reader, generated[0]
-        count = len(first.tokens) // max(first.num_codebooks, 1)
+        row_reader, best = self.model.row_reader, sequences[0]
+        token_count = len(best.tokens) // max(best.num_codebooks, 1)
         # prompt and generated tokens count as one sequence
-        is_prompt = taking.input_signature.sequence_input in taking.input_columns
+        is_prompt = row_reader.input_signature.sequence_input in row_reader.input_columns
         return self.model.cost_formulas.estimate_multiply_adds(
-            1, input_length + count if is_prompt else max(input_length, count)
+            1, input_length + token_count if is_prompt else max(input_length, token_count)
         )
 
     def _choose_batch_size(self, max_length: int) -> int:
         """Return the batch size for sequences of this length."""
-        memory, limits = self.model.cost_formulas.estimate_bytes, self.limits
+        estimate_bytes, limits = self.model.cost_formulas.estimate_bytes, self.limits
         # a batch has at least one sequence, even if it exceeds the memory limit
         count = max(min(limits.max_rows, limits.max_tokens // max(max_length, 1)), 1)
-        while count > 1 and memory(count, max_length) > limits.max_bytes:
+        while count > 1 and estimate_bytes(count, max_length) > limits.max_bytes:
             count -= 1
         return count
 
@@ -354,9 +362,9 @@ class BlockComputation:
             start_time = time.perf_counter()
             batch_results = self.model.compute_rows(batch, self.first_row_number)
             self.statistics.seconds += time.perf_counter() - start_time
-            longest = max(row.get_padded_length(self.padded_inputs) for row in batch)
+            max_length = max(row.get_padded_length(self.padded_inputs) for row in batch)
             self.statistics.multiply_adds += self.model.cost_formulas.estimate_multiply_adds(
-                len(batch), longest
+                len(batch), max_length
             )
             for row, value in zip(batch, batch_results, strict=True):
                 self.results[row.row_number] = value
@@ -377,7 +385,7 @@ class BlockComputation:
     def _record_error(self, row_number: int, error: Diagnostic) -> None:
         """Record an error as the result of a row."""
         notes = f": {error.notes[0]}" if error.notes and error.code != UNREADABLE_ROW_CODE else ""
-        text = escape_text(f"{error.title}{notes}")[:MAX_TEXT]
+        text = escape_text(f"{error.title}{notes}")[:MAX_ERROR_LENGTH]
         self.results[row_number] = {ERROR_COLUMN.name: f"{error.code} {text}"}
         self.statistics.errors.append((row_number, error.code, text))
 

@@ -51,7 +51,7 @@ class FileLine(NamedTuple):
 def read_lines(path: Path) -> Iterator[FileLine]:
     """Yield the lines of a file, including blank lines. Raise E0871 if a line is too long."""
     with path.open("rb") as file:
-        at = 0
+        offset = 0
         while data := file.readline(MAX_ROW_BYTES + 1):
             if len(data) > MAX_ROW_BYTES:
                 raise_error(
@@ -59,8 +59,10 @@ def read_lines(path: Path) -> Iterator[FileLine]:
                     f"a row of `{escape_text(path)}` is larger than {MAX_ROW_BYTES >> 20} MB",
                     helps=["check that it is a text file; each row must end with a newline"],
                 )
-            at += len(data)
-            yield FileLine(data.removeprefix(BYTE_ORDER_MARK) if at == len(data) else data, at)
+            offset += len(data)
+            yield FileLine(
+                data.removeprefix(BYTE_ORDER_MARK) if offset == len(data) else data, offset
+            )
 
 
 def split_blocks(
@@ -73,15 +75,15 @@ def split_blocks(
     """Split lines into blocks of at most `max_rows` rows, from byte `start_offset` on. `is_row`
     returns True if a line contains a row.
     """
-    blocks, start, at, after = list[RowBlock](), 0, start_offset, start_offset
-    count = row_count = 0
+    blocks, first_row, block_offset, end_offset = list[RowBlock](), 0, start_offset, start_offset
+    line_count = row_count = 0
     for line in lines:
-        count, after = count + 1, line.next_offset
+        line_count, end_offset = line_count + 1, line.next_offset
         row_count += bool(is_row(line.data))
-        if count == max_rows:
-            blocks.append(_make_block(file_index, start, row_count, at, after))
-            start, at, count, row_count = start + row_count, after, 0, 0
-    blocks.append(_make_block(file_index, start, row_count, at, after))
+        if line_count == max_rows:
+            blocks.append(_make_block(file_index, first_row, row_count, block_offset, end_offset))
+            first_row, block_offset, line_count, row_count = first_row + row_count, end_offset, 0, 0
+    blocks.append(_make_block(file_index, first_row, row_count, block_offset, end_offset))
     return [block for block in blocks if block.row_count]
 
 
@@ -131,8 +133,8 @@ class TextLinesFile(DataFile):
 def _decode_text(line: bytes) -> str | UnreadableRow:
     try:
         return line.decode("utf-8")
-    except UnicodeDecodeError as fault:
-        return UnreadableRow(f"the line is not UTF-8 at byte {fault.start}")
+    except UnicodeDecodeError as error:
+        return UnreadableRow(f"the line is not UTF-8 at byte {error.start}")
 
 
 class JsonLinesFile(DataFile):
@@ -142,18 +144,23 @@ class JsonLinesFile(DataFile):
         """Return the columns: the union of the keys of all objects. The type of a column can
         represent all its values.
         """
-        found: dict[str, str] = {}
-        before: dict[str, type] = {}
+        element_types: dict[str, str] = {}
+        previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, UnreadableRow) else value).items():
                 # most values have the type of the previous row; except integers, because large
                 # integers have a different type
-                if before.get(name) is type(item) is not int:
+                if previous_types.get(name) is type(item) is not int:
                     continue
-                before[name] = type(item)
-                found[name] = merge_element_types(found.get(name, ""), infer_element_type(item))
-        return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
+                previous_types[name] = type(item)
+                element_types[name] = merge_element_types(
+                    element_types.get(name, ""), infer_element_type(item)
+                )
+        return tuple(
+            TableColumn(name, ColumnType(element_type or NULL_TYPE))
+            for name, element_type in element_types.items()
+        )
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Split the file into blocks of objects; blank lines belong to the preceding block."""
@@ -164,7 +171,7 @@ class JsonLinesFile(DataFile):
         lines = _read_block_lines(self.path, block)
         rows = [_parse_object(line) for line in lines if line.strip()]
         return {
-            name: [r if isinstance(r, UnreadableRow) else r.get(name) for r in rows]
+            name: [row if isinstance(row, UnreadableRow) else row.get(name) for row in rows]
             for name in columns
         }
 
@@ -175,10 +182,10 @@ def _parse_object(line: bytes) -> dict[str, Json] | UnreadableRow:
         return text
     try:
         value = parse_strict_json(text, ROW_JSON_LIMITS)
-    except json.JSONDecodeError as fault:
-        return UnreadableRow(f"the line is not JSON: {fault.msg.lower()} at character {fault.pos}")
-    except ValueError as fault:
-        return UnreadableRow(f"the line is not JSON: {fault}")
+    except json.JSONDecodeError as error:
+        return UnreadableRow(f"the line is not JSON: {error.msg.lower()} at character {error.pos}")
+    except ValueError as error:
+        return UnreadableRow(f"the line is not JSON: {error}")
     return value if isinstance(value, dict) else UnreadableRow("the line is not a JSON object")
 
 
@@ -211,10 +218,10 @@ class CsvFile(DataFile):
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Return the blocks of records after the header row."""
-        _, begin = self._read_header()
+        _, start_offset = self._read_header()
         records = _join_lines(read_lines(self.path))
         next(records)
-        return split_blocks(records, file_index, max_rows, begin)
+        return split_blocks(records, file_index, max_rows, start_offset)
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the records of a block as columns."""
@@ -222,35 +229,37 @@ class CsvFile(DataFile):
         lines = io.BytesIO(read_block_bytes(self.path, block))
         records = _join_lines(FileLine(line, 0) for line in lines)
         rows = [_read_values(record.data.rstrip(b"\r\n"), names) for record in records]
-        places = {name: n for n, name in enumerate(names)}
+        indices = {name: n for n, name in enumerate(names)}
         return {
-            name: [r if isinstance(r, UnreadableRow) else r[places[name]] for r in rows]
+            name: [row if isinstance(row, UnreadableRow) else row[indices[name]] for row in rows]
             for name in columns
         }
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
     """Yield records, which span several lines while a quote is open; skip blank lines."""
-    record, after, size, inside = list[bytes](), 0, 0, False
+    parts, end_offset, size, is_in_quote = list[bytes](), 0, 0, False
     for line in lines:
-        if not inside and not line.data.strip(b"\r\n"):
+        if not is_in_quote and not line.data.strip(b"\r\n"):
             continue
-        record.append(line.data)
-        after, size = line.next_offset, size + len(line.data)
-        inside = _has_open_quote(line.data, inside)
-        if not inside:
-            yield FileLine(b"".join(record), after)
-            record, size = [], 0
+        parts.append(line.data)
+        end_offset, size = line.next_offset, size + len(line.data)
+        is_in_quote = _has_open_quote(line.data, is_in_quote)
+        if not is_in_quote:
+            yield FileLine(b"".join(parts), end_offset)
+            parts, size = [], 0
         elif size > MAX_ROW_BYTES:
             break  # the quote is never closed, so the rest of the file is one invalid row
-    if record:
-        yield FileLine(b"".join(record), after)
+    if parts:
+        yield FileLine(b"".join(parts), end_offset)
 
 
 def _has_open_quote(line: bytes, starts_in_quote: bool) -> bool:
     """Return True if a quoted value continues on the next line."""
-    found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if starts_in_quote else line)]
-    return bool(found) and not found[-1]
+    closing_quotes = [
+        match[1] for match in QUOTED_VALUE.finditer(b'"' + line if starts_in_quote else line)
+    ]
+    return bool(closing_quotes) and not closing_quotes[-1]
 
 
 def _read_values(record: bytes, names: Sequence[str]) -> list[str] | UnreadableRow:
@@ -259,8 +268,8 @@ def _read_values(record: bytes, names: Sequence[str]) -> list[str] | UnreadableR
         return text
     try:
         values = _read_fields(text)
-    except csv.Error as fault:
-        return UnreadableRow(f"the row cannot be read: {fault}")
+    except csv.Error as error:
+        return UnreadableRow(f"the row cannot be read: {error}")
     if len(values) != len(names):
         return UnreadableRow(f"the row has {len(values)} values, expected {len(names)}")
     return values
@@ -276,8 +285,8 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 
 def find_image_files(directory: Path) -> list[Path]:
     """Return the images in a directory and its subdirectories, sorted by path."""
-    found = (p for p in directory.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
+    paths = (path for path in directory.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted((path for path in paths if path.is_file()), key=lambda path: path.as_posix())
 
 
 class ImageDirectory(DataFile):
@@ -299,10 +308,10 @@ class ImageDirectory(DataFile):
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Return the paths of the images in a block."""
-        some = find_image_files(self.path)[block.first_row : block.first_row + block.row_count]
+        paths = find_image_files(self.path)[block.first_row : block.first_row + block.row_count]
         return {
-            "image": [str(p) for p in some],
-            "path": [p.relative_to(self.path).as_posix() for p in some],
+            "image": [str(path) for path in paths],
+            "path": [path.relative_to(self.path).as_posix() for path in paths],
         }
 
 
@@ -319,22 +328,22 @@ def open_data_file(path: Path) -> DataFile:
     """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory(path)
-    made = FILE_FORMATS.get(path.suffix.lower())
-    if made is None:
+    file_class = FILE_FORMATS.get(path.suffix.lower())
+    if file_class is None:
         raise_error(
             "E0873",
             f"`{escape_text(path)}` has an unsupported file format",
             notes=[f"expected an extension of {', '.join(FILE_FORMATS)}, or a directory of images"],
             helps=["rename or convert the file"],
         )
-    return made(path)
+    return file_class(path)
 
 
 def find_data_files(paths: Sequence[str]) -> list[Path]:
     """Return the files and image directories to read, in order. Raise E0802 if a file is not
     readable, and E0873 if a directory contains neither tables nor images.
     """
-    found: list[Path] = []
+    data_files: list[Path] = []
     for name in paths:
         path = Path(name)
         with translate_os_errors(path):
@@ -342,13 +351,13 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
                 raise_unreadable(name, "no such file or directory", fix)
-            files = _list_directory_files(path) if path.is_dir() else [path]
-        for file in files:
+            files_of_path = _list_directory_files(path) if path.is_dir() else [path]
+        for file in files_of_path:
             if not file.is_dir():
                 open_data_file(file)  # report an unsupported suffix first
                 check_readable(file)
-        found += files
-    return found
+        data_files += files_of_path
+    return data_files
 
 
 def _list_directory_files(directory: Path) -> list[Path]:

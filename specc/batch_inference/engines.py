@@ -34,21 +34,21 @@ PROGRESS_INTERVAL = 0.1
 def run_worker(directory: str) -> None:
     """Run the main loop of a worker process, which computes the blocks that it receives."""
     # Output of libraries must not be mixed with protocol messages.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     out = Path(directory)
     plan = read_plan(out)
     assert plan is not None, "the parent process has written the plan"
     try:
-        blocks = BlockRunner.open(plan, out)
-        _send_report(answers, ready=True)
+        runner = BlockRunner.open(plan, out)
+        _send_report(output, ready=True)
         for number in _iterate_requests():
-            counted = _ProgressReporter(answers)
-            done = blocks.run_block(number, counted.count_rows)
-            counted.report_counted_rows()
-            _send_report(answers, done=done.to_json())
+            reporter = _ProgressReporter(output)
+            statistics = runner.run_block(number, reporter.count_rows)
+            reporter.report_counted_rows()
+            _send_report(output, done=statistics.to_json())
     except Failed as failed:
-        _send_report(answers, failed=_encode_failure(failed))
+        _send_report(output, failed=_encode_failure(failed))
     except BrokenPipeError:
         os._exit(1)  # the parent process has terminated
     except Exception:
@@ -97,8 +97,8 @@ def _iterate_requests() -> Iterator[int]:
 
 def _encode_failure(error: Failed) -> list[object]:
     """Return the first diagnostic of a failure as JSON data."""
-    first = error.diagnostics[0]
-    return [first.code, first.title, list(first.notes), list(first.helps)]
+    diagnostic = error.diagnostics[0]
+    return [diagnostic.code, diagnostic.title, list(diagnostic.notes), list(diagnostic.helps)]
 
 
 def _decode_failure(data: Any) -> Failed:
@@ -138,7 +138,7 @@ class _Worker:
 
     @property
     def output(self) -> IO[bytes]:
-        """Return the pipe that receives messages of the worker."""
+        """The pipe from which messages of the worker are read."""
         assert self.process.stdout is not None
         return self.process.stdout
 
@@ -215,14 +215,12 @@ class LocalEngine:
         data = os.read(worker.output.fileno(), 1 << 16)
         *lines, worker.partial_line = (worker.partial_line + data).split(b"\n")
         for line in lines:
-            yield from self._take_progress(worker, json.loads(line))
+            yield from self._handle_report(worker, json.loads(line))
         if not data:
             self.selector.unregister(worker.output)
             yield from self._handle_exit(worker)
 
-    def _take_progress(
-        self, worker: _Worker, message: dict[str, object]
-    ) -> Iterator[BlockProgress]:
+    def _handle_report(self, worker: _Worker, message: object) -> Iterator[BlockProgress]:
         match message:
             case {"ready": True}:
                 worker.is_ready = True
@@ -230,9 +228,9 @@ class LocalEngine:
             case {"rows": int() as rows}:
                 worker.reported_rows += rows
                 yield BlockProgress(rows=rows)
-            case {"done": dict() as done}:
+            case {"done": dict() as statistics}:
                 self.consecutive_crashes = 0
-                yield BlockProgress(statistics=BlockStatistics.from_fields(JsonFields(done)))
+                yield BlockProgress(statistics=BlockStatistics.from_fields(JsonFields(statistics)))
                 self._assign_block(worker)
             case {"failed": failure}:
                 raise _decode_failure(failure)
@@ -263,14 +261,15 @@ class LocalEngine:
 
 def _raise_repeated_crashes(worker: _Worker, status: int) -> NoReturn:
     """Raise E0883 because workers keep crashing without completing a row."""
-    work, see = "exit before they are ready", "to run one row: specc run MODEL …"
+    problem, hint = "exit before they are ready", "to run one row: specc run MODEL …"
     if worker.is_ready:
-        work, see = f"exit before the first row of block {worker.block_number}", "--engine serial"
+        problem = f"exit before the first row of block {worker.block_number}"
+        hint = "--engine serial"
     raise_error(
         "E0883",
-        f"the worker processes {work}",
+        f"the worker processes {problem}",
         notes=[f"the last one exited with status {status}"],
-        helps=[f"try {see}"],
+        helps=[f"try {hint}"],
     )
 
 
@@ -297,15 +296,15 @@ class RayActor:
         plan = read_plan(out)
         assert plan is not None, f"this node sees no plan in {directory}"
         self.plan, self.out = plan, out
-        self.blocks: BlockRunner | None = None
+        self.runner: BlockRunner | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Compute blocks; return the statistics or the error of each block as JSON."""
         results = []
-        for number in batch["id"]:
+        for block_number in batch["id"]:
             try:
-                self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
-                results.append(json.dumps(self.blocks.run_block(int(number)).to_json()))
+                self.runner = self.runner or BlockRunner.open(self.plan, self.out)
+                results.append(json.dumps(self.runner.run_block(int(block_number)).to_json()))
             except Failed as failed:
                 results.append(json.dumps({"failed": _encode_failure(failed)}))
         return {"results": results}
@@ -328,7 +327,7 @@ class RayEngine:
         yield BlockProgress(is_worker_ready=True)
         try:
             data = ray.data.from_items([{"id": n} for n in block_numbers])
-            done = data.repartition(len(block_numbers)).map_batches(
+            result_rows = data.repartition(len(block_numbers)).map_batches(
                 RayActor,
                 batch_size=1,
                 concurrency=self.worker_count or (1, max(len(block_numbers), 1)),
@@ -336,12 +335,12 @@ class RayEngine:
                 num_cpus=1,
                 num_gpus=self.gpus_per_worker or None,
             )
-            for row in done.iter_rows():
+            for row in result_rows.iter_rows():
                 results = json.loads(row["results"])
                 if "failed" in results:
                     raise _decode_failure(results["failed"])
-                finished = BlockStatistics.from_fields(JsonFields(results))
-                yield BlockProgress(rows=finished.row_count, statistics=finished)
+                statistics = BlockStatistics.from_fields(JsonFields(results))
+                yield BlockProgress(rows=statistics.row_count, statistics=statistics)
         finally:
             ray.shutdown()
 
@@ -354,8 +353,8 @@ class RayEngine:
             options |= {"num_cpus": max(self.worker_count, 1) + 1}
         try:
             ray.init(address=self.address or "local", **options)
-        except (ConnectionError, RuntimeError, ValueError) as fault:
-            self._raise_unreachable(str(fault).strip().splitlines()[0])
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            self._raise_unreachable(str(error).strip().splitlines()[0])
         return ray
 
     def import_ray(self) -> Any:
@@ -384,8 +383,8 @@ class RayEngine:
             return  # a name that Ray resolves, e.g. `auto`
         try:
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
-        except (OSError, OverflowError) as fault:
-            self._raise_unreachable(str(fault))
+        except (OSError, OverflowError) as error:
+            self._raise_unreachable(str(error))
 
     def _raise_unreachable(self, reason: str) -> NoReturn:
         raise_error(

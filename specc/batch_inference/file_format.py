@@ -38,9 +38,9 @@ class ColumnType:
     @staticmethod
     def parse(text: str) -> "ColumnType":
         """Parse the string representation of a column type."""
-        of, _, rest = text.partition("[")
-        sizes = rest.removesuffix("]").split(", ") if rest else []
-        return ColumnType(of, tuple(None if s == "n" else int(s) for s in sizes))
+        element_type, _, size_text = text.partition("[")
+        sizes = size_text.removesuffix("]").split(", ") if size_text else []
+        return ColumnType(element_type, tuple(None if size == "n" else int(size) for size in sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,6 @@ def check_readable(path: Path) -> None:
     """Raise E0802 for a file that is not seekable or readable."""
     try:
         descriptor = open_regular_file(path)
-    except UnreadableFileError as fault:
-        raise_unreadable(path, fault.reason, READABLE_FILE_HELP)
+    except UnreadableFileError as error:
+        raise_unreadable(path, error.reason, READABLE_FILE_HELP)
     os.close(descriptor)

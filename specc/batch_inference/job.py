@@ -53,8 +53,8 @@ class JobReport:
     """Seconds and multiply-adds of each block of this run, in order of completion."""
 
     def __repr__(self) -> str:
-        faults = f", {self.errors} failed" if self.errors else ""
-        return format_repr(f"map: {self.rows} rows{faults}, in {self.out}")
+        error_text = f", {self.errors} failed" if self.errors else ""
+        return format_repr(f"map: {self.rows} rows{error_text}, in {self.out}")
 
     @property
     def seconds(self) -> float:
@@ -70,8 +70,8 @@ class JobReport:
     def rows_per_second(self) -> float:
         """The throughput of this run in rows per second, excluding startup."""
         # excludes blocks that an earlier run completed
-        done = self.rows - self.resumed_rows
-        return done / max(self.seconds - self.startup_seconds, 1e-9)
+        row_count = self.rows - self.resumed_rows
+        return row_count / max(self.seconds - self.startup_seconds, 1e-9)
 
     @property
     def compute_seconds(self) -> float:
@@ -83,11 +83,11 @@ class JobReport:
         """The compute time that the first block and the cost model predict, or None if there is
         only one block.
         """
-        seconds, work = self.block_costs[0] if self.block_costs else (0.0, 0)
-        if len(self.block_costs) < 2 or not work:
+        seconds, multiply_adds = self.block_costs[0] if self.block_costs else (0.0, 0)
+        if len(self.block_costs) < 2 or not multiply_adds:
             return None
-        everything = sum(w for _, w in self.block_costs)
-        return seconds * everything / work
+        total = sum(cost for _, cost in self.block_costs)
+        return seconds * total / multiply_adds
 
     @property
     def padding_ratio(self) -> float:
@@ -122,11 +122,11 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
     report = JobReport(plan=plan, out=out, start_time=start_time)
     remaining_blocks = []
     for number, block in enumerate(plan.blocks):
-        done = read_block_statistics(plan, out, number)
-        if done is None:
+        statistics = read_block_statistics(plan, out, number)
+        if statistics is None:
             remaining_blocks.append(number)
         else:
-            report.add_block(done)
+            report.add_block(statistics)
             report.resumed_rows += block.row_count
     report.rows = report.resumed_rows
     # an earlier run may have allowed more errors than this run
@@ -145,8 +145,8 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
                 _check_errors(request, report)
             on_progress(report)
         _write_errors(report)
-    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # remove journals of killed processes
-        left.unlink(missing_ok=True)
+    for journal in (out / PLAN_DIRECTORY).glob("*.now"):  # remove journals of killed processes
+        journal.unlink(missing_ok=True)
     report.end_time = time.monotonic()
     return report
 
@@ -161,11 +161,14 @@ def _note_complete_parts(report: JobReport) -> Iterator[None]:
     except Failed as failed:
         complete = f"{report.blocks} of {len(report.plan.blocks)} parts are complete"
         note = f"{complete}: run the same command to compute the others"
-        found = (
-            replace(one, notes=tuple(note if n == NOTHING_WRITTEN else n for n in one.notes))
-            for one in failed.diagnostics
+        diagnostics = (
+            replace(
+                diagnostic,
+                notes=tuple(note if n == NOTHING_WRITTEN else n for n in diagnostic.notes),
+            )
+            for diagnostic in failed.diagnostics
         )
-        raise Failed(*found) from None
+        raise Failed(*diagnostics) from None
 
 
 def _make_ray_engine(request: JobRequest, out: Path) -> RayEngine:
@@ -198,11 +201,11 @@ def _run_engine(
     if request.engine == "ray":
         yield from _make_ray_engine(request, out).run(block_numbers)
     elif request.engine == "serial":
-        blocks = BlockRunner.open(plan, out)
+        runner = BlockRunner.open(plan, out)
         yield BlockProgress(is_worker_ready=True)
         for number in block_numbers:
-            done = blocks.run_block(number)
-            yield BlockProgress(rows=done.row_count, statistics=done)
+            statistics = runner.run_block(number)
+            yield BlockProgress(rows=statistics.row_count, statistics=statistics)
     else:
         yield from LocalEngine(out=out, worker_count=request.workers or count_available_cpus()).run(
             block_numbers
@@ -221,10 +224,10 @@ def _check_errors(request: JobRequest, report: JobReport) -> None:
     """Raise E0887 if more rows failed than the user allows."""
     if request.max_errors is not None and report.errors > request.max_errors:
         _write_errors(report)
-        rows = "1 row" if report.errors == 1 else f"{report.errors} rows"
+        row_text = "1 row" if report.errors == 1 else f"{report.errors} rows"
         raise_error(
             "E0887",
-            f"{rows} failed, expected at most {request.max_errors}",
+            f"{row_text} failed, expected at most {request.max_errors}",
             notes=[f"errors are listed in `{escape_text(report.out / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more failed rows: --max-errors N"],
         )
@@ -234,8 +237,8 @@ def _write_errors(report: JobReport) -> None:
     """Write the list of failed rows, in row order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
-        done = read_block_statistics(plan, report.out, number)
-        for row, code, text in done.errors if done else ():
+        statistics = read_block_statistics(plan, report.out, number)
+        for row, code, text in statistics.errors if statistics else ():
             path = plan.files[block.file_index].path
             error = {"file": path, "row": block.first_row + row, "code": code, "why": text}
             lines.append(json.dumps(error, ensure_ascii=False))

@@ -35,7 +35,7 @@ BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 @dataclass(frozen=True, slots=True)
 class InputFileState:
-    """An input file, with its size and hash to detect changes."""
+    """An input file or image directory, with its size and modification time to detect changes."""
 
     path: str
     size: int
@@ -123,17 +123,17 @@ def read_plan(out: Path) -> JobPlan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
-        _raise_damaged(path)
+        _raise_invalid_plan(path)
     except OSError as error:
         fix = "make the directory readable, or write to another one"
         raise_unreadable(path, describe_os_error(error), fix)
     try:
         return _parse_plan(parse_strict_json(text))
     except (InvalidJsonError, ValueError, KeyError, TypeError, AttributeError):
-        _raise_damaged(path)
+        _raise_invalid_plan(path)
 
 
-def _raise_damaged(path: Path) -> NoReturn:
+def _raise_invalid_plan(path: Path) -> NoReturn:
     raise_error(
         "E0876",
         f"the plan `{escape_text(path)}` is invalid",
@@ -174,11 +174,11 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
     """Raise E0875 if a directory contains the parts of a different plan. The notes show both values
     of a difference if they are short.
     """
-    a, b, notes = existing_plan.to_json(), requested_plan.to_json(), []
-    for key in a:
+    existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
+    for key in existing:
         # a model at a different path with the same content is the same model
-        if key != "model" and a[key] != b[key]:
-            old, new = (json.dumps(data[key], ensure_ascii=False) for data in (a, b))
+        if key != "model" and existing[key] != requested[key]:
+            old, new = (json.dumps(data[key], ensure_ascii=False) for data in (existing, requested))
             values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
             notes.append(key + (values if max(len(old), len(new)) <= 120 else " differ"))
     if notes:
@@ -200,13 +200,15 @@ def hash_model(path: Path) -> str:
 
 
 def record_file_state(path: Path) -> InputFileState:
-    """Return the size and hash of a file, or of the images in a directory."""
+    """Return the size and modification time of a file, or the total size and the latest
+    modification time of the images in a directory.
+    """
     if not path.is_dir():
-        facts = path.stat()
-        return InputFileState(str(path), facts.st_size, facts.st_mtime_ns)
-    inside = [p.stat() for p in find_image_files(path)]
-    newest = max((f.st_mtime_ns for f in inside), default=0)
-    return InputFileState(str(path), sum(f.st_size for f in inside), newest)
+        status = path.stat()
+        return InputFileState(str(path), status.st_size, status.st_mtime_ns)
+    statuses = [p.stat() for p in find_image_files(path)]
+    newest = max((status.st_mtime_ns for status in statuses), default=0)
+    return InputFileState(str(path), sum(status.st_size for status in statuses), newest)
 
 
 def _read_errors(fields: JsonFields, name: str) -> list[tuple[int, str, str]]:
@@ -255,18 +257,18 @@ def write_part(
     """Write the copied columns and results of a block. The existence of the part file means that
     the block is complete.
     """
-    kept = {
+    copied = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
         for c in plan.copied_columns
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.result_columns}
     data, statistics.null_row_count = encode_part(
-        plan.output_format, (*plan.copied_columns, *plan.result_columns), kept | results
+        plan.output_format, (*plan.copied_columns, *plan.result_columns), copied | results
     )
     text = json.dumps(statistics.to_json(), ensure_ascii=False)
     # written last, so if the part file exists, its statistics exist, too
-    description = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
-    write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
+    statistics_file = out / PLAN_DIRECTORY / f"{statistics.block_number:06}.json"
+    write_file_atomically(statistics_file, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.get_part_file(statistics.block_number), [data])
 
 
@@ -293,15 +295,17 @@ def encode_part(
         return encode_parquet(columns, values), 0
     names = [c.name for c in columns]
     rows = zip(*(values[n] for n in names), strict=True)
-    lines, nulls = list[str](), 0
+    lines, null_row_count = list[str](), 0
     for row in rows:
         cells = dict(zip(names, row, strict=True))
         try:
             lines.append(JSON_ENCODER.encode(cells))
         except ValueError:  # NaN or infinity
-            lines.append(JSON_ENCODER.encode(_to_json_text(cells)))
-            nulls += 1
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"), nulls
+            lines.append(JSON_ENCODER.encode(_to_json_data(cells)))
+            null_row_count += 1
+    return "".join(f"{line}\n" for line in lines).encode(
+        "utf-8", "backslashreplace"
+    ), null_row_count
 
 
 def convert_json_columns_to_text(
@@ -311,24 +315,24 @@ def convert_json_columns_to_text(
     for column in columns:
         if column.type.element_type == "json" and not column.type.list_sizes:
             values[column.name] = [
-                None if v is None else JSON_ENCODER.encode(_to_json_text(v))
+                None if v is None else JSON_ENCODER.encode(_to_json_data(v))
                 for v in values[column.name]
             ]
 
 
-def _to_json_text(value: object) -> object:
-    """Convert a value to a JSON string; NaN and infinity become null, and bytes become base64."""
+def _to_json_data(value: object) -> object:
+    """Convert a value to JSON data; NaN and infinity become null, and bytes become base64."""
     match value:
         # programs that read tables do not treat NaN as missing
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case list() | tuple():
-            return [_to_json_text(item) for item in value]
+            return [_to_json_data(item) for item in value]
         case dict():
-            return {str(k): _to_json_text(v) for k, v in value.items()}
+            return {str(k): _to_json_data(v) for k, v in value.items()}
         case bool() | int() | float() | str() | None:
             return value
-    return _to_json_text(_to_json_fallback(value))
+    return _to_json_data(_to_json_fallback(value))
 
 
 def _to_json_fallback(value: object) -> object:

@@ -69,22 +69,22 @@ def plan_job(request: JobRequest) -> JobPlan:
     """Plan a job. Raise E0870 to E0885 if data cannot be read, mapped or written."""
     files = _list_files(request)
     columns = _read_table_columns(files)
-    to = _choose_output_format(request, files)
-    chosen = dict(request.input_columns) or _infer_columns(request, columns)
-    for name, column in chosen.items():
+    output_format = _choose_output_format(request, files)
+    input_columns = dict(request.input_columns) or _infer_columns(request, columns)
+    for name, column in input_columns.items():
         if column not in columns:
             _raise_missing_column(column, columns, f"the input `{name}`")
     model = BatchInferenceModel.open(
         request.model,
-        chosen,
+        input_columns,
         settings=request.settings,
         raw_outputs=request.raw_outputs,
         graph=request.graph,
         provider=request.provider,
     )
-    _check_csv_columns(model, chosen, files)
+    _check_csv_columns(model, input_columns, files)
     results = (*model.list_result_columns(), ERROR_COLUMN)
-    kept = _select_copied_columns(request, columns, chosen, results)
+    copied_columns = _select_copied_columns(request, columns, input_columns, results)
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
         with translate_os_errors(path):
@@ -94,19 +94,19 @@ def plan_job(request: JobRequest) -> JobPlan:
         model_hash=hash_model(Path(request.model)),
         files=tuple(record_file_state(Path(os.path.abspath(path))) for path in files),
         blocks=tuple(blocks),
-        input_columns=chosen,
-        copied_columns=kept,
+        input_columns=input_columns,
+        copied_columns=copied_columns,
         result_columns=results,
         settings=dict(request.settings),
         limits=request.limits,
-        output_format=to,
+        output_format=output_format,
         graph=request.graph,
         raw_outputs=tuple(request.raw_outputs),
         provider=request.provider,
         static_batching_reason=model.batch_generator.static_batching_reason
         if model.is_generative
         else "",
-        has_batch_shared_scales=has_batch_shared_scales(model.opened),
+        has_batch_shared_scales=has_batch_shared_scales(model.model),
     )
 
 
@@ -139,29 +139,35 @@ def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
     """Return the columns of all files. Raise E0884 if the files have different columns; JSON Lines
     files may lack columns.
     """
-    known: dict[str, ColumnType] = {}
+    column_types: dict[str, ColumnType] = {}
     # true if all files so far may lack columns
-    lacked = True
+    earlier_may_lack = True
     for path in files:
         reader = open_data_file(path)
         with translate_os_errors(path):
-            found = {c.name: c.type for c in reader.read_columns()}
-        lacks = isinstance(reader, JsonLinesFile)
-        both = _merge_columns(
-            known, found, earlier_may_lack_columns=lacked, file_may_lack_columns=lacks
+            file_types = {c.name: c.type for c in reader.read_columns()}
+        file_may_lack = isinstance(reader, JsonLinesFile)
+        merged_types = _merge_columns(
+            column_types,
+            file_types,
+            earlier_may_lack_columns=earlier_may_lack,
+            file_may_lack_columns=file_may_lack,
         )
-        lacked = lacked and lacks
-        if unsupported := sorted(n for n, kind in both.items() if kind is None):
+        earlier_may_lack = earlier_may_lack and file_may_lack
+        if unsupported := sorted(n for n, type in merged_types.items() if type is None):
             raise_error(
                 "E0884",
                 f"`{escape_text(path)}` and `{escape_text(files[0])}` have different columns",
                 notes=[f"they differ in {', '.join(map(escape_text, unsupported))}"],
                 helps=["process files with different columns in separate jobs"],
             )
-        known = {n: kind for n, kind in both.items() if kind is not None}
+        column_types = {n: type for n, type in merged_types.items() if type is not None}
     # a column that is null in every file can have any type
-    kinds = {n: ColumnType("json") if k.element_type == NULL_TYPE else k for n, k in known.items()}
-    return {n: TableColumn(n, kind) for n, kind in kinds.items()}
+    final_types = {
+        n: ColumnType("json") if type.element_type == NULL_TYPE else type
+        for n, type in column_types.items()
+    }
+    return {n: TableColumn(n, type) for n, type in final_types.items()}
 
 
 def _merge_columns(
@@ -171,17 +177,19 @@ def _merge_columns(
     earlier_may_lack_columns: bool,
     file_may_lack_columns: bool,
 ) -> dict[str, ColumnType | None]:
-    """Merge the columns of earlier files and of a file, or return None if they conflict. The two
-    flags are true if these files may lack columns.
+    """Merge the column types of earlier files with those of a file; the type of a column is None if
+    they conflict. With the flags, a column that only the other side has is not a conflict.
     """
-    made = {}
+    merged = {}
     for name in {**earlier_columns, **file_columns}:
-        before = earlier_columns.get(
+        earlier_type = earlier_columns.get(
             name, file_columns.get(name) if earlier_may_lack_columns else None
         )
-        here = file_columns.get(name, earlier_columns.get(name) if file_may_lack_columns else None)
-        made[name] = _merge_column_types(before, here)
-    return made
+        file_type = file_columns.get(
+            name, earlier_columns.get(name) if file_may_lack_columns else None
+        )
+        merged[name] = _merge_column_types(earlier_type, file_type)
+    return merged
 
 
 def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> ColumnType | None:
@@ -193,45 +201,45 @@ def _merge_column_types(first: ColumnType | None, second: ColumnType | None) -> 
         return first if second.element_type == NULL_TYPE else second
     # JSON has a single number type: a column may contain 1 in one file and 1.5 in another
     numbers = {"i64", "f64"}
-    plain = not first.list_sizes and not second.list_sizes
+    are_scalars = not first.list_sizes and not second.list_sizes
     return (
         ColumnType("f64")
-        if plain and {first.element_type, second.element_type} == numbers
+        if are_scalars and {first.element_type, second.element_type} == numbers
         else None
     )
 
 
 def _choose_output_format(request: JobRequest, files: Sequence[Path]) -> str:
     """Return the requested output format, or else the format of the input."""
-    tables = any(p.suffix.lower() == ".parquet" for p in files)
-    to = request.output_format or ("parquet" if tables else "jsonl")
-    if to not in OUTPUT_FORMATS:
+    has_parquet = any(p.suffix.lower() == ".parquet" for p in files)
+    output_format = request.output_format or ("parquet" if has_parquet else "jsonl")
+    if output_format not in OUTPUT_FORMATS:
         raise_error(
             "E0873",
-            f"unsupported output format `{escape_text(to)}`",
+            f"unsupported output format `{escape_text(output_format)}`",
             helps=[f"expected one of {', '.join(OUTPUT_FORMATS)}"],
         )
-    if to == "parquet":
+    if output_format == "parquet":
         import_pyarrow()  # report a missing package before the first block is computed
-    return to
+    return output_format
 
 
 def _infer_columns(request: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
     """Map inputs to columns with the same name. If there are none, map the only text input or the
     only required input to the column `text` or `image`. Raise E0880 if this is not possible.
     """
-    opened = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
-    input_signature = opened.input_signature
-    named = {n: n for n in input_signature.graph.inputs if n in columns}
-    if named:
-        return named
+    model = open_compiled_model(request.model, graph=request.graph, provider=request.provider)
+    input_signature = model.input_signature
+    columns_by_input = {n: n for n in input_signature.graph.inputs if n in columns}
+    if columns_by_input:
+        return columns_by_input
     # padding masks need no column: they are computed from the padded inputs
     mask_inputs = {
         find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs
     }
     required = [n for n in input_signature.required_inputs if n not in mask_inputs]
     default = next((c for c in DEFAULT_COLUMNS if c in columns), "")
-    open_inputs = find_text_inputs(opened) or required
+    open_inputs = find_text_inputs(model) or required
     if default and len(open_inputs) == 1:
         return {open_inputs[0]: default}
     _raise_unmapped(columns, required)
@@ -279,14 +287,14 @@ def _select_copied_columns(
     if request.copied_columns is None:
         # input images are not copied, because they are large
         images = {"image"} & {*input_columns.values()}
-        return tuple(column for n, column in columns.items() if n not in images | outputs)
+        return tuple(column for name, column in columns.items() if name not in images | outputs)
     for name in request.copied_columns:
         if name not in columns:
             _raise_missing_column(name, columns, "the output rows")
-    if twice := [n for n in request.copied_columns if n in outputs]:
+    if duplicates := [name for name in request.copied_columns if name in outputs]:
         raise_error(
             "E0886",
-            f"`{escape_text(twice[0])}` is the name of both a data column and an output",
+            f"`{escape_text(duplicates[0])}` is the name of both a data column and an output",
             helps=["remove it from --keep-columns, or rename it in the data"],
         )
-    return tuple(columns[n] for n in dict.fromkeys(request.copied_columns))
+    return tuple(columns[name] for name in dict.fromkeys(request.copied_columns))

@@ -58,48 +58,48 @@ class ParquetFile(DataFile):
 
     @cached_property
     def arrow_file(self) -> Arrow:
-        """Return the open file. Raise E0870 if it is corrupted."""
+        """The open `pyarrow.parquet.ParquetFile`. Raise E0870 if the file is corrupted."""
         try:
             return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
         except PermissionError:
             raise  # not necessarily a corrupted file
-        except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
-            note = escape_text(str(fault).splitlines()[0])[:200]
-            self._raise_damaged("is not a readable Parquet file", note)
+        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+            note = escape_text(str(error).splitlines()[0])[:200]
+            self._raise_corrupted("is not a readable Parquet file", note)
 
-    def _raise_damaged(
-        self, what: str, note: str, fix: str = "check that the file is complete"
+    def _raise_corrupted(
+        self, problem: str, note: str, fix: str = "check that the file is complete"
     ) -> NoReturn:
-        raise_error("E0870", f"`{escape_text(self.path)}` {what}", notes=[note], helps=[fix])
+        raise_error("E0870", f"`{escape_text(self.path)}` {problem}", notes=[note], helps=[fix])
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns of the schema. Raise E0870 if two have the same name."""
         schema = self.arrow_file.schema_arrow
         names = schema.names
-        if twice := [n for n in names if names.count(n) > 1]:
-            note = f"duplicate column `{escape_text(twice[0])}`"
-            self._raise_damaged("is not a readable Parquet file", note, "rename one of them")
-        return tuple(TableColumn(f.name, _infer_column_type(f.type)) for f in schema)
+        if duplicates := [name for name in names if names.count(name) > 1]:
+            note = f"duplicate column `{escape_text(duplicates[0])}`"
+            self._raise_corrupted("is not a readable Parquet file", note, "rename one of them")
+        return tuple(TableColumn(field.name, _infer_column_type(field.type)) for field in schema)
 
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
         """Return blocks of at most `max_rows` rows that do not cross row groups."""
         metadata = self.arrow_file.metadata
-        found, start = [], 0
+        blocks, first_row = [], 0
         for group in range(metadata.num_row_groups):
-            count = metadata.row_group(group).num_rows
-            for begin in range(0, count, max_rows):
-                some = min(max_rows, count - begin)
-                found.append(
+            group_rows = metadata.row_group(group).num_rows
+            for offset in range(0, group_rows, max_rows):
+                row_count = min(max_rows, group_rows - offset)
+                blocks.append(
                     RowBlock(
                         file_index=file_index,
-                        first_row=start + begin,
-                        row_count=some,
-                        offset=begin,
+                        first_row=first_row + offset,
+                        row_count=row_count,
+                        offset=offset,
                         row_group=group,
                     )
                 )
-            start += count
-        return found
+            first_row += group_rows
+        return blocks
 
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:
         """Read the selected columns of a block as Python values."""
@@ -107,12 +107,12 @@ class ParquetFile(DataFile):
         if self.cached_row_group is None or self.cached_row_group[:2] != key:
             try:
                 table = self.arrow_file.read_row_group(block.row_group, list(columns))
-            except (OSError, ValueError) as fault:
-                note = escape_text(str(fault).splitlines()[0])[:200]
-                self._raise_damaged(f"is corrupted in row group {block.row_group}", note)
+            except (OSError, ValueError) as error:
+                note = escape_text(str(error).splitlines()[0])[:200]
+                self._raise_corrupted(f"is corrupted in row group {block.row_group}", note)
             self.cached_row_group = (*key, table)
-        part = self.cached_row_group[2].slice(block.offset, block.row_count)
-        return {name: _convert_values(name, part.column(name)) for name in columns}
+        rows = self.cached_row_group[2].slice(block.offset, block.row_count)
+        return {name: _convert_values(name, rows.column(name)) for name in columns}
 
 
 def _convert_values(name: str, column: Arrow) -> list[object]:
@@ -130,8 +130,8 @@ def _has_nanoseconds(type: Arrow) -> bool:
     additional packages.
     """
     types = import_pyarrow().types
-    timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
-    return bool(timed) and type.unit == "ns"
+    is_time = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
+    return bool(is_time) and type.unit == "ns"
 
 
 def _convert_value(name: str, value: Arrow) -> object:
@@ -153,26 +153,28 @@ def _convert_value(name: str, value: Arrow) -> object:
 def _infer_column_type(type: Arrow) -> ColumnType:
     """Return the column type of an Arrow type; lists of other types are `json`."""
     pa = import_pyarrow()
-    of = pa.types
-    fixed = of.is_fixed_size_list(type)
-    if fixed or of.is_list(type) or of.is_large_list(type):
-        inner = _infer_column_type(type.value_type)
-        size = type.list_size if fixed else None
+    types = pa.types
+    has_fixed_size = types.is_fixed_size_list(type)
+    if has_fixed_size or types.is_list(type) or types.is_large_list(type):
+        item_type = _infer_column_type(type.value_type)
+        size = type.list_size if has_fixed_size else None
         return (
-            inner
-            if inner.element_type == "json"
-            else ColumnType(inner.element_type, (size, *inner.list_sizes))
+            item_type
+            if item_type.element_type == "json"
+            else ColumnType(item_type.element_type, (size, *item_type.list_sizes))
         )
-    kinds = {
-        "bool": of.is_boolean(type),
-        "u64": of.is_uint64(type),
-        "i64": of.is_integer(type),
-        "f32": of.is_float32(type) or of.is_float16(type),
-        "f64": of.is_float64(type),
+    matches = {
+        "bool": types.is_boolean(type),
+        "u64": types.is_uint64(type),
+        "i64": types.is_integer(type),
+        "f32": types.is_float32(type) or types.is_float16(type),
+        "f64": types.is_float64(type),
         "text": str(type) in ARROW_STRING_TYPES or _has_dictionary(type),
-        "binary": str(type) in ARROW_BINARY_TYPES or of.is_fixed_size_binary(type),
+        "binary": str(type) in ARROW_BINARY_TYPES or types.is_fixed_size_binary(type),
     }
-    return ColumnType(next((kind for kind, fits in kinds.items() if fits), "json"))
+    return ColumnType(
+        next((element_type for element_type, is_match in matches.items() if is_match), "json")
+    )
 
 
 def _has_dictionary(type: Arrow) -> bool:
@@ -184,9 +186,9 @@ def _has_dictionary(type: Arrow) -> bool:
 def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence[object]]) -> bytes:
     """Encode rows as a Parquet file with one row group. The bytes are deterministic."""
     pa = import_pyarrow()
-    arrays = [_convert_column(c.type, values[c.name]) for c in columns]
-    names = [_decode_utf8(c.name) for c in columns]
-    schema = pa.schema([(n, a.type) for n, a in zip(names, arrays, strict=True)])
+    arrays = [_convert_column(column.type, values[column.name]) for column in columns]
+    names = [_escape_surrogates(column.name) for column in columns]
+    schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, schema=schema)
     count = max(table.num_rows, 1)
@@ -197,13 +199,13 @@ def encode_parquet(columns: Sequence[TableColumn], values: Mapping[str, Sequence
 def _make_arrow_type(column_type: ColumnType) -> Arrow:
     pa = import_pyarrow()
     text = pa.string()
-    numbers = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
-    whole = {"i64": pa.int64(), "u64": pa.uint64()}
+    floats = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
+    integers = {"i64": pa.int64(), "u64": pa.uint64()}
     others = {"bool": pa.bool_(), "binary": pa.binary()}
-    made = (numbers | whole | others).get(column_type.element_type, text)
+    arrow_type = (floats | integers | others).get(column_type.element_type, text)
     for size in reversed(column_type.list_sizes):
-        made = pa.list_(made) if size is None else pa.list_(made, size)
-    return made
+        arrow_type = pa.list_(arrow_type) if size is None else pa.list_(arrow_type, size)
+    return arrow_type
 
 
 def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
@@ -211,14 +213,14 @@ def _convert_column(column_type: ColumnType, values: Sequence[object]) -> Arrow:
     lists = _convert_arrays_to_lists(column_type, values)
     if lists is not None:
         return lists
-    plain = [to_python_value(v) for v in values]
+    python_values = [to_python_value(v) for v in values]
     if column_type == ColumnType("f64"):  # integers and floats of a JSON file
-        plain = [None if v is None else float(v) for v in plain]
+        python_values = [None if v is None else float(v) for v in python_values]
     try:
-        return import_pyarrow().array(plain, type=_make_arrow_type(column_type))
+        return import_pyarrow().array(python_values, type=_make_arrow_type(column_type))
     except UnicodeEncodeError:
         return import_pyarrow().array(
-            [_decode_utf8(v) for v in plain], type=_make_arrow_type(column_type)
+            [_escape_surrogates(v) for v in python_values], type=_make_arrow_type(column_type)
         )
 
 
@@ -233,10 +235,10 @@ def _convert_arrays_to_lists(column_type: ColumnType, values: Sequence[object]) 
     return _convert_lists(column_type, arrays, is_null) if is_null_free else None
 
 
-def _decode_utf8(value: Arrow) -> Arrow:
+def _escape_surrogates(value: Arrow) -> Arrow:
     """Escape lone surrogates in strings, which UTF-8 cannot encode."""
     if isinstance(value, list):
-        return [_decode_utf8(item) for item in value]
+        return [_escape_surrogates(item) for item in value]
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value
@@ -250,14 +252,14 @@ def _convert_lists(
     """
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
-    made = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))
+    nested = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))
     for axis in reversed(range(1, len(column_type.list_sizes))):
         lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
-        made = _split_lists(made, column_type.list_sizes[axis], np.concatenate(lengths), None)
-    outer = iter([len(array) for array in arrays])
-    rows = np.array([0 if none else next(outer) for none in is_null])
+        nested = _split_lists(nested, column_type.list_sizes[axis], np.concatenate(lengths), None)
+    lengths_of_arrays = iter([len(array) for array in arrays])
+    rows = np.array([0 if is_missing else next(lengths_of_arrays) for is_missing in is_null])
     mask = pa.array(is_null) if any(is_null) else None
-    return _split_lists(made, column_type.list_sizes[0], rows, mask)
+    return _split_lists(nested, column_type.list_sizes[0], rows, mask)
 
 
 def _split_lists(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:

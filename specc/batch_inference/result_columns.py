@@ -50,10 +50,10 @@ class GraphResultColumns:
     def list_selected_outputs(self) -> list[tuple[str, OutputFormat]]:
         """Return the selected outputs with their formats."""
         # all outputs are selected by default
-        shows = list(self.preprocessing.outputs)
-        if not shows and not self.raw_outputs:
+        outputs = list(self.preprocessing.outputs)
+        if not outputs and not self.raw_outputs:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
-        return [*shows, *((name, NumbersOutput()) for name in self.raw_outputs)]
+        return [*outputs, *((name, NumbersOutput()) for name in self.raw_outputs)]
 
     def iterate_columns(self) -> Iterator[TableColumn]:
         """Yield the result columns. Raise E0879 if an output has no batch axis."""
@@ -63,11 +63,11 @@ class GraphResultColumns:
                 yield TableColumn(name, ColumnType("f32", (heads.number, None, None)))
                 continue
             if name not in self.graph.outputs:
-                known = ", ".join(self.graph.outputs)
+                output_names = ", ".join(self.graph.outputs)
                 raise_error(
                     "E0879",
                     f"the model has no output `{escape_text(name)}`",
-                    helps=[f"the outputs of the model are {known}"],
+                    helps=[f"the outputs of the model are {output_names}"],
                 )
             type = self.graph.outputs[name].type
             # an output without a batch axis, such as a mean over the batch, has no value per row
@@ -94,17 +94,17 @@ class GraphResultColumns:
         """Return the shape (heads, queries, keys) of an attention column. Raise E0879 if the layer
         does not exist or is inside a loop.
         """
-        known = self.attention_nodes
-        place = known.get(name.removeprefix(ATTENTION_PREFIX))
-        if place is None:
+        nodes = self.attention_nodes
+        node = nodes.get(name.removeprefix(ATTENTION_PREFIX))
+        if node is None:
             raise_error(
                 "E0879",
                 f"the model has no attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}`",
-                notes=[f"attention layers: {escape_text(', '.join(known))[:600]}"] if known else (),
+                notes=[f"attention layers: {escape_text(', '.join(nodes))[:600]}"] if nodes else (),
                 helps=["select one by its scope: --raw attention.SCOPE"],
             )
-        shape = place.value.type.shape
-        if place.loops and shape[-2].number != 1:
+        shape = node.value.type.shape
+        if node.loops and shape[-2].number != 1:
             raise_error(
                 "E0879",
                 f"attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` is inside a "
@@ -112,7 +112,7 @@ class GraphResultColumns:
                 helps=["plot a single row instead: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.from_value(1)
-        return heads, place.query_dim, place.key_dim
+        return heads, node.query_dim, node.key_dim
 
     def format_rows(
         self, outputs: Arrays, rows: Sequence[InputRow], padding: "LengthPadding"
@@ -123,10 +123,10 @@ class GraphResultColumns:
                 column: value
                 for name, record in self.list_selected_outputs()
                 for column, value in _format_values(
-                    name, record, self._select_row(name, outputs[name][at], row, padding)
+                    name, record, self._select_row(name, outputs[name][index], row, padding)
                 )
             }
-            for at, row in enumerate(rows)
+            for index, row in enumerate(rows)
         ]
 
     def _select_row(
@@ -157,26 +157,26 @@ class LengthPadding:
                 continue  # the size of this axis does not depend on the row
             if length < value.shape[axis]:
                 # generated sequences are padded on the left, so that their ends are aligned
-                left = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
-                start = value.shape[axis] - length if left else 0
+                is_left_padded = any(self.is_left_padded[n] for n in self._find_padded_inputs(dim))
+                start = value.shape[axis] - length if is_left_padded else 0
                 value = value.take(range(start, start + length), axis)
         return value
 
     def _compute_lengths(self, row: InputRow) -> dict[str, int]:
         """Return the sizes of the dynamic dimensions for one row."""
         # each padded input determines the length of its second axis
-        found = {}
+        lengths = {}
         for name in self.is_left_padded:
             length = self.graph.inputs[name].type.shape[1].name
             if length is not None:
-                found[length] = len(row.arrays[name])
-        facts = {}
-        for fact, dim in self.graph.length_equations.items():
+                lengths[length] = len(row.arrays[name])
+        derived_lengths = {}
+        for symbol, dim in self.graph.length_equations.items():
             try:
-                facts[fact] = dim.evaluate(found)
+                derived_lengths[symbol] = dim.evaluate(lengths)
             except DimError:
                 continue
-        return {**facts, **found}
+        return {**derived_lengths, **lengths}
 
     def _find_padded_inputs(self, dim: Dim) -> list[str]:
         """Return the padded inputs that determine a dimension."""
@@ -210,9 +210,9 @@ def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tu
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)
-            one = record.top_k == 1
-            yield f"{name}.label", labels[0] if one else labels
-            yield f"{name}.score", scores[0] if one else scores
+            is_single = record.top_k == 1
+            yield f"{name}.label", labels[0] if is_single else labels
+            yield f"{name}.score", scores[0] if is_single else scores
         case TextOutput():
             # either scores over the vocabulary, or token ids
             ids = value.argmax(-1) if value.dtype.kind == "f" else value
@@ -236,14 +236,11 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
             "an output cannot be decoded as the spec's `reading` declares",
             notes=[f"its shape per row is {list(value.shape)}, expected {expected}"],
         )
-    shares = compute_probabilities(scores)[0]
+    probabilities = compute_probabilities(scores)[0]
     # stable: the first label among equal scores, on every machine
-    best = np.argsort(-shares, kind="stable")[: record.top_k]
-    labels = [record.labels[i] if record.labels else str(i) for i in best]
-    return labels, [float(shares[i]) for i in best]
-
-
-# --- output columns ---------------------------------------------------------------------
+    best_indices = np.argsort(-probabilities, kind="stable")[: record.top_k]
+    labels = [record.labels[i] if record.labels else str(i) for i in best_indices]
+    return labels, [float(probabilities[i]) for i in best_indices]
 
 
 @dataclass(frozen=True)
@@ -260,29 +257,29 @@ class GeneratedResultColumns:
         """Yield the columns: generated text, or tokens if the model has no vocabulary. With several
         codebooks, tokens are a list per codebook.
         """
-        lists = (None,) if self.returns_several_sequences else ()
-        per_token = (*lists, self.codebooks, None) if self.codebooks else (*lists, None)
+        list_sizes = (None,) if self.returns_several_sequences else ()
+        token_sizes = (*list_sizes, self.codebooks, None) if self.codebooks else (*list_sizes, None)
         if self.has_text:
-            yield TableColumn("generated_text", ColumnType("text", lists))
+            yield TableColumn("generated_text", ColumnType("text", list_sizes))
         else:
-            yield TableColumn("tokens", ColumnType("i64", per_token))
-        yield TableColumn("complete", ColumnType("bool", lists))
+            yield TableColumn("tokens", ColumnType("i64", token_sizes))
+        yield TableColumn("complete", ColumnType("bool", list_sizes))
         if self.has_scores:
-            yield TableColumn("score", ColumnType("f64", lists))
+            yield TableColumn("score", ColumnType("f64", list_sizes))
         if self.has_log_probs:
-            yield TableColumn("log_probs", ColumnType("f64", per_token))
+            yield TableColumn("log_probs", ColumnType("f64", token_sizes))
 
     def format_row(self, results: Sequence[GenerationResult]) -> dict[str, object]:
         """Return the generated sequences of one row by column, best first."""
-        found: dict[str, list[object]] = {
-            "generated_text": [r.text for r in results],
-            "tokens": [self._list_values(r.tokens) for r in results],
-            "complete": [r.complete for r in results],
-            "score": [r.score for r in results],
-            "log_probs": [self._list_values(r.log_probs or ()) for r in results],
+        values: dict[str, list[object]] = {
+            "generated_text": [result.text for result in results],
+            "tokens": [self._list_values(result.tokens) for result in results],
+            "complete": [result.complete for result in results],
+            "score": [result.score for result in results],
+            "log_probs": [self._list_values(result.log_probs or ()) for result in results],
         }
         names = [c.name for c in self.iterate_columns()]
-        return {n: found[n] if self.returns_several_sequences else found[n][0] for n in names}
+        return {n: values[n] if self.returns_several_sequences else values[n][0] for n in names}
 
     def _list_values(self, values: tuple[float, ...]) -> list[object]:
         """Return one value per token, or a list of them per codebook."""

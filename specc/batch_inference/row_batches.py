@@ -75,45 +75,54 @@ class RowReader:
         """Convert all rows. Return each row or its error; errors from reading the file take
         precedence.
         """
-        broken = _find_unreadable_rows(table)
+        errors = _find_unreadable_rows(table)
         # converts each column for all valid rows at once
-        readable_rows = [number for number in range(count) if number not in broken]
+        readable_rows = [row_number for row_number in range(count) if row_number not in errors]
         columns = {
-            name: self._convert_column(name, [table[column][number] for number in readable_rows])
+            name: self._convert_column(
+                name, [table[column][row_number] for row_number in readable_rows]
+            )
             for name, column in self.input_columns.items()
         }
         converted_rows = {
-            number: _convert_row(number, {n: c[at] for n, c in columns.items()})
-            for at, number in enumerate(readable_rows)
+            row_number: _convert_row(
+                row_number,
+                {name: column_values[position] for name, column_values in columns.items()},
+            )
+            for position, row_number in enumerate(readable_rows)
         }
-        return [broken.get(number) or converted_rows[number] for number in range(count)]
+        return [errors.get(row_number) or converted_rows[row_number] for row_number in range(count)]
 
     def _convert_column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
         """Convert a column. Return the value or the error of each row."""
-        together = self._convert_whole_column(name, values)
-        if together is not None:
-            return [*together]
-        found: list[Array | Diagnostic] = []
+        arrays = self._convert_whole_column(name, values)
+        if arrays is not None:
+            return [*arrays]
+        results: list[Array | Diagnostic] = []
         for value in values:
             try:
-                found.append(self._convert_array(name, value))
+                results.append(self._convert_array(name, value))
             except Failed as failed:
-                found.append(failed.diagnostics[0])
-        return found
+                results.append(failed.diagnostics[0])
+        return results
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
         """Convert a whole column at once, which takes half the time. Return None if its values must
         be converted separately.
         """
         record = self.input_signature.preprocessing.get_input_config(name)
-        type_ = self.input_signature.graph.inputs[name].type
+        input_type = self.input_signature.graph.inputs[name].type
         # compares exact types: in Python, a bool is an int
-        kinds = {*map(type, values)}
+        value_types = {*map(type, values)}
         with suppress(Failed, OverflowError):
-            if isinstance(record, TEXT_CONFIGS) and kinds == {str}:
+            if isinstance(record, TEXT_CONFIGS) and value_types == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
-            if not isinstance(record, ImageConfig) and kinds == {list} and type_.rank == 2:
-                return _convert_integer_lists(values, type_.dtype, name)
+            if (
+                not isinstance(record, ImageConfig)
+                and value_types == {list}
+                and input_type.rank == 2
+            ):
+                return _convert_integer_lists(values, input_type.dtype, name)
         return None
 
     def _convert_array(self, name: str, value: object) -> Array:
@@ -128,31 +137,31 @@ class RowReader:
         if isinstance(record, ImageConfig):
             if not is_multi_image_input(graph, preprocessing, name):
                 return _decode_pixels(value, record)
-            several = value if isinstance(value, list) else [value]
-            return np.stack([_decode_pixels(one, record) for one in several or [None]])
+            images = value if isinstance(value, list) else [value]
+            return np.stack([_decode_pixels(image, record) for image in images or [None]])
         if isinstance(record, TEXT_CONFIGS) and isinstance(value, str):
             return encode_text_ids(value, record)
-        made, type = convert_nested_lists(value, column), graph.inputs[name].type
-        if made.ndim != type.rank - 1:
-            title = f"{column} has {_format_axes(made.ndim)} here"
+        array, type = convert_nested_lists(value, column), graph.inputs[name].type
+        if array.ndim != type.rank - 1:
+            title = f"{column} has {_format_axes(array.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
         # converted separately, because in one array the values would be cast to a common type
-        return cast_exactly(made, type.dtype, name)
+        return cast_exactly(array, type.dtype, name)
 
     def batch_inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Batch rows, and add padding masks."""
-        graph, batched = self.input_signature.graph, dict[str, object]()
+        graph, inputs = self.input_signature.graph, dict[str, object]()
         for name in self.input_columns:
             arrays = [row.arrays[name] for row in rows]
             if name in self.padded_inputs and self._is_prompt(name):
-                batched[name] = [list(map(int, ids)) for ids in arrays]
+                inputs[name] = [list(map(int, ids)) for ids in arrays]
             elif name in self.padded_inputs:
-                growing = self.input_signature.sequence_input
-                batched |= batch_sequences(graph, name, arrays, generated_input=growing)
+                sequence_input = self.input_signature.sequence_input
+                inputs |= batch_sequences(graph, name, arrays, generated_input=sequence_input)
             else:
-                batched[name] = np.stack(arrays)
-        return batched
+                inputs[name] = np.stack(arrays)
+        return inputs
 
 
 def _convert_row(
@@ -169,22 +178,22 @@ def _convert_row(
 
 def _find_unreadable_rows(table: ColumnValues) -> dict[int, Diagnostic]:
     """Return the rows that cannot be read from their file, each with its first error."""
-    found: dict[int, Diagnostic] = {}
+    errors: dict[int, Diagnostic] = {}
     for values in table.values():
         for number, value in enumerate(values):
-            if isinstance(value, UnreadableRow) and number not in found:
+            if isinstance(value, UnreadableRow) and number not in errors:
                 title = f"the row cannot be read: {value.reason}"
-                found[number] = Diagnostic(UNREADABLE_ROW_CODE, title)
-    return found
+                errors[number] = Diagnostic(UNREADABLE_ROW_CODE, title)
+    return errors
 
 
 def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
     """Convert lists of integers to arrays, or return None if a list contains other values."""
     lists = [value for value in values if isinstance(value, list)]
-    flat = [*chain.from_iterable(lists)]
-    if not {*map(type, flat)} <= {int}:
+    elements = [*chain.from_iterable(lists)]
+    if not {*map(type, elements)} <= {int}:
         return None
-    return split_sequences(cast_exactly(np.array(flat, np.int64), dtype, name), lists)
+    return split_sequences(cast_exactly(np.array(elements, np.int64), dtype, name), lists)
 
 
 def _format_axes(count: int) -> str:
@@ -209,12 +218,12 @@ def _decode_pixels(value: object, record: ImageConfig) -> Array:
 FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
-MAX_PADDING, MAX_UNCHECKED_ROWS = 1.15, 8
+MAX_PADDING_RATIO, MAX_ROWS_WITHOUT_CHECK = 1.15, 8
 """Maximum ratio of padded to valid positions. Batches of up to the given number of rows are exempt
 from it."""
 
-Cost = Callable[[int, int], int]
-"""The memory and the multiply-adds of a batch, by batch size and sequence length."""
+EstimateCost = Callable[[int, int], int]
+"""A function that estimates a cost of a batch, such as its memory, from its size and length."""
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
@@ -231,35 +240,37 @@ def make_batches(
     rows: Sequence[InputRow],
     padded_inputs: Sequence[str],
     limits: BatchLimits,
-    estimate_bytes: Cost,
+    estimate_bytes: EstimateCost,
 ) -> list[list[InputRow]]:
     """Return batches of rows for which the shapes of inputs without padding are equal. A row that
     exceeds a limit on its own forms a batch of one.
     """
-    found = []
+    batches = []
     for group in group_by_shape(rows, padded_inputs):
         batch: list[InputRow] = []
-        content = 0
+        valid_positions = 0
         for row in group:  # the last row is the longest and determines the padded length
-            count, longest = len(batch) + 1, row.get_padded_length(padded_inputs)
-            content += longest
-            positions = count * longest
-            little_padding = count <= MAX_UNCHECKED_ROWS or positions <= MAX_PADDING * content
+            count, length = len(batch) + 1, row.get_padded_length(padded_inputs)
+            valid_positions += length
+            positions = count * length
+            has_little_padding = (
+                count <= MAX_ROWS_WITHOUT_CHECK or positions <= MAX_PADDING_RATIO * valid_positions
+            )
             # try the full batch first: fewer rows need less memory
             fits = (
                 count <= limits.max_rows
                 and positions <= limits.max_tokens
-                and little_padding
+                and has_little_padding
                 and any(
-                    estimate_bytes(n, longest) <= limits.max_bytes for n in (limits.max_rows, count)
+                    estimate_bytes(n, length) <= limits.max_bytes for n in (limits.max_rows, count)
                 )
             )
             if batch and not fits:
-                found.append(batch)
-                batch, content = [], longest
+                batches.append(batch)
+                batch, valid_positions = [], length
             batch.append(row)
-        found.append(batch)
-    return found
+        batches.append(batch)
+    return batches
 
 
 def count_padding(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> tuple[int, int]:
@@ -288,30 +299,30 @@ class CostFormulas:
         """Derive the formulas of a graph: the operand and result size of each node, and the total
         multiply-adds.
         """
-        batch = get_batch_symbol(graph)
+        batch_size = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(
-            batch_symbol=(batch.name or "") if batch is not None else "",
+            batch_symbol=(batch_size.name or "") if batch_size is not None else "",
             element_counts=tuple(sorted(sizes, key=str)),
             multiply_adds=sum_dims(count_multiply_adds(node) for node, _ in graph.nodes),
             length_equations=dict(graph.length_equations),
         )
 
     def _evaluate(self, dim: Dim, rows: int, length: int) -> int:
-        names = dim.symbols()
-        known = dict.fromkeys(names, length) | {self.batch_symbol: rows}
+        symbols = dim.symbols()
+        lengths = dict.fromkeys(symbols, length) | {self.batch_symbol: rows}
         try:
-            facts = {
-                n: self.length_equations[n].evaluate({**known})
-                for n in names & self.length_equations.keys()
+            derived_lengths = {
+                n: self.length_equations[n].evaluate({**lengths})
+                for n in symbols & self.length_equations.keys()
             }
-            return dim.evaluate(known | facts)
+            return dim.evaluate(lengths | derived_lengths)
         except (DimError, KeyError):
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Return the size in bytes of the operands and results of the node for which it is
-        largest.
+        """Estimate the activation memory of a batch: the largest total size of the operands and
+        results of one node, in bytes.
         """
         return self._get_cached_cost("memory", rows, length)
 
@@ -323,23 +334,25 @@ class CostFormulas:
         key = (quantity, rows, length)
         if key not in self.cache:
             dims = (self.multiply_adds,) if quantity == "multiply_adds" else self.element_counts
-            most = max((self._evaluate(d, rows, length) for d in dims), default=0)
-            self.cache[key] = most if quantity == "multiply_adds" else FLOAT_BYTES * most
+            cost = max((self._evaluate(d, rows, length) for d in dims), default=0)
+            self.cache[key] = cost if quantity == "multiply_adds" else FLOAT_BYTES * cost
         return self.cache[key]
 
 
 def _count_elements(node: Node, results: Sequence[Value]) -> Dim:
     """Count the elements that a node reads and writes, including attention weights."""
-    computed_args = [a for a in node.args if a is not None and a.node is not None]
-    numbers = [multiply_dims(v.type.shape) for v in (*computed_args, *results)]
+    computed_operands = [
+        operand for operand in node.args if operand is not None and operand.node is not None
+    ]
+    counts = [multiply_dims(v.type.shape) for v in (*computed_operands, *results)]
     if isinstance(node.op, ops.Attend):
-        b, h, q, _ = node.op.query(node).type.shape
-        numbers.append(b * h * q * node.op.key(node).type.shape[2])
-    return sum_dims(numbers)
+        batch, heads, queries, _ = node.op.query(node).type.shape
+        counts.append(batch * heads * queries * node.op.key(node).type.shape[2])
+    return sum_dims(counts)
 
 
 def get_batch_symbol(graph: Graph) -> Dim | None:
     """Return the symbolic batch size: the first dimension of the first input with axes."""
     # skip scalar inputs, which are settings such as a temperature
-    first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
-    return first.shape[0] if first else None
+    first_type = next((v.type for v in graph.inputs.values() if v.type.rank), None)
+    return first_type.shape[0] if first_type else None
