@@ -97,11 +97,11 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     f[b t c] -> f[b t c]
     """
     x = swap_channels(op.kernel, x)
-    total = _combine_windows(op, x, 0.0, np.add)
+    window_sums = _combine_windows(op, x, 0.0, np.add)
     element_counts: Array = np.ones(())
-    for elements in count_window_elements(op, x.shape[2:], total.shape[2:]):
+    for elements in count_window_elements(op, x.shape[2:], window_sums.shape[2:]):
         element_counts = element_counts[..., None] * np.array(elements)
-    return swap_channels(op.kernel, total / element_counts)
+    return swap_channels(op.kernel, window_sums / element_counts)
 
 
 def _combine_windows(
@@ -132,8 +132,8 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, ke
         # The window ends `lag` positions later or, if the lag is negative, begins `-lag` positions
         # earlier.
         position = t * op.stride
-        first, last = sorted((position, position + op.lag))
-        window = keep[:, max(first, 0) : last + 1]
+        window_start, window_end = sorted((position, position + op.lag))
+        window = keep[:, max(window_start, 0) : window_end + 1]
         result[:, t] = window.all(1) if op.lag >= 0 else window.any(1)
     return result
 

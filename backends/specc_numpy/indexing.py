@@ -117,11 +117,11 @@ def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Ar
     clamped.
     """
     trailing_axes = [1] * (x.ndim - 1 - axis)
-    total: Array = np.zeros(())
+    weighted_sum: Array = np.zeros(())
     for index, weight in neighbors:
         values = np.take(x, np.clip(index, 0, x.shape[axis] - 1), axis=axis)
-        total = total + values * weight.reshape(-1, *trailing_axes)
-    return total
+        weighted_sum = weighted_sum + values * weight.reshape(-1, *trailing_axes)
+    return weighted_sum
 
 
 def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
@@ -196,11 +196,11 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
     points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)
     columns, rows = (_compute_pixel_weights(op, points[..., n], x.shape[3 - n]) for n in range(2))
     batch = np.arange(len(x))[:, None]
-    total = np.zeros((*points.shape[:2], x.shape[1]))
+    samples = np.zeros((*points.shape[:2], x.shape[1]))
     for row, row_weight in rows:
         for column, column_weight in columns:
-            total = total + x[batch, :, row, column] * (row_weight * column_weight)[..., None]
-    return np.moveaxis(total, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
+            samples = samples + x[batch, :, row, column] * (row_weight * column_weight)[..., None]
+    return np.moveaxis(samples, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
 def _compute_pixel_weights(

@@ -116,11 +116,11 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
     # In place: scores are the largest arrays of a model.
     visible_scores -= maximum
     exponentials = np.exp(visible_scores, out=visible_scores)
-    total = exponentials.sum(axis, keepdims=True)
+    normalizer = exponentials.sum(axis, keepdims=True)
     if sinks is not None:
-        total = total + np.exp(sinks - maximum)
+        normalizer = normalizer + np.exp(sinks - maximum)
     # If all scores are masked, all exponentials are already zero.
-    result: Array = np.divide(exponentials, total, out=exponentials, where=total != 0)
+    result: Array = np.divide(exponentials, normalizer, out=exponentials, where=normalizer != 0)
     return result
 
 
@@ -163,9 +163,9 @@ def masked_normalization(
     """
     # A kernel is nonnegative (Nadaraya, 1964); masked keys are also excluded from the sum.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
-    total = visible_scores.sum(-1, keepdims=True)
+    score_sum = visible_scores.sum(-1, keepdims=True)
     result: Array = np.divide(
-        visible_scores, total, out=np.zeros_like(visible_scores), where=total != 0
+        visible_scores, score_sum, out=np.zeros_like(visible_scores), where=score_sum != 0
     )
     return result
 
@@ -269,10 +269,10 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
         else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
     )
     cos, sin = cos[:, None], sin[:, None]
-    rotated: Array = x.copy()
-    rotated[..., first_features] = x[..., first_features] * cos - x[..., second_features] * sin
-    rotated[..., second_features] = x[..., second_features] * cos + x[..., first_features] * sin
-    return rotated
+    result: Array = x.copy()
+    result[..., first_features] = x[..., first_features] * cos - x[..., second_features] * sin
+    result[..., second_features] = x[..., second_features] * cos + x[..., first_features] * sin
+    return result
 
 
 @evaluate

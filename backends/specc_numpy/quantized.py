@@ -141,12 +141,12 @@ def dequantize_matrix(
     return matrix
 
 
-def _unpack_rows(packed: Array, bits: int) -> Array:
+def _unpack_rows(packed_codes: Array, bits: int) -> Array:
     """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
     nibble.
     """
-    codes = np.stack([packed % 16, packed // 16], -1) if bits == 4 else packed
-    return codes.reshape(len(packed), -1)
+    codes = np.stack([packed_codes % 16, packed_codes // 16], -1) if bits == 4 else packed_codes
+    return codes.reshape(len(packed_codes), -1)
 
 
 def _fake_quantize_per_tensor(x: Array) -> Array:

@@ -118,7 +118,8 @@ def _run_cell(
         new_states = step(x.sequence[:, t], states)
         # A padded position leaves all states unchanged and outputs zeros.
         states = tuple(
-            np.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
+            np.where(is_valid, new_state, old_state)
+            for new_state, old_state in zip(new_states, states, strict=True)
         )
         outputs[:, t] = np.where(is_valid, new_states[0], 0.0)
     return (outputs, *states)
@@ -133,12 +134,14 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
     """
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
-    def select_unpadded(t: int, new: Array, old: Array | None) -> Array:
+    def select_unpadded(t: int, new_value: Array, old_value: Array | None) -> Array:
         # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
-            return new
-        is_valid = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
-        return np.where(is_valid, new, np.zeros_like(new) if old is None else old)
+            return new_value
+        is_valid = keep[:, t].reshape(-1, *[1] * (new_value.ndim - 1))
+        return np.where(
+            is_valid, new_value, np.zeros_like(new_value) if old_value is None else old_value
+        )
 
     def stack(values: list[Array], type: Type) -> Array:
         shape = [evaluate_length(d, env) for d in type.shape]

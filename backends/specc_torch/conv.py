@@ -51,7 +51,7 @@ def conv(
     f[b t i], f[o j k], f[o]? -> f[b t o]
     """
 
-    def convolve(x: Tensor, counts: list[int]) -> Tensor:
+    def convolve(x: Tensor, window_counts: list[int]) -> Tensor:
         return _get_function("conv", op)(
             _pad_window_axes(op, x, 0.0),
             weight,
@@ -99,7 +99,7 @@ def max_pool(op: ops.MaxPool, context: ForwardContext, x: Tensor) -> Tensor:
     f[b t c] -> f[b t c]
     """
 
-    def pool(x: Tensor, counts: list[int]) -> Tensor:
+    def pool(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, -torch.inf)
         return _get_function("max_pool", op)(
             padded, op.kernel, stride=op.stride, dilation=op.dilation
@@ -115,12 +115,12 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
     f[b t c] -> f[b t c]
     """
 
-    def average(x: Tensor, counts: list[int]) -> Tensor:
+    def average(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
         # the mean over the complete window, from the mean over valid positions
         element_counts = x.new_ones(())
-        for elements in count_window_elements(op, x.shape[2:], counts):
+        for elements in count_window_elements(op, x.shape[2:], window_counts):
             element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)
         return mean * prod(op.kernel) / element_counts
 

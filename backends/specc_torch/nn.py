@@ -104,12 +104,12 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
         maximum = torch.maximum(maximum, sinks.detach())
     maximum = torch.where(torch.isneginf(maximum), 0.0, maximum)
     exponentials = torch.exp(visible_scores - maximum)
-    total = exponentials.sum(axis, keepdim=True)
+    normalizer = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
-        total = total + torch.exp(sinks - maximum)
+        normalizer = normalizer + torch.exp(sinks - maximum)
     # Divide by 1 instead of replacing the result: the gradient of 0 / 0 is NaN even if it is
     # discarded.
-    return exponentials / torch.where(total == 0, 1.0, total)
+    return exponentials / torch.where(normalizer == 0, 1.0, normalizer)
 
 
 @evaluate
@@ -141,8 +141,8 @@ def masked_normalization(
     f[*s q k], b[#*s #q #k] -> f[*s q k]
     """
     visible_scores = torch.where(mask, scores.clamp(min=0), 0.0)
-    total = visible_scores.sum(-1, keepdim=True)
-    return visible_scores / torch.where(total == 0, 1.0, total)
+    score_sum = visible_scores.sum(-1, keepdim=True)
+    return visible_scores / torch.where(score_sum == 0, 1.0, score_sum)
 
 
 @evaluate

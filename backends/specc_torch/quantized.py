@@ -137,11 +137,11 @@ def _dequantize_matrix(
     return w.to(scales.dtype) * expanded_scales[:, :width]
 
 
-def _unpack_rows(packed: Tensor, bits: int) -> Tensor:
+def _unpack_rows(packed_codes: Tensor, bits: int) -> Tensor:
     """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
     nibble.
     """
-    codes = packed.to(torch.int16)
+    codes = packed_codes.to(torch.int16)
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 
 

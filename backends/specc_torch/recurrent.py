@@ -157,7 +157,8 @@ def _run_cell(
         if x.keep is not None:
             is_valid = x.keep[:, t, None]
             new_states = tuple(
-                torch.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
+                torch.where(is_valid, new_state, old_state)
+                for new_state, old_state in zip(new_states, states, strict=True)
             )
             output = torch.where(is_valid, output, torch.zeros_like(output))
         states = new_states
@@ -186,12 +187,14 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
     """
     keep, steps = op.split_operands(operands).keep, operands[op.first_body_operand].shape[op.axis]
 
-    def select_unpadded(t: int, new: Tensor, old: Tensor | None) -> Tensor:
+    def select_unpadded(t: int, new_value: Tensor, old_value: Tensor | None) -> Tensor:
         # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
-            return new
-        is_valid = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
-        return torch.where(is_valid, new, torch.zeros_like(new) if old is None else old)
+            return new_value
+        is_valid = keep[:, t].reshape(-1, *[1] * (new_value.ndim - 1))
+        return torch.where(
+            is_valid, new_value, torch.zeros_like(new_value) if old_value is None else old_value
+        )
 
     carries, scan_outputs = run_scan(
         op,

@@ -163,14 +163,14 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
     # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner_module, SpecModule):
         names = [n for n in ("_orig_mod", "module") if n in inner_module._modules]
-        wrapped = inner_module._modules[names[0]] if names else None
-        if wrapped is None:
+        submodule = inner_module._modules[names[0]] if names else None
+        if submodule is None:
             raise_error(
                 "E0820",
                 f"`model` must be a module of specc_torch, got a {type(model).__name__}",
                 helps=['build one with specc_torch.module("my.yaml")'],
             )
-        inner_module = wrapped
+        inner_module = submodule
     return inner_module
 
 

@@ -102,10 +102,10 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
     def default_graphs(self) -> list[Graph]:
         """Return the graphs of the used input defaults, padding masks first."""
         masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
-        others = [n for n in self._defaulted_inputs if n not in masks]
+        other_inputs = [n for n in self._defaulted_inputs if n not in masks]
         return [
             resolve_missing_inputs(self.defaults, names)
-            for names in (masks, others)
+            for names in (masks, other_inputs)
             if names and self.defaults
         ]
 

@@ -47,9 +47,13 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: 
     """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
     logits by it (arXiv:1909.05858, sec. 4.1, only divides).
     """
-    divided, multiplied = (g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul"))
-    penalized = g.emit_node("Where", g.emit_node("Greater", logits, 0.0), divided, multiplied)
-    return g.emit_node("Where", seen_tokens, penalized, logits)
+    positive_scores, negative_scores = (
+        g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul")
+    )
+    penalized_logits = g.emit_node(
+        "Where", g.emit_node("Greater", logits, 0.0), positive_scores, negative_scores
+    )
+    return g.emit_node("Where", seen_tokens, penalized_logits, logits)
 
 
 HISTORY_DIM = Dim.symbol("history")
@@ -215,8 +219,8 @@ def _emit_history_rules(
     g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
     """Emit scores with -inf for tokens that are banned because of the token `history`."""
-    for banned in emit_banned_tokens(g, decoding, history, vocabulary):
-        scores = g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
+    for banned_tokens in emit_banned_tokens(g, decoding, history, vocabulary):
+        scores = g.emit_node("Where", banned_tokens, FORBIDDEN_SCORE, scores)
     return scores
 
 
@@ -234,7 +238,7 @@ def _emit_suppressed_scores(
     g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
 ) -> str:
     """Emit scores with -inf for `tokens` if `condition` bool[] is true or None."""
-    banned = emit_token_set(g, tokens, vocabulary)
+    banned_tokens = emit_token_set(g, tokens, vocabulary)
     if condition is not None:
-        banned = g.emit_node("And", banned, condition)
-    return g.emit_node("Where", banned, FORBIDDEN_SCORE, scores)
+        banned_tokens = g.emit_node("And", banned_tokens, condition)
+    return g.emit_node("Where", banned_tokens, FORBIDDEN_SCORE, scores)

@@ -63,12 +63,12 @@ def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> l
     in graph order.
     """
     invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
-    symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
+    fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
     invariant_values |= set(step.parameters.values())
     invariant_nodes = []
     for node, results in step.nodes:
         # Captured values of a `Scan` body are not analyzed, so a `Scan` may vary between steps.
-        if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, symbols):
+        if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, fixed_symbols):
             continue
         if all(a is None or a in invariant_values for a in node.args):
             invariant_values.update(results)
@@ -108,8 +108,8 @@ def _is_true_for_tokens(value: Value) -> bool:
     """Return True if a condition such as `ids >= 0` or `ids != -1` holds for all token ids."""
     match value.node:
         case Node(ops.Compare(fn=fn), (Value(node=None), Value(node=Node(op)))):
-            bound = op.value if isinstance(op, ops.Constant) else math.inf
-            return (fn == "ge" and bound <= 0) or (fn in ("gt", "ne") and bound < 0)
+            constant = op.value if isinstance(op, ops.Constant) else math.inf
+            return (fn == "ge" and constant <= 0) or (fn in ("gt", "ne") and constant < 0)
     return False
 
 

@@ -119,7 +119,7 @@ def _make_generation_context(
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
     loop_invariant_inputs = (derived.step.inputs[n].type for n in derived.loop_invariant_inputs)
-    repeats_beams = any(batch in t.shape for t in loop_invariant_inputs)
+    needs_repeats = any(batch in t.shape for t in loop_invariant_inputs)
     return GenerationContext(
         definition=definition,
         g=Emitter(
@@ -132,7 +132,7 @@ def _make_generation_context(
         scalar_names=scalar_names,
         main_tensors={n: Tensor(n, t) for n, t in types.items()},
         batch=batch,
-        repeat_count=beams if repeats_beams else 1,
+        repeat_count=beams if needs_repeats else 1,
     )
 
 

@@ -263,9 +263,11 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> st
     divisor = g.emit_node(
         "Pow", emit_cast(g, count, "f64"), g.emit_constant(step.decoding.length_penalty, "f64")
     )
-    normalized = emit_cast(g, g.emit_node("Div", emit_cast(g, scores, "f64"), divisor), "f32")
-    normalized = g.emit_node("Max", normalized, MIN_SCORE)
-    return _emit_masked_scores(g, normalized, g.emit_node("Equal", scores, NO_SCORE))
+    normalized_scores = emit_cast(
+        g, g.emit_node("Div", emit_cast(g, scores, "f64"), divisor), "f32"
+    )
+    normalized_scores = g.emit_node("Max", normalized_scores, MIN_SCORE)
+    return _emit_masked_scores(g, normalized_scores, g.emit_node("Equal", scores, NO_SCORE))
 
 
 def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:

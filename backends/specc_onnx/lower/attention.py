@@ -126,8 +126,8 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
             return [emit_block_loop(g, n, plan, emit_block_sum, "")]
 
     def emit_dense_sum() -> list[str]:
-        recomputed = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
-        return [emit_matmul(g, recomputed, values)]
+        all_weights = emit_recomputed_slice(g, weights, axes, (None, None), visible_band=plan.band)
+        return [emit_matmul(g, all_weights, values)]
 
     branches = {"long": emit_blocked_sum, "short": emit_dense_sum}
     return emit_if(g, is_long, [type], branches, isolated_branches=["short"])[0]
@@ -191,8 +191,10 @@ def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tens
         g.emit_node("Greater", visible_scores, lowest),
     )
     rank = g.emit_node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
-    first = g.emit_node("And", is_maximum, g.emit_node("Equal", rank, g.emit_constant(1, "i32")))
-    return emit_cast(g, first, dtype)
+    is_first_maximum = g.emit_node(
+        "And", is_maximum, g.emit_node("Equal", rank, g.emit_constant(1, "i32"))
+    )
+    return emit_cast(g, is_first_maximum, dtype)
 
 
 @lower
@@ -204,10 +206,10 @@ def masked_normalization(
     visible_scores = g.emit_node(
         "Where", mask, g.emit_node("Relu", scores), g.emit_constant(0, dtype)
     )
-    total = emit_reduce(g, "ReduceSum", visible_scores, axis, keepdims=True)
-    is_zero = g.emit_node("Equal", total, g.emit_constant(0, dtype))
+    score_sum = emit_reduce(g, "ReduceSum", visible_scores, axis, keepdims=True)
+    is_zero = g.emit_node("Equal", score_sum, g.emit_constant(0, dtype))
     return g.emit_node(
-        "Div", visible_scores, g.emit_node("Where", is_zero, g.emit_constant(1, dtype), total)
+        "Div", visible_scores, g.emit_node("Where", is_zero, g.emit_constant(1, dtype), score_sum)
     )
 
 

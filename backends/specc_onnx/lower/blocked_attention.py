@@ -114,9 +114,9 @@ def prepare_dense_operands(
 
     def emit_mask() -> Tensor:
         full_mask, full_bias = (x and _emit_recomputed_full_mask(g, x) for x in (mask, bias))
-        combined = emit_combined_mask(g, full_mask, full_bias, operands.score_shape[2:])
-        assert combined is not None, "attention without a mask is not blocked"
-        return combined
+        combined_mask = emit_combined_mask(g, full_mask, full_bias, operands.score_shape[2:])
+        assert combined_mask is not None, "attention without a mask is not blocked"
+        return combined_mask
 
     def emit_short(x: Tensor) -> Tensor:
         operand = partial(_emit_recomputed_full_mask, g, x)
@@ -124,9 +124,9 @@ def prepare_dense_operands(
 
     if can_fuse_attention(op, g, operands):
         key = tuple(x.value if x else None for x in (mask, bias))
-        combined = _emit_short_operand(g, is_long, key, emit_mask)
-        notes = {"mask": combined.name}
-        return replace(operands, mask=None, bias=None, combined_mask=combined), notes
+        combined_mask = _emit_short_operand(g, is_long, key, emit_mask)
+        notes = {"mask": combined_mask.name}
+        return replace(operands, mask=None, bias=None, combined_mask=combined_mask), notes
     mask, bias = (x and emit_short(x) for x in (mask, bias))
     notes = {n: t.name for n, t in (("mask", mask), ("added", bias)) if t}
     return replace(operands, mask=mask, bias=bias), notes
@@ -202,8 +202,8 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum is used as OR reduction, because the batch may be empty.
-            total = emit_count_nonzero(g, name, *other_axes, dtype="i32")
-            name = g.emit_node("Greater", total, g.emit_constant(0, "i32"))
+            true_count = emit_count_nonzero(g, name, *other_axes, dtype="i32")
+            name = g.emit_node("Greater", true_count, g.emit_constant(0, "i32"))
         any_condition = g.emit_node("Or", any_condition, name) if any_condition else name
     return (
         g.emit_node("Squeeze", g.emit_node("NonZero", any_condition), [0]) if any_condition else ""
@@ -345,8 +345,8 @@ def _emit_partial_attention(
 ) -> AttentionResult:
     """Emit the dense attention of a span of queries to a span of keys (None: to all keys)."""
     with _enter_blocks_scope(g):
-        sliced = slice_attention_operands(op, g, operands, queries, keys)
-    return emit_dense_attention(op, g, sliced)
+        block_operands = slice_attention_operands(op, g, operands, queries, keys)
+    return emit_dense_attention(op, g, block_operands)
 
 
 def _emit_concatenated_blocks(
@@ -361,7 +361,7 @@ def _emit_concatenated_blocks(
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = g.emit_node("Transpose", blocks, perm=order)
-    concatenated = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
+    all_blocks = g.emit_node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
     block_length, axis = [plan.block_size], [leading_axes]
     # The last block starts at position `overlap_start` of the sequence, but at index
     # `leading_count` of the concatenation, where the other blocks end. Its first new position is
@@ -370,8 +370,8 @@ def _emit_concatenated_blocks(
     overlap_start = g.emit_node("Sub", g.emit_shape([n]), block_length)
     last_start = g.emit_node("Sub", g.emit_node("Add", leading_count, leading_count), overlap_start)
     stop = g.emit_node("Add", leading_count, block_length)
-    leading_positions = g.emit_node("Slice", concatenated, [0], leading_count, axis)
-    last_positions = g.emit_node("Slice", concatenated, last_start, stop, axis)
+    leading_positions = g.emit_node("Slice", all_blocks, [0], leading_count, axis)
+    last_positions = g.emit_node("Slice", all_blocks, last_start, stop, axis)
     return g.emit_node("Concat", leading_positions, last_positions, axis=leading_axes)
 
 

@@ -226,9 +226,9 @@ class _EmptyWindowGuard:
         """
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
-            needed = max(self.op.get_lag(n) + 1, 1)
-            padded = Tensor(name, x.type)
-            name = emit_min_length_padding(self.g, padded, self.first_axis + n, needed)
+            window_length = max(self.op.get_lag(n) + 1, 1)
+            padded_input = Tensor(name, x.type)
+            name = emit_min_length_padding(self.g, padded_input, self.first_axis + n, window_length)
         return name
 
     def _emit_length_checks(self, x: Tensor) -> str:

@@ -98,9 +98,9 @@ def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, wid
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     """Emit packed heads `[b, t, h·d]` as `[b, h, t, d]`, and record that both layouts exist."""
-    last = -1 if width.number is None else width.number
-    split = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, last])
-    result = g.emit_node("Transpose", split, perm=[0, 2, 1, 3])
+    head_size = -1 if width.number is None else width.number
+    heads_last = g.emit_node("Reshape", packed, [0, 0, heads.number or 0, head_size])
+    result = g.emit_node("Transpose", heads_last, perm=[0, 2, 1, 3])
     g.layouts.packed_heads[result] = packed
     return result
 
@@ -185,18 +185,18 @@ def emit_fused_attention(
     b, h, q, k = operands.score_shape
     e, dtype = operands.v.shape[3], operands.q.dtype
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
-    packed = find_packed_heads(g, operands)
+    packed_inputs = find_packed_heads(g, operands)
     # Packed heads need no transposes before and after the operator.
-    if packed is not None:
+    if packed_inputs is not None:
         options |= {"q_num_heads": h.number, "kv_num_heads": operands.kv_heads.number}
     # If the attention weights (the fourth output) are unused, the kernel does not need to
     # materialize them.
     result_count, output_count = (2, 4) if g.site.used_mask[1] else (1, 1)
     if result_count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
-    inputs = packed or (operands.q, operands.k, operands.v)
+    inputs = packed_inputs or (operands.q, operands.k, operands.v)
     mask = operands.combined_mask or emit_combined_mask(g, operands.mask, operands.bias, (q, k))
-    shape = (b, q, h * e) if packed else (b, h, q, e)
+    shape = (b, q, h * e) if packed_inputs else (b, h, q, e)
     types = [Type(dtype, shape), Type(dtype, operands.score_shape)][:result_count]
 
     def emit_attention() -> list[str]:
@@ -211,7 +211,7 @@ def emit_fused_attention(
         notes = {"node": results[0]}
     weights = results[1] if result_count == 2 else ""
     return AttentionResult(
-        result=results[0], is_packed=packed is not None, weights=weights, notes=notes
+        result=results[0], is_packed=packed_inputs is not None, weights=weights, notes=notes
     )
 
 
@@ -224,12 +224,14 @@ def _emit_nonempty_branch(
     # The product of the sizes is 0 if any size is 0.
     with g.hoist_nodes("lengths"):
         is_nonempty = g.emit_node("Greater", g.emit_length(multiply_dims(lengths)), 0)
-    nonempty = make_branch(g, "nonempty", types, emit_attention)
-    empty = make_branch(
+    nonempty_branch = make_branch(g, "nonempty", types, emit_attention)
+    empty_branch = make_branch(
         g, "empty", types, lambda: [emit_full(g, 0, t.dtype, t.shape) for t in types]
     )
-    results = g.emit_nodes("If", len(types), is_nonempty, then_branch=nonempty, else_branch=empty)
-    return [*results], {"node": nonempty.output[0].name, "guard": results[0]}
+    results = g.emit_nodes(
+        "If", len(types), is_nonempty, then_branch=nonempty_branch, else_branch=empty_branch
+    )
+    return [*results], {"node": nonempty_branch.output[0].name, "guard": results[0]}
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str, str] | None:
@@ -257,8 +259,8 @@ def emit_combined_mask(
     bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask
-    combined = mask or bias
-    if combined is None:
+    combined_mask = mask or bias
+    if combined_mask is None:
         return None
     if mask is not None and bias is not None:
         masked_bias = g.emit_node("Where", mask, bias, g.emit_constant(float("-inf"), bias.dtype))
@@ -266,7 +268,7 @@ def emit_combined_mask(
             (mask_length if bias_length == 1 else bias_length)
             for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)
         ]
-        combined = make_typed_tensor(masked_bias, bias.dtype, broadcast_shape)
+        combined_mask = make_typed_tensor(masked_bias, bias.dtype, broadcast_shape)
     # ONNX Runtime requires a mask of full query length, although ONNX allows size 1.
-    shape = (*combined.shape[:2], *lengths)
-    return make_typed_tensor(emit_expand(g, combined, shape), combined.dtype, shape)
+    shape = (*combined_mask.shape[:2], *lengths)
+    return make_typed_tensor(emit_expand(g, combined_mask, shape), combined_mask.dtype, shape)

@@ -75,11 +75,11 @@ class LengthResolver:
             terms = sorted(length.terms, key=lambda term: term[1] < 0)
             if not terms or terms[0][1] < 0:
                 terms.insert(0, ((), 0))
-            total = self._emit_term(g, *terms[0])
+            sum_name = self._emit_term(g, *terms[0])
             for monomial, coefficient in terms[1:]:
                 term = self._emit_term(g, monomial, abs(coefficient))
-                total = g.emit_node("Add" if coefficient > 0 else "Sub", total, term)
-            return total
+                sum_name = g.emit_node("Add" if coefficient > 0 else "Sub", sum_name, term)
+            return sum_name
 
     def get_lower_bound(self, length: Dim) -> int:
         """Return a lower bound of a dimension, which is 0 if it may be negative."""

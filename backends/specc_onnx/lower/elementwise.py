@@ -122,12 +122,12 @@ def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     one = g.emit_constant(1, x.dtype)
     if exponent == 0:
         return g.emit_node("Add", g.emit_node("Mul", x, g.emit_constant(0, x.dtype)), one)
-    product, square = "", x.name
+    product, power = "", x.name
     while exponent:
         if exponent % 2:
-            product = g.emit_node("Mul", product, square) if product else square
+            product = g.emit_node("Mul", product, power) if product else power
         exponent //= 2
-        square = g.emit_node("Mul", square, square) if exponent else square
+        power = g.emit_node("Mul", power, power) if exponent else power
     return product
 
 
@@ -166,7 +166,7 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
 def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> str:
     """Emit a cast that truncates towards zero. NaN becomes 0, and out-of-range values saturate."""
     lowest, highest = (
-        g.emit_constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype]
+        g.emit_constant(limit, source_dtype) for limit in FLOAT32_INTEGER_RANGES[dtype]
     )
     # Casts of out-of-range values differ between CPU architectures.
     x_without_nan = g.emit_node(
@@ -193,12 +193,12 @@ def is_small_integer(value: Value) -> bool:
         if is_position_id_source(value):
             return True
         if isinstance(value.node.op, ops.Cast):
-            (inner,) = value.node.args
-            return inner is not None and inner.type.dtype == "bool"
-        inner = value.node.args[0] if isinstance(value.node.op, VALUE_PRESERVING_OPS) else None
-        if inner is None:
+            (operand,) = value.node.args
+            return operand is not None and operand.type.dtype == "bool"
+        operand = value.node.args[0] if isinstance(value.node.op, VALUE_PRESERVING_OPS) else None
+        if operand is None:
             return False
-        value = inner
+        value = operand
     return False
 
 
@@ -346,8 +346,8 @@ def emit_silu(g: Emitter, x: str, emit_constant: ConstantEmitter, slope: float =
     """Emit `x · sigmoid(slope · x)` (arXiv:1702.03118; arXiv:1606.08415, sec. 2)."""
     if g.site.needs_accurate_sigmoid:
         return g.emit_node("Div", x, _emit_sigmoid_divisor(g, x, emit_constant, slope))
-    scaled = x if slope == 1 else g.emit_node("Mul", x, emit_constant(slope))
-    return g.emit_node("Mul", x, g.emit_node("Sigmoid", scaled))
+    scaled_x = x if slope == 1 else g.emit_node("Mul", x, emit_constant(slope))
+    return g.emit_node("Mul", x, g.emit_node("Sigmoid", scaled_x))
 
 
 FUNCTION_FORMULAS: Mapping[str, Callable[[Emitter, str, ConstantEmitter], str]] = {

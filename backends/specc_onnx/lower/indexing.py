@@ -37,8 +37,8 @@ def sort(op: ops.Sort, g: Emitter, x: Tensor) -> tuple[str, ...]:
 @lower
 def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
     """Lower to a `TopK` of `k` elements."""
-    rest = x.shape[op.axis] - op.k
-    count = emit_checked_length(g, op.k, op.k, rest)
+    remaining_count = x.shape[op.axis] - op.k
+    count = emit_checked_length(g, op.k, op.k, remaining_count)
     return emit_stable_top_k(g, x, count, axis=op.axis, largest=op.largest)
 
 
@@ -60,8 +60,8 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     if shift == 0:
         return x.name
     tail = emit_slice(g, x, op.axis, length - shift, length)
-    rest = emit_slice(g, x, op.axis, 0, length - shift)
-    return g.emit_node("Concat", tail, rest, axis=op.axis)
+    head = emit_slice(g, x, op.axis, 0, length - shift)
+    return g.emit_node("Concat", tail, head, axis=op.axis)
 
 
 @lower
@@ -73,8 +73,8 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     # ONNX takes the starts of all axes first, then the ends.
     ends = [Dim.from_value(0)] * (2 * x.rank)
     ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
-    first, *others = op.list_nonnegative_lengths(length)
-    start_width = emit_checked_length(g, op.padding_before, first, *others)
+    first_length, *other_lengths = op.list_nonnegative_lengths(length)
+    start_width = emit_checked_length(g, op.padding_before, first_length, *other_lengths)
     widths = [g.emit_shape([end]) for end in ends]
     widths[op.axis] = start_width
     if op.mode == "constant" and g.lacks_kernel("Pad", x.dtype):
@@ -263,8 +263,8 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.target_length), "f32")
         if self.op.mode == "nearest_exact":
             points = g.emit_node("Add", points, 0.5)
-        nearest = g.emit_node("Floor", g.emit_node("Mul", points, self._emit_step("f32")))
-        return self._clamp_positions(emit_cast(g, nearest, "i64"))
+        indices = g.emit_node("Floor", g.emit_node("Mul", points, self._emit_step("f32")))
+        return self._clamp_positions(emit_cast(g, indices, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
         """Emit `x`, a tensor with `rank` axes, with `axis` resized by an antialiasing filter, whose
@@ -281,10 +281,10 @@ class _AxisSampler:
         return self._emit_weighted_sum(terms)
 
     def _emit_weighted_sum(self, terms: list[str]) -> str:
-        total = terms[0]
+        weighted_sum = terms[0]
         for term in terms[1:]:
-            total = self.g.emit_node("Add", total, term)
-        return total
+            weighted_sum = self.g.emit_node("Add", weighted_sum, term)
+        return weighted_sum
 
     def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
         """Emit `x`, a tensor with `rank` axes, with `axis` resized by linear or cubic interpolation
@@ -298,12 +298,16 @@ class _AxisSampler:
         fraction = emit_unsqueeze(g, fraction, *range(1, rank - axis))
         lower_index = emit_cast(g, lower, "i64")
         if self.op.mode == "bilinear":
-            left, right = (self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1))
+            left_values, right_values = (
+                self._emit_neighbor(x, axis, lower_index, step) for step in (0, 1)
+            )
             left_weight = g.emit_node("Sub", 1.0, fraction)
             # both neighbors are multiplied by a weight, because a difference of two infinities is
             # NaN
             return g.emit_node(
-                "Add", g.emit_node("Mul", left, left_weight), g.emit_node("Mul", right, fraction)
+                "Add",
+                g.emit_node("Mul", left_values, left_weight),
+                g.emit_node("Mul", right_values, fraction),
             )
         terms = [
             g.emit_node(
@@ -326,8 +330,8 @@ class _AxisSampler:
             last_source = emit_cast(g, g.emit_length(self.length - 1), "f64")
             step = g.emit_node("Div", last_source, emit_cast(g, last_index, "f64"))
             return g.emit_node("Mul", points, step)
-        shifted = g.emit_node("Mul", g.emit_node("Add", points, half), self._emit_step("f64"))
-        return g.emit_node("Sub", shifted, half)
+        scaled_points = g.emit_node("Mul", g.emit_node("Add", points, half), self._emit_step("f64"))
+        return g.emit_node("Sub", scaled_points, half)
 
     def _emit_step(self, dtype: str) -> str:
         """Emit the distance between the source coordinates of two adjacent output positions."""
@@ -357,8 +361,8 @@ class _AxisSampler:
         is_inner = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
         coefficients = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
-        total = g.emit_constant(coefficients[0], "f32")
+        weight = g.emit_constant(coefficients[0], "f32")
         for coefficient in coefficients[1:]:
-            total = g.emit_node("Mul", total, distance)
-            total = g.emit_node("Add", total, coefficient) if coefficient else total
-        return total
+            weight = g.emit_node("Mul", weight, distance)
+            weight = g.emit_node("Add", weight, coefficient) if coefficient else weight
+        return weight

@@ -77,8 +77,8 @@ def _split_scale(value: Value) -> tuple[Value | None, Value]:
     """Return the scale of an int8 cache (None for other caches) and the stored value."""
     if value.node is None or not isinstance(value.node.op, ops.Dequantize):
         return None, value
-    stored, scale = _get_two_operands(value)
-    return scale, stored
+    stored_value, scale = _get_two_operands(value)
+    return scale, stored_value
 
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:
@@ -145,9 +145,9 @@ def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[s
     `total_sequence_length`, i32[].
     """
     with g.hoist_nodes("lengths"):
-        total = emit_cast(g, g.emit_length(total_length), "i32")
+        total_count = emit_cast(g, g.emit_length(total_length), "i32")
         last_position = emit_cast(g, g.emit_length(total_length - 1), "i32")
-        return g.emit_node("Expand", last_position, g.emit_shape([batch])), total
+        return g.emit_node("Expand", last_position, g.emit_shape([batch])), total_count
 
 
 @dataclass(frozen=True, kw_only=True)

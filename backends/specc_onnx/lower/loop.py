@@ -65,7 +65,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)
-    scanned, axes = _emit_scanned_operands(op, g, operands)
+    scanned_inputs, axes = _emit_scanned_operands(op, g, operands)
     body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
     scan_output_count = len(op.body.outputs) - op.carry_count
@@ -73,11 +73,11 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         "Scan",
         len(op.body.outputs),
         *operands.initial_carries,
-        *scanned,
+        *scanned_inputs,
         body=body,
-        num_scan_inputs=len(scanned),
+        num_scan_inputs=len(scanned_inputs),
         scan_input_axes=axes,
-        scan_input_directions=directions * len(scanned),
+        scan_input_directions=directions * len(scanned_inputs),
         scan_output_directions=directions * scan_output_count if scan_output_count else None,
     )
     # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
@@ -132,8 +132,10 @@ def _emit_without_placeholder(
     """
     has_positions = g.emit_node("Greater", g.emit_length(length), 0)
     final_carries = [
-        emit_where(g, initial.dtype, has_positions, final, initial)
-        for initial, final in zip(initial_carries, results[: op.carry_count], strict=True)
+        emit_where(g, initial_carry.dtype, has_positions, final_carry, initial_carry)
+        for initial_carry, final_carry in zip(
+            initial_carries, results[: op.carry_count], strict=True
+        )
     ]
     scan_outputs = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carry_count :]]
     return (*final_carries, *scan_outputs)
@@ -181,11 +183,11 @@ def lower_scan_body(
         names = g.list_names(values)
     if position_mask is not None:
         zeros = [g.emit_constant(0, v.type.dtype) for v in values[op.carry_count :]]
-        previous = [*g.list_names(body_inputs.initial_carries), *zeros]
-        updates = zip(values, names, previous, strict=True)
+        old_values = [*g.list_names(body_inputs.initial_carries), *zeros]
+        updates = zip(values, names, old_values, strict=True)
         names = [
-            _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old)
-            for v, name, old in updates
+            _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old_value)
+            for v, name, old_value in updates
         ]
     return emit_body_results(g, names)
 
@@ -217,10 +219,14 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
     return [*results, *g.list_names(values[len(conditional_outputs) :])]
 
 
-def _emit_at_valid_positions(g: Emitter, position_mask: Tensor, new: Tensor, old: str) -> str:
+def _emit_at_valid_positions(
+    g: Emitter, position_mask: Tensor, new_value: Tensor, old_value: str
+) -> str:
     """Emit `new` where the mask `[b]` of one position is true, otherwise `old`."""
-    shape = (*position_mask.shape, *[Dim.from_value(1)] * (new.rank - position_mask.rank))
-    return emit_where(g, new.dtype, emit_reshape(g, position_mask, shape), new, old)
+    shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
+    return emit_where(
+        g, new_value.dtype, emit_reshape(g, position_mask, shape), new_value, old_value
+    )
 
 
 def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
@@ -298,15 +304,17 @@ def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 
 
-def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, iterations: str) -> str:
+def _emit_zero_filled(
+    op: ops.Scan, g: Emitter, scan_outputs: str, type: Type, iterations: str
+) -> str:
     """Emit the scan outputs `stacked`, extended by zeros from the iterations that ran to
     `iterations`; `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
-    run_count = emit_axis_length(g, stacked, 0)
+    run_count = emit_axis_length(g, scan_outputs, 0)
     # After zero iterations ONNX Runtime returns outputs of the wrong shape.
     shape = g.emit_node("Concat", run_count, g.emit_shape(element_shape), axis=0)
-    outputs = g.emit_node("Reshape", stacked, shape, allowzero=1)
+    outputs = g.emit_node("Reshape", scan_outputs, shape, allowzero=1)
     missing_count = g.emit_node("Sub", emit_unsqueeze(g, iterations, 0), run_count)
     shape = g.emit_node("Concat", missing_count, g.emit_shape(element_shape), axis=0)
     zeros = g.emit_node("Expand", g.emit_constant(0, type.dtype), shape)

@@ -123,8 +123,8 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> st
         return g.emit_node(
             "RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
         )
-    last = x.rank - 1
-    mean = emit_reduce(g, "ReduceMean", g.emit_node("Mul", x, x), last, keepdims=True)
+    last_axis = x.rank - 1
+    mean = emit_reduce(g, "ReduceMean", g.emit_node("Mul", x, x), last_axis, keepdims=True)
     root_mean_square = g.emit_node(
         "Sqrt", g.emit_node("Add", mean, g.emit_constant(op.eps, x.dtype))
     )
@@ -248,23 +248,25 @@ def _emit_channel_scale(
 
 def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
     """Emit `(x - mean) / sqrt(var + eps)` over the last of three axes, which may be empty."""
-    centered = g.emit_node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keepdims=True))
+    deviation = g.emit_node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keepdims=True))
     variance = emit_reduce(
-        g, "ReduceMean", g.emit_node("Mul", centered, centered), 2, keepdims=True
+        g, "ReduceMean", g.emit_node("Mul", deviation, deviation), 2, keepdims=True
     )
-    spread = g.emit_node("Sqrt", g.emit_node("Add", variance, g.emit_constant(eps, dtype)))
-    return g.emit_node("Div", centered, spread)
+    standard_deviation = g.emit_node(
+        "Sqrt", g.emit_node("Add", variance, g.emit_constant(eps, dtype))
+    )
+    return g.emit_node("Div", deviation, standard_deviation)
 
 
 @lower
 def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     """Lower to sines and cosines, interleaved or concatenated."""
     assert op.dim.number is not None, "the width is static"
-    half = op.dim.number // 2
-    exponents = np.arange(half, dtype=np.float64)
+    pair_count = op.dim.number // 2
+    exponents = np.arange(pair_count, dtype=np.float64)
     # fairseq divides by half - 1 instead of half, so the last frequency is 1 / base
     if op.layout == "fairseq":
-        frequencies = op.base ** (-exponents / max(half - 1, 1))
+        frequencies = op.base ** (-exponents / max(pair_count - 1, 1))
     else:
         frequencies = op.base ** (-2 * exponents / op.dim.number)
     angles = g.emit_node(
@@ -345,10 +347,12 @@ def _emit_rotary_embedding(
     result = g.emit_node("RotaryEmbedding", x, *tables, **options)
     # Attention may use packed heads `[b, t, h·d]`, so RoPE is applied to this layout, too; then the
     # transposes are unused.
-    packed = g.layouts.packed_heads.get(x.name)
-    if packed is not None and heads.number is not None:
+    packed_heads = g.layouts.packed_heads.get(x.name)
+    if packed_heads is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        g.layouts.packed_heads[result] = g.emit_node("RotaryEmbedding", packed, *tables, **options)
+        g.layouts.packed_heads[result] = g.emit_node(
+            "RotaryEmbedding", packed_heads, *tables, **options
+        )
     return result
 
 

@@ -28,16 +28,16 @@ def iterate_nested_graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """Yield a graph and every subgraph in it."""
     pending = [graph]
     while pending:
-        yield (current := pending.pop())
-        pending += [body for node in current.node for body in iterate_node_bodies(node)]
+        yield (subgraph := pending.pop())
+        pending += [body for node in subgraph.node for body in iterate_node_bodies(node)]
 
 
 def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
     """Yield the name of every value that a node, or a node in its subgraphs, reads."""
     yield from node.input
     for body in iterate_node_bodies(node):
-        for inner in body.node:
-            yield from iterate_node_inputs(inner)
+        for body_node in body.node:
+            yield from iterate_node_inputs(body_node)
         for result in body.output:
             yield result.name
 

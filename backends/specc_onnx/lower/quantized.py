@@ -173,28 +173,26 @@ def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tenso
 
 
 def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """Emit the scale of each token, and the tokens divided by their scales, in the range from -127
-    to 127.
-    """
+    """Emit the scale of each token, and the tokens divided by it, in the range -127 to 127."""
     scale = g.emit_node("Div", _emit_token_maximum(g, x), g.emit_constant(127, x.dtype))
     return scale, g.emit_node("Div", x, scale)
 
 
 def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
     """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
-    last, dtype = x.rank - 1, x.dtype
-    maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last, keepdims=True)
+    last_axis, dtype = x.rank - 1, x.dtype
+    maximum = emit_reduce(g, "ReduceMax", g.emit_node("Abs", x), last_axis, keepdims=True)
     # For an empty axis, the result of ONNX Runtime's `ReduceMax` has the size of the operand axis
     # instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
-        maximum = emit_slice(g, maximum, last, 0, 1)
+        maximum = emit_slice(g, maximum, last_axis, 0, 1)
     return g.emit_node("Max", maximum, g.emit_constant(MIN_TOKEN_MAXIMUM, dtype))
 
 
 def _emit_fake_quantized_tokens(g: Emitter, x: Tensor) -> Tensor:
     """Quantize and dequantize each token with its own scale (fake quantization)."""
-    scale, scaled = _emit_token_scales(g, x)
-    return Tensor(g.emit_node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
+    scale, scaled_tokens = _emit_token_scales(g, x)
+    return Tensor(g.emit_node("Mul", _emit_int8_codes(g, scaled_tokens, x.dtype), scale), x.type)
 
 
 def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
@@ -206,27 +204,26 @@ def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
 
 def _emit_fake_quantized_groups(g: Emitter, x: Tensor, group_size: int) -> Tensor:
     """Quantize and dequantize each group of each token with its own scale (fake quantization)."""
-    *leading, width = x.shape
-    count = count_groups(width.number or 0, group_size)
-    padded_width = Dim.from_value(count * group_size)
+    *leading_shape, width = x.shape
+    group_count = count_groups(width.number or 0, group_size)
+    padded_width = Dim.from_value(group_count * group_size)
     name, dtype = x.name, x.dtype
     if padded_width != width:
-        pads = [0] * (2 * len(leading) + 1) + [count * group_size - (width.number or 0)]
+        pads = [0] * (2 * len(leading_shape) + 1) + [group_count * group_size - (width.number or 0)]
         name = g.emit_node("Pad", name, pads)
-    shape = (*leading, Dim.from_value(count), Dim.from_value(group_size))
-    blocks = make_typed_tensor(
-        emit_reshape(g, name, shape, source_shape=(*leading, padded_width)), dtype, shape
-    )
+    shape = (*leading_shape, Dim.from_value(group_count), Dim.from_value(group_size))
+    padded_shape = (*leading_shape, padded_width)
+    groups = emit_reshape(g, name, shape, source_shape=padded_shape)
+    blocks = make_typed_tensor(groups, dtype, shape)
     maximum = _emit_token_maximum(g, blocks)
     scale = g.emit_node("Div", maximum, g.emit_constant(127, dtype))
     # The kernel multiplies by the reciprocal, which rounds differently from a division.
     inverse_scale = g.emit_node("Div", g.emit_constant(127, dtype), maximum)
     codes = g.emit_node("Round", g.emit_node("Mul", blocks, inverse_scale))
-    values = emit_reshape(
-        g, g.emit_node("Mul", codes, scale), (*leading, padded_width), source_shape=shape
-    )
+    values = g.emit_node("Mul", codes, scale)
+    values = emit_reshape(g, values, padded_shape, source_shape=shape)
     if padded_width != width:
-        values = emit_slice(g, values, len(leading), 0, width)
+        values = emit_slice(g, values, len(leading_shape), 0, width)
     return Tensor(values, x.type)
 
 
@@ -238,13 +235,14 @@ def _emit_dequantized_product(
     scales: Tensor,
     zero_points: Tensor | None,
 ) -> str:
-    """Emit a MatMul with dequantized weights."""
+    """Emit `x @ w.T` as a float MatMul with dequantized weights, and with activations that are
+    quantized and dequantized if the format quantizes activations.
+    """
     if op.rounding == "row":
         x = _emit_fake_quantized_tokens(g, x)
     elif op.rounding == "block":
         x = _emit_fake_quantized_groups(g, x, op.group_size)
-    width = x.shape[-1]
-    matrix = _emit_dequantized_matrix(op, g, w, scales, width, zero_points)
+    matrix = _emit_dequantized_matrix(op, g, w, scales, x.shape[-1], zero_points)
     return g.emit_node("MatMul", x, _emit_columns(op, g, matrix))
 
 
@@ -281,11 +279,11 @@ def _emit_gather_block_quantized(
     op: ops.QuantizedEmbedding, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
     """Emit `GatherBlockQuantized`, and slice off the padding of the last group."""
-    out, count, _ = table.shape
-    flat = g.emit_node("Reshape", table, [out.number or 0, -1])
+    row_count, group_count, _ = table.shape
+    flat_table = g.emit_node("Reshape", table, [row_count.number or 0, -1])
     values = g.emit_node(
         "GatherBlockQuantized",
-        flat,
+        flat_table,
         ids,
         scales,
         domain=CONTRIB_DOMAIN,
@@ -294,10 +292,10 @@ def _emit_gather_block_quantized(
         bits=op.bits,
         block_size=op.group_size,
     )
-    *lead, width = g.site.types[0].shape
-    padded_width = count * op.group_size
-    g.innermost_body.types[values] = Type(scales.dtype, (*lead, padded_width))
-    return values if padded_width == width else emit_slice(g, values, len(lead), 0, width)
+    *leading_shape, width = g.site.types[0].shape
+    padded_width = group_count * op.group_size
+    g.innermost_body.types[values] = Type(scales.dtype, (*leading_shape, padded_width))
+    return values if padded_width == width else emit_slice(g, values, len(leading_shape), 0, width)
 
 
 @lower
@@ -335,19 +333,18 @@ def _emit_dequantized_matrix(
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, width, block)
     w = _emit_unpacked_int4(g, w) if op.bits == 4 else w
-    out, count = scales.shape
-    shape = (out, count, Dim.from_value(block))
+    row_count, group_count = scales.shape
+    shape = (row_count, group_count, Dim.from_value(block))
     # Without zero points, group-wise codes are stored as unsigned integers with the zero point in
     # the middle of the range.
-    offset = (
-        g.emit_constant(float(2 ** (op.bits - 1)), dtype)
-        if zero_points is None
-        else _emit_zero_points(op, g, zero_points, scales)
-    )
+    if zero_points is None:
+        offset = g.emit_constant(float(2 ** (op.bits - 1)), dtype)
+    else:
+        offset = _emit_zero_points(op, g, zero_points, scales)
     codes = g.emit_node("Sub", emit_cast(g, w, dtype), offset)
     values = g.emit_node("Mul", codes, emit_unsqueeze(g, scales, 2))
-    padded_width = count * block
-    matrix = emit_reshape(g, values, (out, padded_width), source_shape=shape)
+    padded_width = group_count * block
+    matrix = emit_reshape(g, values, (row_count, padded_width), source_shape=shape)
     return matrix if padded_width == width else emit_slice(g, matrix, 1, 0, width)
 
 
@@ -362,23 +359,27 @@ def _emit_dequantized_columns(
     # If the opset has no block-wise `DequantizeLinear`, each scale is repeated for all input
     # features of its group.
     repeated_scales = g.emit_node("Expand", emit_unsqueeze(g, scales, 1), [1, group_size, 1])
-    count, out = scales.shape
-    padded_width = count * group_size
-    group_shape = (count, Dim.from_value(group_size), out)
-    flat_scales = emit_reshape(g, repeated_scales, (padded_width, out), source_shape=group_shape)
+    group_count, column_count = scales.shape
+    padded_width = group_count * group_size
+    group_shape = (group_count, Dim.from_value(group_size), column_count)
+    matrix_shape = (padded_width, column_count)
+    flat_scales = emit_reshape(g, repeated_scales, matrix_shape, source_shape=group_shape)
     if padded_width != width:
         flat_scales = emit_slice(g, flat_scales, 0, 0, width)
     return g.emit_node("Mul", emit_cast(g, w, scales.dtype), flat_scales)
 
 
 def _emit_zero_points(
-    op: ops.QuantizedLinear | ops.QuantizedEmbedding, g: Emitter, packed: Tensor, scales: Tensor
+    op: ops.QuantizedLinear | ops.QuantizedEmbedding,
+    g: Emitter,
+    stored_zero_points: Tensor,
+    scales: Tensor,
 ) -> str:
     """Emit the zero points `[out, groups, 1]` in the dtype of the scales."""
-    zero_points = _emit_unpacked_int4(g, packed) if op.bits == 4 else packed
-    name, count = zero_points.name, scales.shape[1]
-    if zero_points.shape[1] != count:
-        name = emit_slice(g, zero_points, 1, 0, count)
+    zero_points = _emit_unpacked_int4(g, stored_zero_points) if op.bits == 4 else stored_zero_points
+    name, group_count = zero_points.name, scales.shape[1]
+    if zero_points.shape[1] != group_count:
+        name = emit_slice(g, zero_points, 1, 0, group_count)
     return emit_unsqueeze(g, emit_cast(g, name, scales.dtype, source_dtype=zero_points.dtype), 2)
 
 
@@ -388,11 +389,12 @@ def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     sixteen = g.emit_constant(16, "u8")
     high = g.emit_node("Div", w, sixteen)
     low = g.emit_node("Sub", w, g.emit_node("Mul", high, sixteen))
-    *lead, byte_count = w.shape
+    *leading_shape, byte_count = w.shape
     axis = w.rank
     nibbles = g.emit_node(
         "Concat", emit_unsqueeze(g, low, axis), emit_unsqueeze(g, high, axis), axis=axis
     )
-    shape = (*lead, byte_count * 2)
-    name = emit_reshape(g, nibbles, shape, source_shape=(*lead, byte_count, Dim.from_value(2)))
+    shape = (*leading_shape, byte_count * 2)
+    pair_shape = (*leading_shape, byte_count, Dim.from_value(2))
+    name = emit_reshape(g, nibbles, shape, source_shape=pair_shape)
     return make_typed_tensor(name, "u8", shape)

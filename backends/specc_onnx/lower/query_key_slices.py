@@ -63,9 +63,9 @@ class QueryKeySlicer:
             if operands is None:
                 self._slices[key] = self._slice_leaf(*key)
                 continue
-            missing = [o for o in operands if o and o not in self._slices]
-            if missing:
-                stack += missing
+            pending_operands = [o for o in operands if o and o not in self._slices]
+            if pending_operands:
+                stack += pending_operands
                 continue
             operand_slices = [self._slices[o] if o else None for o in operands]
             self._slices[key] = self._recompute_node(*key, operand_slices) or self._slice_leaf(*key)
@@ -235,10 +235,10 @@ def _slice_operands(
 ) -> list[Tensor]:
     """Emit the slices of queries, keys and values for their spans, in the layout of the kernel."""
     tensors = (operands.q, operands.k, operands.v)
-    packed: Sequence[str | None] | None = None
+    packed_names: Sequence[str | None] | None = None
     if can_fuse_attention(op, g, operands):
-        packed = find_packed_heads(g, operands)
-    names = packed or (None, None, None)
+        packed_names = find_packed_heads(g, operands)
+    names = packed_names or (None, None, None)
     tensor_spans = zip(tensors, spans, names, strict=True)
     return [_emit_head_slice(g, x, span, name) for x, span, name in tensor_spans]
 
@@ -260,12 +260,12 @@ def emit_recomputed_slice(
 
     def slice_value(value: Value, axes: QueryKeyAxes) -> Value:
         tensor = g.values.tensors[value]
-        sliced = emit_position_slice(g, tensor, axes, spans)
-        if sliced is tensor:
+        slice_tensor = emit_position_slice(g, tensor, axes, spans)
+        if slice_tensor is tensor:
             return value
-        sliced_value = Value(sliced.type)
-        g.values.tensors[sliced_value] = replace(sliced, value=sliced_value)
-        return sliced_value
+        slice_result = Value(slice_tensor.type)
+        g.values.tensors[slice_result] = replace(slice_tensor, value=slice_result)
+        return slice_result
 
     queries, keys = (
         span.length if span else x.shape[0 if axis is None else axis]
@@ -307,17 +307,19 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 
 
 def _emit_head_slice(
-    g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None
+    g: Emitter, x: Tensor, span: PositionSpan | None, packed_name: str | None
 ) -> Tensor:
     """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if the kernel takes this
     layout.
     """
-    if span is None or packed is None:
+    if span is None or packed_name is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape
-    sliced = emit_position_slice(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
+    packed_slice = emit_position_slice(
+        g, Tensor(packed_name, Type(x.dtype, (b, t, h * d))), (1,), (span,)
+    )
     name = g.reserve_name(g.make_scoped_name("heads"))
-    g.layouts.packed_heads[name] = sliced.name
+    g.layouts.packed_heads[name] = packed_slice.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))
 
 

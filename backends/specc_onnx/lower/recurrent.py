@@ -169,12 +169,12 @@ def _emit_target_positions(layout: RecurrentBatchLayout) -> str:
     """
     g, keep = layout.g, layout.keep
     assert keep is not None
-    valid = emit_cast(g, keep, "i64")
-    padded = emit_cast(g, g.emit_node("Not", keep), "i64")
-    valid_index = g.emit_node("Sub", g.emit_node("CumSum", valid, 1), 1)
-    count = g.emit_node("ReduceSum", valid, [1], keepdims=True)
+    valid_flags = emit_cast(g, keep, "i64")
+    padding_flags = emit_cast(g, g.emit_node("Not", keep), "i64")
+    valid_index = g.emit_node("Sub", g.emit_node("CumSum", valid_flags, 1), 1)
+    count = g.emit_node("ReduceSum", valid_flags, [1], keepdims=True)
     padded_index = g.emit_node(
-        "Add", g.emit_node("Sub", g.emit_node("CumSum", padded, 1), 1), count
+        "Add", g.emit_node("Sub", g.emit_node("CumSum", padding_flags, 1), 1), count
     )
     return g.emit_node("Where", keep, valid_index, padded_index)
 

@@ -98,8 +98,10 @@ def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
-                begin, end = (-1 if d.number is None else d.number for d in (start, stop))
-                slices_by_axis[x, axis].add((begin, end))
+                start_index, stop_index = (
+                    -1 if d.number is None else d.number for d in (start, stop)
+                )
+                slices_by_axis[x, axis].add((start_index, stop_index))
     tilings: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for (x, axis), intervals in slices_by_axis.items():
         stops = tuple(sorted(stop for _, stop in intervals))

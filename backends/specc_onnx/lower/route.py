@@ -51,10 +51,10 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
     """
     (result_type,) = g.site.types
     operands = op.split_operands(args)
-    *lead, width = result_type.shape
+    *leading_shape, width = result_type.shape
     # 16-bit sums would lose precision, and ONNX Runtime has no kernel for them.
     dtype = "f32" if result_type.dtype in HALF_DTYPES else result_type.dtype
-    sums_type = Type(dtype, (multiply_dims(lead), width))
+    sums_type = Type(dtype, (multiply_dims(leading_shape), width))
     experts = _ExpertEmitter(
         op=op,
         g=g,
@@ -229,22 +229,26 @@ class _ExpertEmitter:
         runtime can constant-fold the split.
         """
         g = self.g
-        stored = g.values.narrow_weights.get(stacked.name, stacked.name)
+        stored_name = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):
-            parts = g.emit_nodes("Split", count, stored, [1] * count, axis=0)
+            parts = g.emit_nodes("Split", count, stored_name, [1] * count, axis=0)
             return [
                 self._cast_expert_part(stacked, g.emit_node("Squeeze", part, [0])) for part in parts
             ]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
         """Emit the slice of stacked weights for one expert."""
-        stored = self.g.values.narrow_weights.get(stacked.name, stacked.name)
-        return self._cast_expert_part(stacked, self.g.emit_node("Gather", stored, expert, axis=0))
+        stored_name = self.g.values.narrow_weights.get(stacked.name, stacked.name)
+        return self._cast_expert_part(
+            stacked, self.g.emit_node("Gather", stored_name, expert, axis=0)
+        )
 
     def _cast_expert_part(self, stacked: Tensor, part: str) -> Tensor:
         """Emit the weight `part` of one expert, a slice of `stacked`, in the compute type."""
         values, dtype = self.g.values, stacked.dtype
-        stored = values.narrow_weights.get(stacked.name)
-        if stored is not None:
-            part = emit_cast(self.g, part, dtype, source_dtype=values.stored_types[stored].dtype)
+        stored_name = values.narrow_weights.get(stacked.name)
+        if stored_name is not None:
+            part = emit_cast(
+                self.g, part, dtype, source_dtype=values.stored_types[stored_name].dtype
+            )
         return Tensor(part, Type(dtype, stacked.shape[1:]))

@@ -93,18 +93,22 @@ def _is_error_small(
     """
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
-        gate, gated = user.args[index], user.args[1 - index]
-        return gated in ordinary_values and is_tolerant[user] and not _is_broadcast(gate, gated)
+        gate, gated_value = user.args[index], user.args[1 - index]
+        return (
+            gated_value in ordinary_values
+            and is_tolerant[user]
+            and not _is_broadcast(gate, gated_value)
+        )
     if isinstance(op, (*SUMMING_OPS, ops.Arith)):
         return not isinstance(op, ops.Arith) or op.fn in ("add", "sub", "min", "max")
     return (op.is_view or isinstance(op, ELEMENT_OPS)) and is_tolerant[user]
 
 
-def _is_broadcast(gate: Value | None, gated: Value | None) -> bool:
+def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
     """Return True if one element of `gate` multiplies several elements of `gated`. Then an error of
     one gate element affects many elements, and computing it accurately costs little.
     """
-    if gate is None or gated is None:
+    if gate is None or gated_value is None:
         return False
-    shapes = zip(reversed(gate.shape), reversed(gated.shape), strict=False)
-    return gate.rank < gated.rank or any(a == 1 != b for a, b in shapes)
+    shapes = zip(reversed(gate.shape), reversed(gated_value.shape), strict=False)
+    return gate.rank < gated_value.rank or any(a == 1 != b for a, b in shapes)

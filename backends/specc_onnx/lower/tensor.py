@@ -65,8 +65,8 @@ COMPARE_OPERATORS = {
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Lower to one operator; `ne` and `same_group` need several."""
     if op.fn == "same_group":
-        positive = g.emit_node("Greater", left, g.emit_constant(0, left.dtype))
-        return g.emit_node("And", g.emit_node("Equal", left, right), positive)
+        is_positive = g.emit_node("Greater", left, g.emit_constant(0, left.dtype))
+        return g.emit_node("And", g.emit_node("Equal", left, right), is_positive)
     result = g.emit_node(COMPARE_OPERATORS[op.fn], left, right)
     return g.emit_node("Not", result) if op.fn == "ne" else result
 
@@ -76,9 +76,9 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """Lower to `Cast`; out-of-range floats saturate in integer types."""
     source_dtype = x.dtype
     # a weight that is stored in the target type needs no cast
-    stored = g.values.narrow_weights.get(x.name)
-    if stored is not None and g.values.stored_types[stored].dtype == op.to:
-        return stored
+    stored_name = g.values.narrow_weights.get(x.name)
+    if stored_name is not None and g.values.stored_types[stored_name].dtype == op.to:
+        return stored_name
     if op.to in INTEGER_DTYPES and source_dtype in FLOAT_DTYPES:
         return emit_float_to_integer(g, x.name, source_dtype, op.to)
     return emit_cast(g, x, op.to)
@@ -106,8 +106,8 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     if merges_heads and producer is not None and producer.op == ops.Transpose((0, 2, 1, 3)):
         operand = producer.args[0]
         assert operand is not None
-        if (packed := g.layouts.packed_heads.get(g.values.tensors[operand].name)) is not None:
-            return packed
+        if (packed_name := g.layouts.packed_heads.get(g.values.tensors[operand].name)) is not None:
+            return packed_name
     return emit_reshape(g, x, g.site.types[0].shape)
 
 
@@ -196,8 +196,8 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.from_value(op.steps)
     padding = emit_full(g, op.fill_value, x.dtype, shape)
-    padded = g.emit_node("Concat", padding, x, axis=op.axis)
-    return emit_slice(g, padded, op.axis, 0, length)
+    padded_input = g.emit_node("Concat", padding, x, axis=op.axis)
+    return emit_slice(g, padded_input, op.axis, 0, length)
 
 
 @lower
@@ -273,33 +273,33 @@ def _emit_term_product(
     )
     # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` is the row axis and `k` is
     # the column axis.
-    shared = [n for n in a.axes if n in b.axes]
-    batch = [n for n in shared if n in later_axes]
-    summed = [n for n in shared if n not in later_axes]
-    rows = [n for n in a.axes if n not in b.axes]
-    columns = [n for n in b.axes if n not in a.axes]
-    left = _emit_matrix(g, a, batch, rows, summed)
-    right = _emit_matrix(g, b, batch, summed, columns)
-    product = emit_matmul(g, left, right)
-    product_shape = (*left.shape[:-1], right.shape[-1])
-    axes = (*batch, *rows, *columns)
-    shape = (*a.get_lengths(batch), *a.get_lengths(rows), *b.get_lengths(columns))
+    shared_axes = [n for n in a.axes if n in b.axes]
+    batch_axes = [n for n in shared_axes if n in later_axes]
+    summed_axes = [n for n in shared_axes if n not in later_axes]
+    row_axes = [n for n in a.axes if n not in b.axes]
+    column_axes = [n for n in b.axes if n not in a.axes]
+    left_matrix = _emit_matrix(g, a, batch_axes, row_axes, summed_axes)
+    right_matrix = _emit_matrix(g, b, batch_axes, summed_axes, column_axes)
+    product = emit_matmul(g, left_matrix, right_matrix)
+    product_shape = (*left_matrix.shape[:-1], right_matrix.shape[-1])
+    axes = (*batch_axes, *row_axes, *column_axes)
+    shape = (*a.get_lengths(batch_axes), *a.get_lengths(row_axes), *b.get_lengths(column_axes))
     name = emit_reshape(g, product, shape, source_shape=product_shape)
     return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
 
 
 def _emit_matrix(
-    g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
+    g: Emitter, term: EinsumTerm, batch_axes: list[str], row_axes: list[str], column_axes: list[str]
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
-    transposed = _emit_transposed_term(g, term, (*batch, *rows, *columns))
+    ordered_tensor = _emit_transposed_term(g, term, (*batch_axes, *row_axes, *column_axes))
     row_count, column_count = (
-        multiply_dims(term.get_lengths(rows)),
-        multiply_dims(term.get_lengths(columns)),
+        multiply_dims(term.get_lengths(row_axes)),
+        multiply_dims(term.get_lengths(column_axes)),
     )
-    shape = (*term.get_lengths(batch), row_count, column_count)
-    name = emit_reshape(g, transposed, shape)
-    return make_typed_tensor(name, transposed.dtype, shape)
+    shape = (*term.get_lengths(batch_axes), row_count, column_count)
+    name = emit_reshape(g, ordered_tensor, shape)
+    return make_typed_tensor(name, ordered_tensor.dtype, shape)
 
 
 def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
@@ -309,8 +309,8 @@ def _emit_unshared_axes_sum(g: Emitter, term: EinsumTerm, used_axes: set[str]) -
         if term.axes[axis] not in used_axes:
             name = emit_reduce(g, "ReduceSum", term.tensor, axis)
             axes = term.axes[:axis] + term.axes[axis + 1 :]
-            summed = make_typed_tensor(name, term.tensor.dtype, term.get_lengths(axes))
-            term = EinsumTerm(summed, axes)
+            summed_tensor = make_typed_tensor(name, term.tensor.dtype, term.get_lengths(axes))
+            term = EinsumTerm(summed_tensor, axes)
     return term
 
 

@@ -44,12 +44,12 @@ def _find_constant_target(
     time.
     """
     target = _plan_target_shape(source_shape, shape)
-    static = [n for n in target if n is not None]
+    static_sizes = [n for n in target if n is not None]
     # In the shape operand, 0 copies an axis, so no actual size may be 0.
     if None not in target and 0 not in shape:
-        return static
+        return static_sizes
     # ONNX cannot infer -1 if another dimension is 0, and a copied axis may be empty.
-    if target.count(None) == 1 and all(n > 0 for n in static):
+    if target.count(None) == 1 and all(n > 0 for n in static_sizes):
         return [-1 if n is None else n for n in target]
     return None
 
@@ -64,8 +64,8 @@ def _plan_target_shape(
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
     ]
     return [
-        0 if unchanged and length.number is None else length.number
-        for unchanged, length in zip(is_unchanged, map(Dim.from_value, shape), strict=True)
+        0 if is_copied and length.number is None else length.number
+        for is_copied, length in zip(is_unchanged, map(Dim.from_value, shape), strict=True)
     ]
 
 
@@ -139,11 +139,11 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
     """Emit `MatMul`. Operands are broadcast explicitly first if a broadcast axis may be empty."""
     names = []
     for operand, other in ((x, y), (y, x)):
-        leading, other_leading = operand.shape[-3::-1], other.shape[-3::-1]
-        pairs = [*zip_longest(leading, other_leading, fillvalue=Dim.from_value(1))][::-1]
+        leading_shape, other_shape = operand.shape[-3::-1], other.shape[-3::-1]
+        pairs = [*zip_longest(leading_shape, other_shape, fillvalue=Dim.from_value(1))][::-1]
         may_be_empty = any(a == 1 != b and not g.lengths.is_positive(b) for a, b in pairs)
         broadcast = [b if a == 1 else a for a, b in pairs]
-        needs_expand = leading and may_be_empty
+        needs_expand = leading_shape and may_be_empty
         names.append(
             emit_expand(g, operand, (*broadcast, *operand.shape[-2:]))
             if needs_expand

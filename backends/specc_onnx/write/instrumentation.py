@@ -95,8 +95,8 @@ def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
     names = tuple(_iterate_subgraph_names(model.graph))
     if names:
         counter = _ExecutionCounter(len(names))
-        total = counter.add_counts(model.graph, [])
-        model.graph.node.append(helper.make_node("Identity", [total], [EXECUTION_COUNTS_OUTPUT]))
+        counts = counter.add_counts(model.graph, [])
+        model.graph.node.append(helper.make_node("Identity", [counts], [EXECUTION_COUNTS_OUTPUT]))
         model.graph.output.append(counter.make_counts_info(EXECUTION_COUNTS_OUTPUT))
     return names
 
@@ -134,12 +134,12 @@ class _ExecutionCounter:
             nodes.append(node)
         if not terms:
             terms = [self._make_constant(None, nodes)]
-        total, *rest = terms
-        for term in rest:
-            nodes.append(helper.make_node("Add", [total, term], [self._make_name()]))
-            total = nodes[-1].output[0]
+        sum_name, *other_terms = terms
+        for term in other_terms:
+            nodes.append(helper.make_node("Add", [sum_name, term], [self._make_name()]))
+            sum_name = nodes[-1].output[0]
         _replace_nodes(graph, nodes)
-        return total
+        return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
         """Add an output with the execution counts of its subgraphs to `node`; append the constants
@@ -161,12 +161,12 @@ class _ExecutionCounter:
             )
         carry_count = len(body.input) - counter_count - scan_input_count
         carry = self._make_name()
-        total = self._add_body_counts(body, [carry])
+        counts = self._add_body_counts(body, [carry])
         zeros = self._make_constant(None, nodes)
         _insert_repeated(node.input, counter_count + carry_count, zeros)
         _insert_repeated(body.input, counter_count + carry_count, self.make_counts_info(carry))
         _insert_repeated(
-            body.output, carry_count + (node.op_type == "Loop"), self.make_counts_info(total)
+            body.output, carry_count + (node.op_type == "Loop"), self.make_counts_info(counts)
         )
         _insert_repeated(node.output, carry_count, result)
         return result
@@ -178,9 +178,9 @@ class _ExecutionCounter:
         new_nodes = list[NodeProto]()
         execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
-        total = self.add_counts(body, [*terms, execution_count])
+        counts = self.add_counts(body, [*terms, execution_count])
         _replace_nodes(body, [*new_nodes, *body.node])
-        return total
+        return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
         """Add a one-hot constant i64[size] with a 1 at `index` (all zeros for None); return its
@@ -275,7 +275,10 @@ def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
     if node is None or node.op_type != "If":
         return
     body = next(a.g for a in node.attribute if a.name == branch)
-    names = {old.name: new for old, new in zip(body.output, node.output, strict=True)}
+    names = {
+        body_output.name: node_output
+        for body_output, node_output in zip(body.output, node.output, strict=True)
+    }
     index = list(model.graph.node).index(node)
     del model.graph.node[index]
     for offset, body_node in enumerate(body.node):

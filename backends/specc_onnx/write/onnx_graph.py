@@ -303,8 +303,8 @@ def add_parameters(
         g.values.stored_types[initializer] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             g.site = LoweringSite((name.rpartition(".")[0],))
-            widened = emit_cast(g, initializer, value.type.dtype)
-            g.values.narrow_weights[widened], initializer = initializer, widened
+            widened_name = emit_cast(g, initializer, value.type.dtype)
+            g.values.narrow_weights[widened_name], initializer = initializer, widened_name
         g.values.parameters[name] = g.values.tensors[value] = Tensor(initializer, value.type, value)
     return weights
 

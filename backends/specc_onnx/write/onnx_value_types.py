@@ -262,17 +262,17 @@ _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
 """
 
 
-def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
+def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
     """Describe the conflict between a declared and an inferred type, or return "" if there is
     none.
     """
     declared_element, inferred_element = (
-        declared.tensor_type.elem_type,
-        inferred.tensor_type.elem_type,
+        declared_type.tensor_type.elem_type,
+        inferred_type.tensor_type.elem_type,
     )
     if inferred_element and declared_element != inferred_element:
         return f"declared element type {declared_element}, inferred {inferred_element}"
-    declared_shape, inferred_shape = read_shape(declared), read_shape(inferred)
+    declared_shape, inferred_shape = read_shape(declared_type), read_shape(inferred_type)
     if declared_shape is None or inferred_shape is None:
         return ""
     if len(declared_shape) != len(inferred_shape):

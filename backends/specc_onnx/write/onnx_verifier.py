@@ -66,14 +66,14 @@ def infer_model_types(
     operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
-    inferred = InferredTypes(lengths=lengths, opsets=opsets)
-    inferred.add_declared_types((*model.graph.value_info, *model.graph.output))
+    inferred_types = InferredTypes(lengths=lengths, opsets=opsets)
+    inferred_types.add_declared_types((*model.graph.value_info, *model.graph.output))
     for value in model.graph.input:
         elements = np.array(scalars[value.name]) if value.name in scalars else None
-        inferred.add_value(value.name, substitute_type_lengths(value.type, lengths), elements)
-    infer_graph_types(inferred, model.graph)
-    inferred.check_unknown_lengths()
-    return inferred
+        inferred_types.add_value(value.name, substitute_type_lengths(value.type, lengths), elements)
+    infer_graph_types(inferred_types, model.graph)
+    inferred_types.check_unknown_lengths()
+    return inferred_types
 
 
 def infer_graph_types(inferred_types: InferredTypes, graph: GraphProto) -> None:
@@ -343,20 +343,20 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
     all values with the types inferred for distinct axis sizes. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
-        expected = make_value_info(value.name, built_model.types[value.name])
-        if expected.type != value.type:
+        expected_info = make_value_info(value.name, built_model.types[value.name])
+        if expected_info.type != value.type:
             raise UnsoundModelError(
                 f"`{value.name}` is {format_value_type(value)} in the model, "
-                f"{format_value_type(expected)} in the graph"
+                f"{format_value_type(expected_info)} in the graph"
             )
-    inferred = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
+    inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
     # Long inputs may take different branches, so their types are checked, too.
     if built_model.branch_length_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):
-        inferred = _infer_at_lengths(built_model, model, long_lengths)
-    return inferred
+        inferred_types = _infer_at_lengths(built_model, model, long_lengths)
+    return inferred_types
 
 
 def _choose_lengths(built_model: BuiltModel, lower_limits: Mapping[str, int]) -> dict[str, int]:

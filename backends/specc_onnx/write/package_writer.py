@@ -77,8 +77,8 @@ def write_package(
         load=load,
     )
     previous_files = _find_superseded_files(directory, previous_index)
-    superseded = [name for name in previous_files if name not in unchanged_extras]
-    with OutputDirectory(directory, superseded=superseded) as out:
+    superseded_files = [name for name in previous_files if name not in unchanged_extras]
+    with OutputDirectory(directory, superseded=superseded_files) as out:
         entries = [(graph.file, graph.metadata) for graph in graphs.values()]
         data = write_prepared_graphs(out, stem, prepared_graphs, values, entries)
         index = PackageIndex(

@@ -72,7 +72,11 @@ def plan_weight_placement(
     """
     types = collect_parameters(graphs)
     # Tied weights are stored once.
-    ties = {name: root for name in types if (root := values.get_tied_source(name)) is not None}
+    ties = {
+        name: stored_name
+        for name in types
+        if (stored_name := values.get_tied_source(name)) is not None
+    }
     dtypes = {
         ties.get(name, name): _choose_dtype(values, name, type.dtype, matrix_dtype)
         for name, type in types.items()
@@ -106,13 +110,13 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
     """Return True if weights are stored inline, i.e. in the ONNX file. Raise E0823 if inline
     weights are too large.
     """
-    total = sum(p.nbytes for p in pieces)
-    is_small = total < MAX_INLINE_BYTES and is_single
+    total_bytes = sum(p.nbytes for p in pieces)
+    is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)
     if is_inline and not can_store_inline(pieces):
         raise_error(
             "E0823",
-            f"{total / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
+            f"{total_bytes / 2**30:.1f} GiB of weights exceed the 2 GiB limit of one ONNX file",
             notes=["the limit is 2 GiB"],
             helps=["remove `--weights-as inline` to write the weights to a file next to the model"],
         )
@@ -169,15 +173,15 @@ def _make_piece(
 
 def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:
     """Raise E0824 if `--weights-as link` would copy a weight."""
-    unlinked = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
-    if unlinked:
+    unlinked_names = [p.name for p in pieces if p.name not in plan.linked_tensors and p.nbytes]
+    if unlinked_names:
         reasons = list(plan.copy_reasons.values()) or [
             "no checkpoint next to the output stores them in this layout and dtype"
         ]
         raise_error(
             "E0824",
-            f"{len(unlinked)} of {len(pieces)} weights cannot be linked to the checkpoint",
-            notes=[*reasons, f"the first one is `{unlinked[0]}`"],
+            f"{len(unlinked_names)} of {len(pieces)} weights cannot be linked to the checkpoint",
+            notes=[*reasons, f"the first one is `{unlinked_names[0]}`"],
             helps=[
                 "write the model to the directory of the checkpoint, or use `--weights-as copy`"
             ],
