@@ -64,7 +64,9 @@ def has_mixed_axis_order(
 def find_rolled_axes(
     operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that `roll` rotated, each with the source to report."""
+    """Return the axes of a result that `roll` rotated or `pad` extended by copies of its ends, each
+    with the source to report.
+    """
     return {
         k.result_axis: source
         for k in padded_dependences
@@ -92,11 +94,21 @@ def find_order_dependent_roll(
             if k.result_axis is not None and k.result_axis == link.result_axis
         }
         is_order_independent = (
-            is_elementwise or isinstance(node.op, ops.Reduce) or is_reading_last_rank(node, source)
+            is_elementwise
+            or is_reading_last_rank(node, source)
+            or (isinstance(node.op, ops.Reduce) and _ignores_copies(node.op, source))
         )
         if source and (not is_order_independent or len(joined_ops) > 1):
             return source
     return None
+
+
+def _ignores_copies(op: ops.Reduce, source: PaddingSource | None) -> bool:
+    """Return True if a reduction of an axis that `roll` or `sort` moved, or that `pad` extended by
+    copies of its ends, is the same without the copies.
+    """
+    is_extended = source is not None and isinstance(source.node.op, ops.Pad)
+    return not is_extended or op.fn in ("all", "any", "max", "min")
 
 
 def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:

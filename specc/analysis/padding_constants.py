@@ -16,7 +16,7 @@ from math import inf, isinf
 
 from specc.analysis.masked_constants import compute_absorbing_result
 from specc.analysis.padding_axis_order import get_trailing_padding_value, is_gather_in_sort_order
-from specc.analysis.padding_facts import PaddedResult
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
 from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,
@@ -26,7 +26,7 @@ from specc.analysis.query_key_constants import (
 )
 from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
-from specc.ir.graph import Node
+from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL
 
 
@@ -109,12 +109,16 @@ def _infer_number(result: PaddedResult, axis: int) -> float | None:
     match node.op:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
+        case ops.Pointwise("relu") if _has_sign(result, node.first_operand, axis, -1):
+            return 0.0
         case ops.Pointwise(function_name):
             return map_number(function_name, numbers[0])
         case ops.Cast(to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
         case ops.Compare(function_name):
             return combine_numbers(function_name, numbers)
+        case ops.Arith("max" | "min") if _is_clamped_to_zero(result, numbers, axis):
+            return 0.0
         case ops.Arith(function_name):
             return _infer_arithmetic_number(result, function_name, numbers, axis)
         case ops.Pad(axis=pad_axis, mode="constant", value=value) if pad_axis != axis:
@@ -189,6 +193,56 @@ def _infer_arithmetic_number(
             absorbed = compute_absorbing_result(function_name, number, minimum, operand == 1)
             constants += [{absorbed: EMPTY_INTERVAL}] if absorbed is not None else []
     return _get_only_number(intersect_masked_constants(constants))
+
+
+def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], axis: int) -> bool:
+    """Return True if a maximum with zero has no positive operand, or a minimum with zero no
+    negative one, at padded positions of `axis`.
+    """
+    sign = -1 if result.op == ops.Arith("max") else 1
+    return any(
+        numbers[n] == 0 and _has_sign(result, result.node.args[1 - n], axis, sign) for n in (0, 1)
+    )
+
+
+def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -> bool:
+    """Return True if a value of an elementwise expression is not NaN and at least 0 (`sign` 1) or
+    at most 0 (`sign` -1) where `axis` of the result is padded. Rounding keeps the sign of a sum or
+    product.
+    """
+    if value is None:
+        return False
+    facts = result.known_facts.get(value, NO_PADDING_FACTS)
+    if facts.can_be_nan:
+        return False
+    is_padded = value.rank == result.value.rank and value.shape[axis] == result.value.shape[axis]
+    number = facts.get_padded_value(axis) if is_padded else None
+    low, high = find_value_range(value) if number is None else (number, number)
+    if low >= 0 if sign > 0 else high <= 0:
+        return True
+    return is_padded and _is_sign_of_operands(result, value.node, axis, sign)
+
+
+def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sign: int) -> bool:
+    """Return True if the operands of a sum, product or maximum have signs that give its result the
+    sign `sign`.
+    """
+
+    def have_signs(*signs: int) -> bool:
+        return node is not None and all(
+            _has_sign(result, value, axis, s) for value, s in zip(node.args, signs, strict=True)
+        )
+
+    match node:
+        case Node(ops.Arith("add" | "max" | "min")):
+            return have_signs(sign, sign)
+        case Node(ops.Arith("sub")):
+            return have_signs(sign, -sign)
+        case Node(ops.Arith("mul")):
+            return have_signs(1, sign) or have_signs(-1, -sign)
+        case Node(ops.Pointwise("neg")):
+            return have_signs(-sign)
+    return False
 
 
 def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float | None:

@@ -43,7 +43,7 @@ from specc.analysis.padding_position_ids import (
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
-from specc.analysis.padding_windows import can_keep_padding_facts
+from specc.analysis.padding_windows import can_keep_padding_facts, is_copying_padding
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
@@ -242,15 +242,17 @@ class PaddingDataflow:
         """Return the axes of a result that this op or an earlier one rotated by `roll`, or sorted
         with padded positions first, each with the source to report.
         """
+        rolled_axes = dict(find_rolled_axes(operand_facts, padded_dependences))
         match node.op:
             case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
-                is_padded = node.get_operand().shape[axis] in self.padded_lengths
-                return {axis: PaddingSource(node)} if is_padded else {}
-            case ops.Roll(axis):
+                if node.get_operand().shape[axis] in self.padded_lengths:
+                    rolled_axes[axis] = PaddingSource(node)
+            case (ops.Roll(axis) | ops.Pad(axis, mode="edge")) as op:
                 links = (k for k in padded_dependences if k.operand_axis == axis)
-                reads = (self.make_padded_read(node, k, operand_facts) for k in links)
-                return {read.axis: PaddingSource(node, read=read) for read in reads}
-        return find_rolled_axes(operand_facts, padded_dependences)
+                for read in (self.make_padded_read(node, k, operand_facts) for k in links):
+                    if isinstance(op, ops.Roll) or is_copying_padding(read, op):
+                        rolled_axes[axis] = PaddingSource(node, read=read)
+        return rolled_axes
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
         """Return True if the result of a node is the index of a valid position: an argmax that

@@ -70,7 +70,10 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
         has_all_distances = resolve_dependence(read.node, read.dependence)[1] == FULL_INTERVAL
         return has_all_distances and _is_masked_at_padding(read)
     summing = ops.Reduce | ops.Softmax | ops.Einsum | ops.MatMul
-    return isinstance(read.op, summing) and _is_neutral_full_read(read)
+    is_order_independent = isinstance(read.op, summing) or (
+        isinstance(read.op, ops.TopK) and read.dependence.result == 0
+    )
+    return is_order_independent and _is_neutral_full_read(read)
 
 
 def _is_padding_outside_reads(read: PaddedRead) -> bool:

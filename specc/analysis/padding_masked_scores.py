@@ -63,6 +63,8 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
             return is_mask_constant[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return is_mask_constant[0]
+        case ops.Pad(axis=pad_axis) if pad_axis == axis:
+            return is_mask_constant[0]  # the added positions are not padded positions
     return result.op.is_view and any(is_mask_constant)
 
 
@@ -160,7 +162,7 @@ def iterate_finite_score_axes(result: PaddedResult, axes: Iterable[int]) -> Iter
             yield from (a for a in axes if _has_finite_sum(result, a))
         case ops.CumSum() if not result.operand_facts[0].has_mask_value:
             yield from (a for a in axes if a in result.operand_facts[0].finite_pad_axes)
-        case op if op.is_view or isinstance(op, ops.Cast) or _keeps_finite_scores(result):
+        case op if op.is_view or isinstance(op, ops.Cast | ops.Pad) or _keeps_finite_scores(result):
             yield from (
                 a for a in axes if any(result.list_operands_with_fact("finite_pad_axes", a))
             )
@@ -263,8 +265,12 @@ def _is_true_on_diagonal(qk: QueryKeyTensor) -> bool:
 
 def _keeps_truth(op: Op) -> bool:
     """Return True if a boolean op is true wherever all its operands are true."""
-    is_nearest = isinstance(op, ops.Resize) and not op.interpolates
-    return is_nearest or isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
+    match op:
+        case ops.Pad(value=value, mode=mode):
+            return mode != "constant" or value == 1
+        case ops.Resize():
+            return not op.interpolates
+    return isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
 
 
 def _is_repeated_mask(node: Node) -> bool:
@@ -305,8 +311,10 @@ def can_padding_hold_mask_constants(result: PaddedResult) -> bool:
 
 
 def _is_mask_constant(node: Node) -> bool:
-    """Return True if a node is a constant that is a mask fill value or its negation."""
-    return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
+    """Return True if a node is a constant that is a mask fill value or its negation, or adds such
+    values.
+    """
+    return isinstance(node.op, ops.Constant | ops.Pad) and abs(node.op.value) >= -LOW_SCORE
 
 
 def _never_holds_mask_constants(node: Node) -> bool:

@@ -141,9 +141,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     op, operand = read.op, read.dependence.operand
     added_constants: list[float | None] = []
     if isinstance(op, ops.Pad) and op.mode != "constant":
-        # These ops repeat the valid positions at the other end.
-        added_before = read.may_be_left_padded and op.padding_before != 0
-        return not added_before and (not read.may_be_right_padded or op.padding_after == 0)
+        # Copies at the end of an axis are reported where an op reads them (`find_rolled_axes`).
+        return op.mode == "edge" or not is_copying_padding(read, op)
     if isinstance(op, ops.Pad):
         left_end = (read.may_be_left_padded, op.padding_before)
         ends = (left_end, (read.may_be_right_padded, op.padding_after))
@@ -153,6 +152,12 @@ def _is_fill_matching(read: PaddedRead) -> bool:
         parts = before * read.may_be_left_padded + after * read.may_be_right_padded
         added_constants += [find_uniform_value(a) for a in parts if a]
     return all(n is not None and n == read.fill_constant for n in added_constants)
+
+
+def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
+    """Return True if `pad` repeats positions at an end of the axis that may be padded."""
+    copies_first = read.may_be_left_padded and op.padding_before != 0
+    return copies_first or (read.may_be_right_padded and op.padding_after != 0)
 
 
 def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:

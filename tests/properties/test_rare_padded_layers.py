@@ -7,6 +7,8 @@ from support.random_padded_specs import compare_spec_with_padding, elaborate_pad
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
 from specc.analysis import (
+    padding_axis_order,
+    padding_constants,
     padding_dataflow,
     padding_invariance,
     padding_nonfinite,
@@ -84,8 +86,67 @@ LEAKS = {
         f"{REPEATED} ; {{x}} + masked_mean_pool({{p}}1[:, 1:-1], {{p}}2[:, 1:-1])[:, none]",
         SIDES,
     ),
+    "a sum over copies of the ends": (
+        "pad({weight}, before=1, after=1, mode=edge) ; pad({x}, before=1, after=1, mode=edge)"
+        " ; {x} + sum({p}1 * {p}2, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a softmax over copies of the ends": (
+        "softmax(pad(where({keep}, sum({x}), -inf), before=1, after=1, mode=edge), axis=1)"
+        " ; {x} + {p}1[:, 1:-1][..., none]",
+        SIDES,
+    ),
+    "a roll over the features of rolled positions": (
+        "roll(roll({x}, 1, axis=1), 1, axis=2) ; {x} + {p}1",
+        SIDES,
+    ),
+    "the index of the maximum of a concatenated stream": (
+        f"{REPEATED} ; topk(where({{p}}2[..., none], {{p}}1, -inf), 2, axis=1)"
+        " ; {x} + float({p}3a)[:, 0][:, none]",
+        SIDES,
+    ),
+    "a maximum with zero of values of either sign": (
+        "max({weight} - {x}, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a maximum with zero of positive values": (
+        "relu({weight} + abs({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
 }
 CLEAN = {
+    "a maximum with zero of a mask minus a constant": (
+        "max({weight} - 0.3, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a maximum with zero of a mask minus positive values": (
+        "relu(3.0 * {weight} - softplus({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a minimum with zero of a mask plus squares": (
+        "min({weight} + {x} * {x}, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a maximum over copies of the ends": (
+        "pad({keep}, before=1, after=2, mode=edge) ; pad({x}, before=1, after=2, mode=edge)"
+        " ; max(where({p}1[..., none], {p}2, -inf), axis=1) ; {x} + {p}3[:, none]",
+        SIDES,
+    ),
+    "softmax with an added score": (
+        "softmax(pad(where({keep}, sum({x}), -inf), before=1, after=1), axis=1)"
+        " ; {x} * {p}1[:, 1:-1][..., none]",
+        SIDES,
+    ),
+    "softmax under a padded mask": (
+        "pad({keep}, before=1, value=true) ; pad(sum({x}), before=1)"
+        " ; softmax(where({p}1, {p}2, -1e30), axis=1) ; {x} * {p}3[:, 1:][..., none]",
+        SIDES,
+    ),
+    "the largest values of a concatenated stream": (
+        f"{REPEATED} ; topk(where({{p}}2[..., none], {{p}}1, -inf), 2, axis=1)"
+        " ; {x} + sum({p}3, axis=1)[:, none]",
+        SIDES,
+    ),
     "the minimum of a mask and a number from 0 to 1": (
         "min({weight}, sigmoid({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
         SIDES,
@@ -180,6 +241,21 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         padding_invariance,
         "_is_merged_read_neutral",
         lambda read: True,
+    ),
+    "every reduction ignores copies of the ends": (
+        padding_axis_order,
+        "_ignores_copies",
+        lambda op, source: True,
+    ),
+    "padded copies are reported by no op": (
+        padding_dataflow,
+        "is_copying_padding",
+        lambda read, op: False,
+    ),
+    "every sum has the sign of zero": (
+        padding_constants,
+        "_has_sign",
+        lambda result, value, axis, sign: True,
     ),
     "every difference is the last index": (
         padding_dataflow,

@@ -260,6 +260,19 @@ sinusoid(positions({keep}), dim=4, layout=halves) * {x}
 sinusoid(positions({keep}) - sum(cast({keep}, to=int), axis=1)[:, none], dim=4, layout=halves) + {x}
 {x} + sinusoid(positions({x}), dim=4, layout=halves)
 squeeze(average_pool({x}[:, none] * {weight}[:, none], kernel=[3, 1], stride=1, padding=[1, 0], count_include_pad=true), axis=1)
+pad({x}, before=1, mode=edge) ; pad({weight}, before=1, mode=edge) ; {x} + max({p}1 * {p}2, axis=1)[:, none]
+pad(where({hidden}, {x}, -inf), before=1, after=2, mode=edge) ; {x} + max({p}1, axis=1)[:, none]
+pad({weight} * abs({x}), after=1, mode=edge) ; {x} + sum({p}1, axis=1)[:, none]
+pad({keep}, before=1, value=true) ; softmax(where({p}1, pad(sum({x}), before=1), -inf), axis=1) ; {x} * {p}2[:, 1:][..., none]
+softmax(pad(where({keep}, sum({x}), -1e30), before=1, after=1), axis=1) ; {x} * {p}1[:, 1:-1][..., none]
+softmax(pad(where({keep}, sum({x}), -inf), before=1, value=-inf), axis=1) ; {x} * {p}1[:, 1:][..., none]
+concat([{x}, tanh({x})], axis=1) ; concat([{keep}, {keep}], axis=1) ; topk(where({p}2[..., none], {p}1, -inf), 2, axis=1) ; where({p}3 > -inf, {p}3, 0.0) ; {x} + sum({p}4, axis=1)[:, none]
+concat([{x}, tanh({x})], axis=1) ; concat([{keep}, {keep}], axis=1) ; topk(where({p}2[..., none], {p}1, -inf), 2, axis=1) ; {x} + float({p}3a)[:, 0][:, none]
+max({weight} - 0.3, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]
+relu({weight} - softplus({x})) ; {x} + sum({x} * {p}1, axis=1)[:, none]
+max({weight} * 0.5 - {x}, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]
+min({weight} + {x} * {x}, 0.0) ; {x} + sum({p}1, axis=1)[:, none]
+max(abs({x}) * ({weight} - 1.0), 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]
 """
 
 LOOPS = """
