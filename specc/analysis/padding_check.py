@@ -137,18 +137,11 @@ def _iterate_reached_outputs(
         if (
             not source
             and value.node
-            and (_is_counting(facts) or is_output_order_changed(graph, mask_name, value, facts))
+            and (facts.is_counting or is_output_order_changed(graph, mask_name, value, facts))
         ):
             source = PaddingSource(value.node, is_counted=True)
         if source:
             yield output, source
-
-
-def _is_counting(facts: PaddingFacts) -> bool:
-    """Return True if a value depends on the number of padded positions, directly or through rotary
-    angles.
-    """
-    return bool(facts.padding_count or facts.padding_count is None or facts.rotation)
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:

@@ -26,10 +26,15 @@ from specc.analysis.padding_facts import (
     PaddingFacts,
     PaddingSource,
     attach_loop_body,
-    merge_padding_facts,
     shift_fact_axes,
 )
 from specc.analysis.padding_invariance import is_unaffected_by_padding
+from specc.analysis.padding_loops import (
+    InferBody,
+    infer_loop_facts,
+    is_loop_axis,
+    is_masked_loop_unaffected,
+)
 from specc.analysis.padding_masked_scores import is_condition_always_true
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
@@ -44,7 +49,6 @@ from specc.analysis.padding_position_ids import (
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
 from specc.analysis.padding_windows import can_keep_padding_facts, is_copying_padding
-from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.dim import Dim
@@ -125,25 +129,16 @@ class PaddingDataflow:
         """Return the padding properties of the results of a loop along an axis other than the
         padded one. The properties of loop-carried values are a fixpoint.
         """
-        parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
-        scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
-        carries = list(parts.initial_carries)
-        inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
-        while True:
-            input_facts = dict(zip(inputs, (*scanned_facts, *carries), strict=True))
-            body_flow = replace(self, is_in_loop=True)
-            body_facts = body_flow.infer_values(body, {**outside_body, **input_facts})
-            output_facts = [body_facts.get(v, NO_PADDING_FACTS) for v in outputs]
-            next_carries = [
-                merge_padding_facts(old, new)
-                for old, new in zip(carries, output_facts[: op.carry_count], strict=True)
-            ]
-            if next_carries == carries:
-                break
-            carries = next_carries
+        infer_body = self._make_body_inference(outside_body)
+        body, carries, output_facts = infer_loop_facts(node, op, operand_facts, infer_body)
         outer_sources = {r.padding_source for r in operand_facts}
         stacked_facts = (shift_fact_axes(r, op.axis, 1) for r in output_facts[op.carry_count :])
         return [attach_loop_body(r, body, outer_sources) for r in (*carries, *stacked_facts)]
+
+    def _make_body_inference(self, outside_body: Mapping[Value, PaddingFacts]) -> InferBody:
+        """Return a function that infers the padding properties of the values of a loop body."""
+        body_flow = replace(self, is_in_loop=True)
+        return lambda body, facts: body_flow.infer_values(body, {**outside_body, **facts})
 
     @property
     def length(self) -> Dim:
@@ -280,13 +275,20 @@ class PaddingDataflow:
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
         padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
-        if self._is_counted(node, operand_facts, counts) or (rotation and rotation.is_exposed):
+        has_padded_body = self._has_padded_body(node)
+        reads_in_body = has_padded_body and is_masked_loop_unaffected(
+            node, operand_facts, self._make_body_inference(result.known_facts)
+        )
+        is_counted = has_padded_body and not reads_in_body
+        is_counted = is_counted or self._is_counted(node, operand_facts, counts)
+        if is_counted or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
         if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)
         for link in padded_links:  # dependences along other axes never reach a padded position
             padded_read = self.make_padded_read(node, link, operand_facts)
-            if not is_unaffected_by_padding(padded_read):
+            is_in_body = reads_in_body and not is_loop_axis(padded_read)
+            if not is_in_body and not is_unaffected_by_padding(padded_read):
                 return PaddingSource(node, is_shifted=padded_read.is_shifted, read=padded_read)
         is_mixed = not self._has_equal_sort_order and has_mixed_sort_order(result)
         return PaddingSource(node) if is_mixed else None
@@ -317,10 +319,6 @@ class PaddingDataflow:
                     node.args[0].shape[axis], counts[1]
                 )
                 return bool(counts[0]) or counts[0] is None or selects_other_position
-            case ops.Scan() if self._is_padded_loop(node, node.op) and self._has_padded_values(
-                node.op.body
-            ):
-                return True
         return is_padding_exposed(node, counts, self.length)
 
     def _is_indexed_by_position(self, length: Dim, count: PaddingCount) -> bool:
@@ -332,13 +330,12 @@ class PaddingDataflow:
         is_after_others = self.offsets.offsets.get(length, Dim.from_value(0)) != 0
         return not is_after_others and bool(count) and count == self._count_axis_padding(length)
 
-    def _has_padded_values(self, body: Graph) -> bool:
-        """Return True if the body of a loop over the padded axis computes values with that axis."""
-        return any(
-            not self.padded_lengths.isdisjoint(r.shape)
-            for _, results in body.nodes
-            for r in results
-        )
+    def _has_padded_body(self, node: Node) -> bool:
+        """Return True for a loop along the padded axis whose body has values with that axis."""
+        if not isinstance(node.op, ops.Scan) or not self._is_padded_loop(node, node.op):
+            return False
+        shapes = (r.shape for _, results in node.op.body.nodes for r in results)
+        return any(not self.padded_lengths.isdisjoint(shape) for shape in shapes)
 
     def _count_padding(self, result: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
         node, operand = result.node, result.node.first_operand

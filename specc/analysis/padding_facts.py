@@ -81,6 +81,18 @@ class PaddingFacts:
         """True if the values at all padded positions are finite."""
         return not (self.can_be_nan or self.infinity_signs)
 
+    @property
+    def is_counting(self) -> bool:
+        """True if the value depends on the number of padded positions, directly or through rotary
+        angles.
+        """
+        return bool(self.padding_count or self.padding_count is None or self.rotation)
+
+    @property
+    def has_changed_order(self) -> bool:
+        """True if an axis is reversed, sorted or rotated, or extended by copies of its ends."""
+        return bool(self.reversed_axes or self.sorted_axes or self.rolled_axes)
+
     def get_padded_value(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, or None if it is unknown."""
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)

@@ -4,17 +4,27 @@ A loop without a padding mask also runs at padded positions. This has no effect 
 there keeps every loop-carried value, as in `h = where(k, f(h, r), h)` with a scanned mask `k`. It
 has no effect on later positions if all loop-carried values keep their constant initial values until
 the first valid position, as in `h = 0.5 * h + r` with `h = 0` and `r = 0`.
+
+The body of a loop may read all positions of a captured value, as in attention to the encoder. Its
+iterations at valid positions are analyzed like the body of a loop along another axis.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from specc.analysis.padding_constants import combine_numbers, map_number
-from specc.analysis.padding_facts import PaddedRead
+from specc.analysis.padding_facts import (
+    NO_PADDING_FACTS,
+    PaddedRead,
+    PaddingFacts,
+    merge_padding_facts,
+    shift_fact_axes,
+)
 from specc.analysis.padding_values import is_zero_preserving
+from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.analysis.value_ranges import convert_number, find_uniform_value
 from specc.ir import ops
-from specc.ir.graph import Node, Value
+from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
 """A constant, or the loop-carried value that a value equals."""
@@ -26,6 +36,51 @@ FINITE_RESULT_OPS = (ops.Linear, ops.Concat, ops.Where, ops.Compare, ops.Cast, o
 """Ops whose results are finite for finite operands, except for overflow."""
 
 
+InferBody: TypeAlias = Callable[[Graph, Mapping[Value, PaddingFacts]], Mapping[Value, PaddingFacts]]
+"""Returns the padding properties of every value of a loop body, given those of its inputs."""
+
+
+def infer_loop_facts(
+    node: Node, op: ops.Scan, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
+) -> tuple[Graph, list[PaddingFacts], list[PaddingFacts]]:
+    """Return the body of a loop with its captures inlined, and the padding properties of its
+    loop-carried values, which are a fixpoint, and of its outputs.
+    """
+    parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
+    scanned_facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
+    carries = list(parts.initial_carries)
+    inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
+    while True:
+        body_facts = infer_body(body, dict(zip(inputs, (*scanned_facts, *carries), strict=True)))
+        output_facts = [body_facts.get(v, NO_PADDING_FACTS) for v in outputs]
+        next_carries = [
+            merge_padding_facts(old, new)
+            for old, new in zip(carries, output_facts[: op.carry_count], strict=True)
+        ]
+        if next_carries == carries:
+            return body, carries, output_facts
+        carries = next_carries
+
+
+def is_masked_loop_unaffected(
+    node: Node, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
+) -> bool:
+    """Return True if a loop along the padded axis skips padded positions, and padding does not
+    affect its iterations at valid positions.
+    """
+    op = node.op
+    if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
+        return False
+    scanned = operand_facts[: op.first_body_operand + op.scanned_count]
+    if any(facts.is_counting or facts.has_changed_order for facts in scanned):
+        return False
+    _, carries, outputs = infer_loop_facts(node, op, operand_facts, infer_body)
+    return not any(
+        facts.padding_source or facts.is_counting or facts.has_changed_order
+        for facts in (*carries, *outputs)
+    )
+
+
 def is_loop_state_unaffected(read: PaddedRead) -> bool:
     """Return True if `read` is that of a loop along the padded axis whose iterations at padded
     positions do not change the loop-carried values that the result depends on.
@@ -33,7 +88,7 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     op = read.op
     if not isinstance(op, ops.Scan) or op.end_condition_index >= 0 or read.is_merged:
         return False
-    if not _is_loop_axis(read, op):
+    if not is_loop_axis(read):
         return False
     carries = op.split_body_inputs().initial_carries
     if _evaluate_carries(read, op, carries) == list(carries):
@@ -49,8 +104,10 @@ def is_loop_state_unaffected(read: PaddedRead) -> bool:
     return (is_before_valid or not is_final) and _evaluate_carries(read, op, numbers) == numbers
 
 
-def _is_loop_axis(read: PaddedRead, op: ops.Scan) -> bool:
-    """Return True if a dependence reads the axis along which the loop runs."""
+def is_loop_axis(read: PaddedRead) -> bool:
+    """Return True if a dependence of a loop reads the axis along which the loop runs."""
+    op = read.op
+    assert isinstance(op, ops.Scan), "a dependence of a loop"
     if op.has_mask and read.dependence.operand == 0:
         return read.axis == 1
     is_scanned = read.dependence.operand < op.first_body_operand + op.scanned_count

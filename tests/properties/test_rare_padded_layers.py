@@ -29,7 +29,17 @@ REPEATED = "concat([{x}, tanh({x})], axis=1) ; concat([{keep}, {keep}], axis=1)"
 """A stream and its mask, in which padding is between the valid positions."""
 PAIRS = "{x}[:, 1:] - {x}[:, :-1] ; "
 BEST = "argmax(where({keep}, sum({x}), -inf), axis=1)"
+LOOP = (
+    "{h} = zeros(shape=[batch, 4])"
+    " ; scan r{p} in {x} along {length} carry {h} collect {out} keep {keep} {{"
+)
+"""The first lines of a loop that skips padded positions."""
 LEAKS = {
+    "a masked loop that attends to all positions": (
+        f"{LOOP} ; a{{p}}, _ = attend_by(dot, {{h}}, {{x}}, {{x}}, mask=all)"
+        " ; {h} = tanh(r{p} + a{p}) ; {out} = {h} ; }}",
+        SIDES,
+    ),
     "an index into an axis with positions before it": (
         f"{BEST} ; gather(pad({{x}}, before=2), {{p}}1, axis=1) ; {{x}} + {{p}}2[:, none]",
         ("left", ""),
@@ -115,6 +125,11 @@ LEAKS = {
     ),
 }
 CLEAN = {
+    "a masked loop that attends to all valid positions": (
+        f"{LOOP} ; a{{p}}, _ = attend_by(dot, {{h}}, {{x}}, {{x}}, mask=visible({{keep}}))"
+        " ; {h} = tanh(r{p} + a{p}) ; {out} = {h} ; }}",
+        SIDES,
+    ),
     "a maximum with zero of a mask minus a constant": (
         "max({weight} - 0.3, 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]",
         SIDES,
@@ -241,6 +256,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         padding_invariance,
         "_is_merged_read_neutral",
         lambda read: True,
+    ),
+    "no iteration of a masked loop reads padding": (
+        padding_dataflow,
+        "is_masked_loop_unaffected",
+        lambda node, operand_facts, infer_body: True,
     ),
     "every reduction ignores copies of the ends": (
         padding_axis_order,

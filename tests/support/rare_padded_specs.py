@@ -276,6 +276,13 @@ max(abs({x}) * ({weight} - 1.0), 0.0) ; {x} + sum({x} * {p}1, axis=1)[:, none]
 """
 
 LOOPS = """
+{h} = zeros(shape=[batch, 4]) ; scan r{p} in {x} along {length} carry {h} collect {out} keep {keep} {{ ; a{p}, _ = attend_by(dot, {h}, {x}, {x}, mask=visible({keep})) ; {h} = tanh(r{p} + a{p}) ; {out} = {h} ; }}
+{h} = zeros(shape=[batch, 4]) ; scan r{p} in {x} along {length} carry {h} collect {out} keep {keep} {{ ; {h} = tanh(r{p} + {h} + masked_mean_pool({x}, {keep})) ; {out} = {h} ; }}
+{h} = zeros(shape=[batch, 4]) ; scan r{p} in {x} along {length} carry {h} collect {out} keep {keep} {{ ; {h} = tanh(r{p} + {h} + {x}[:, 0]) ; {out} = {h} ; }}
+{h} = zeros(shape=[batch, 4]) ; c{p} = float({keep}) * 0.0 ; scan r{p} in {x} along {length} carry {h}, c{p} collect {out} keep {keep} {{ ; w{p} = softmax(where({keep}, einsum("b n d, b d -> b n", {x}, {h}) - c{p}, -inf), axis=1) ; c{p} = c{p} + w{p} ; {h} = tanh(r{p} + einsum("b n, b n d -> b d", w{p}, {x} * {weight})) ; {out} = {h} ; }}
+{h} = zeros(shape=[batch, 4]) ; c{p} = float({keep}) * 0.0 ; scan r{p} in {x} along {length} carry {h}, c{p} collect {out} keep {keep} {{ ; c{p} = c{p} + 1.0 ; {h} = tanh(r{p} + {h} + sum(c{p}, axis=1)[:, none]) ; {out} = {h} ; }}
+{h} = {x} ; scan r{p} in {x} along {length} carry {h} keep {keep} {{ ; {h} = tanh({h} + r{p}[:, none]) ; }} ; {out} = {h}
+{h} = {x} ; scan r{p} in {x} along {length} carry {h} keep {keep} {{ ; {h} = tanh({h} * {weight} + masked_mean_pool({h}, {keep})[:, none]) ; }} ; {out} = {h}
 {h} = zeros(shape=[batch, 4]) ; scan r{p} in {x} along {length} carry {h} collect {out} keep {keep} {{ ; {h} = tanh({h} + r{p}) ; {out} = {h} ; }}
 {h} = zeros(shape=[batch, 4]) ; scan r{p}, k{p} in {x}, {keep} along {length} carry {h} collect {out} {{ ; {h} = where(k{p}[:, none], tanh({h} + r{p}), {h}) ; {out} = {h} ; }}
 {h} = zeros(shape=[batch, 4]) ; scan r{p}, k{p} in {x}, {keep} along {length} carry {h} collect {out} {{ ; {h} = tanh({h} + r{p}) * float(k{p})[:, none] ; {out} = {h} ; }}
