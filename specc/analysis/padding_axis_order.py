@@ -9,6 +9,7 @@ from specc.analysis.masked_constants import is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts, PaddingSource
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
 
 
@@ -96,19 +97,19 @@ def find_order_dependent_roll(
         is_order_independent = (
             is_elementwise
             or is_reading_last_rank(node, source)
-            or (isinstance(node.op, ops.Reduce) and _ignores_copies(node.op, source))
+            or _is_reduction_without_copies(node.op, source)
         )
         if source and (not is_order_independent or len(joined_ops) > 1):
             return source
     return None
 
 
-def _ignores_copies(op: ops.Reduce, source: PaddingSource | None) -> bool:
-    """Return True if a reduction of an axis that `roll` or `sort` moved, or that `pad` extended by
-    copies of its ends, is the same without the copies.
+def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
+    """Return True for a reduction of an axis that `roll` or `sort` moved, or of an axis that `pad`
+    extended by copies of its ends if the copies do not change the result.
     """
     is_extended = source is not None and isinstance(source.node.op, ops.Pad)
-    return not is_extended or op.fn in ("all", "any", "max", "min")
+    return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
 
 
 def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:

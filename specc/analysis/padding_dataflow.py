@@ -275,21 +275,20 @@ class PaddingDataflow:
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
         padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
-        has_padded_body = self._has_padded_body(node)
-        reads_in_body = has_padded_body and is_masked_loop_unaffected(
-            node, operand_facts, self._make_body_inference(result.known_facts)
-        )
-        is_counted = has_padded_body and not reads_in_body
-        is_counted = is_counted or self._is_counted(node, operand_facts, counts)
+        reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
+        if self._has_padded_body(node):
+            infer_body = self._make_body_inference(result.known_facts)
+            if not is_masked_loop_unaffected(node, operand_facts, infer_body):
+                return PaddingSource(node, is_counted=True)
+            reads = [*filter(is_loop_axis, reads)]  # the others are reads of the body
+        is_counted = self._is_counted(node, operand_facts, counts)
         if is_counted or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
         if has_mixed_axis_order(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)
-        for link in padded_links:  # dependences along other axes never reach a padded position
-            padded_read = self.make_padded_read(node, link, operand_facts)
-            is_in_body = reads_in_body and not is_loop_axis(padded_read)
-            if not is_in_body and not is_unaffected_by_padding(padded_read):
-                return PaddingSource(node, is_shifted=padded_read.is_shifted, read=padded_read)
+        for read in reads:  # dependences along other axes never reach a padded position
+            if not is_unaffected_by_padding(read):
+                return PaddingSource(node, is_shifted=read.is_shifted, read=read)
         is_mixed = not self._has_equal_sort_order and has_mixed_sort_order(result)
         return PaddingSource(node) if is_mixed else None
 

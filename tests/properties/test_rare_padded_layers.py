@@ -264,8 +264,8 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "every reduction ignores copies of the ends": (
         padding_axis_order,
-        "_ignores_copies",
-        lambda op, source: True,
+        "_is_reduction_without_copies",
+        lambda op, source: isinstance(op, ops.Reduce),
     ),
     "padded copies are reported by no op": (
         padding_dataflow,
