@@ -1,4 +1,4 @@
-"""Beam search over any model that returns next-token logits."""
+"""Beam search over any decoder session that returns next-token logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +32,8 @@ string."""
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
-    """A hypothesis of beam search. `tokens` are the generated tokens, including a stop token;
-    `has_ended` is False if generation stopped at the maximum length.
+    """A finished hypothesis of beam search. `tokens` are the generated tokens, including a stop
+    token; `has_ended` is False if generation stopped at the maximum length.
 
     `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
     length_penalty`. `log_probs` are the log-probabilities of the tokens under the raw model, if
@@ -62,7 +62,6 @@ class _PromptSearch:
     """Beam search of one prompt: the live `beams` and the `finished` hypotheses, best first."""
 
     prompt_index: int
-    """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
     parent_indices: list[int] = field(default_factory=list)
     """The index in the logits of the parent sequence of each beam."""
@@ -107,39 +106,41 @@ def search_beams(
 def _step_last_tokens(
     session: DecoderSession, live_searches: Sequence[_PromptSearch], seen_tokens: Bools | None
 ) -> tuple[Floats, Bools | None]:
-    """Run the model on the last token of each beam. Return the next-token logits, and the mask of
-    the tokens that each beam contains.
+    """Run the model on the last token of each beam. Return the next-token logits, float32 [beams,
+    vocab], and the tokens that each beam contains, bool [beams, vocab].
     """
-    rows = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
-    newest = np.array(
+    parents = np.array([row for search in live_searches for row in search.parent_indices], np.int64)
+    last_tokens = np.array(
         [beam.tokens[-1] for search in live_searches for beam in search.beams], np.int64
     )
-    session.reorder(rows)
+    session.reorder(parents)
     if seen_tokens is not None:
-        seen_tokens = seen_tokens[rows]
-        seen_tokens[np.arange(len(rows)), newest] = True
-    every = np.ones(len(rows), np.bool_)
+        seen_tokens = seen_tokens[parents]
+        seen_tokens[np.arange(len(parents)), last_tokens] = True
+    is_unfinished = np.ones(len(parents), np.bool_)
     return check_logits(
-        session.step(newest[:, None]), every, _list_prompt_indices(live_searches)
+        session.step(last_tokens[:, None]), is_unfinished, _list_prompt_indices(live_searches)
     ), seen_tokens
 
 
 def _list_prompt_indices(live_searches: Sequence[_PromptSearch]) -> list[int]:
-    """Return the prompt index of each beam."""
+    """Return the prompt index of each live beam of all searches."""
     return [search.prompt_index for search in live_searches for _ in search.beams]
 
 
 def _get_decode_position(
     live_searches: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
-    """Return the decode position of the beams of all searches."""
-    rows = _list_prompt_indices(live_searches)
+    """Return the decode position of the live beams of all searches."""
+    prompt_indices = _list_prompt_indices(live_searches)
     beams = [beam for search in live_searches for beam in search.beams]
     sequences = [
-        [*prompt_ids[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompt_ids
+        [*prompt_ids[prompt_index], *b.tokens]
+        for prompt_index, b in zip(prompt_indices, beams, strict=True)
+        if prompt_ids
     ]
     return DecodePosition(
-        step=len(beams[0].tokens), prompt_lengths=lengths[rows], sequences=sequences
+        step=len(beams[0].tokens), prompt_lengths=lengths[prompt_indices], sequences=sequences
     )
 
 
@@ -151,7 +152,9 @@ def _advance_beams(
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Extend the beams of every search by one token."""
+    """Extend the beams of every search by one token: the best candidates become its live beams or
+    finished hypotheses.
+    """
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs
@@ -164,29 +167,29 @@ def _advance_beams(
         has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
-    first = 0
+    start = 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]
-        sums = scores[first : first + count] + np.array(
+        sums = scores[start : start + count] + np.array(
             [[b.score] for b in search.beams], np.float32
         )
         flat_indices = find_top_k_indices(
             sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.num_beams
         )[0]
-        continued: list[tuple[int, _Beam]] = []
+        candidates: list[tuple[int, _Beam]] = []
         for flat_index in flat_indices:
-            row, token = divmod(int(flat_index), vocab)
-            if sums[row, token] == -np.inf:
+            parent_index, token = divmod(int(flat_index), vocab)
+            if sums[parent_index, token] == -np.inf:
                 break  # the probability is zero, and the remaining candidates are not better
-            parent = search.beams[row]
+            parent = search.beams[parent_index]
             beam = _Beam(
                 tokens=(*parent.tokens, token),
-                score=float(sums[row, token]),
-                log_probs=(*parent.log_probs, float(log_probs[first + row, token])),
+                score=float(sums[parent_index, token]),
+                log_probs=(*parent.log_probs, float(log_probs[start + parent_index, token])),
             )
-            continued.append((first + row, beam))
-        _sort_candidates(search, continued, settings, ends_sequence)
-        first += count
+            candidates.append((start + parent_index, beam))
+        _sort_candidates(search, candidates, settings, ends_sequence)
+        start += count
 
 
 def _sort_candidates(
@@ -200,21 +203,21 @@ def _sort_candidates(
     """
     is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
     unfinished: list[tuple[int, _Beam]] = []
-    for position, (row, beam) in enumerate(candidates):
-        ended = beam.tokens[-1] in settings.stop or (
+    for rank, (parent_index, beam) in enumerate(candidates):
+        has_ended = beam.tokens[-1] in settings.stop or (
             ends_sequence is not None and ends_sequence(beam.tokens)
         )
-        if not ended and not is_last_step:
-            unfinished.append((row, beam))
+        if not has_ended and not is_last_step:
+            unfinished.append((parent_index, beam))
         # a completed hypothesis that is not among the first `num_beams` candidates is dropped, as
         # in transformers: the later candidates only replace beams that ended
-        elif position < settings.num_beams:
-            search.finished.append(_make_hypothesis(beam, ended, settings))
+        elif rank < settings.num_beams:
+            search.finished.append(_make_hypothesis(beam, has_ended, settings))
     # stable: the first index if several scores are equal
     search.finished = sorted(search.finished, key=lambda h: -h.score)[: settings.num_beams]
     unfinished = unfinished[: settings.num_beams]
     search.parent_indices, search.beams = (
-        [row for row, _ in unfinished],
+        [parent_index for parent_index, _ in unfinished],
         [beam for _, beam in unfinished],
     )
     search.is_finished = not unfinished or _is_search_final(search, settings)
@@ -247,7 +250,7 @@ def _is_search_final(search: _PromptSearch, settings: GenerationSettings) -> boo
         return False
     if settings.early_stopping is True:
         return True
-    leader = search.beams[0]
-    farthest = settings.early_stopping == "never" and settings.length_penalty > 0
-    length = settings.max_tokens if farthest else len(leader.tokens)
-    return _normalize_score(leader.score, length, settings) <= search.finished[-1].score
+    best_beam = search.beams[0]
+    uses_max_length = settings.early_stopping == "never" and settings.length_penalty > 0
+    length = settings.max_tokens if uses_max_length else len(best_beam.tokens)
+    return _normalize_score(best_beam.score, length, settings) <= search.finished[-1].score

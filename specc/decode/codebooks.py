@@ -1,4 +1,5 @@
-"""Models with several codebooks, such as MusicGen: each time step has one token per codebook.
+"""Decode models with several codebooks, such as MusicGen: each time step has one token per
+codebook.
 
 The decode loop treats the codebooks of a batch element as sequences of their own. With a delay
 pattern (Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed by
@@ -66,11 +67,11 @@ def delay_prompt(
     or the padding token if there is none, fills the positions before the first token.
     """
     delays = settings.delay_pattern or (0,) * prompt.shape[2]
-    fill = settings.start[0] if settings.start else settings.padding_token
-    length, longest = prompt.shape[1], max(delays)
+    fill_token = settings.start[0] if settings.start else settings.padding_token
+    length, max_delay = prompt.shape[1], max(delays)
     if padding_mask is not None:
-        prompt = np.where(padding_mask[:, :, None], prompt, fill)
-    shifted = np.full((len(prompt), length + longest, len(delays)), fill, np.int64)
+        prompt = np.where(padding_mask[:, :, None], prompt, fill_token)
+    shifted = np.full((len(prompt), length + max_delay, len(delays)), fill_token, np.int64)
     for codebook, delay in enumerate(delays):
         shifted[:, delay : delay + length, codebook] = prompt[:, :, codebook]
     return DelayedPrompt(shifted[:, :length], shifted[:, length:])
@@ -78,14 +79,14 @@ def delay_prompt(
 
 def check_delays(settings: GenerationSettings, max_new_tokens: int) -> None:
     """Raise E0733 if the delays of codebooks leave no step in which all codebooks have a token."""
-    longest = max(settings.delay_pattern, default=0)
+    max_delay = max(settings.delay_pattern, default=0)
     max_tokens = min(settings.max_tokens, max_new_tokens)
-    if max_tokens <= longest:
+    if max_tokens <= max_delay:
         raise_error(
             "E0733",
-            f"`delay_pattern` delays a codebook by {longest} steps, "
+            f"`delay_pattern` delays a codebook by {max_delay} steps, "
             f"but at most {max_tokens} steps are generated",
-            helps=[f"set `max_tokens` to at least {longest + 1}"],
+            helps=[f"set `max_tokens` to at least {max_delay + 1}"],
         )
 
 
@@ -98,18 +99,18 @@ def iterate_codebook_steps(
     sample_indices: Sequence[int] = (),
 ) -> Iterator[DecodeStepOutput]:
     """Yield the tokens of each time step as `iterate_decode_steps` does, but with the shape
-    [batch, codebooks]. Codebook k of the batch element `row` has the sample index
-    `row · codebooks + k`.
+    [batch, codebooks]. Codebook k of the batch element `index` has the sample index
+    `index · codebooks + k`.
     """
     batch_size, _, codebooks = prompt.tokens.shape
     mask = None if padding_mask is None else np.repeat(padding_mask, codebooks, axis=0)
-    rows = sample_indices or range(batch_size)
+    indices = sample_indices or range(batch_size)
     for step in iterate_decode_steps(
         CodebookSession(session, codebooks),
         split_codebooks(prompt.tokens),
         settings,
         padding_mask=mask,
-        sample_indices=[row * codebooks + k for row in rows for k in range(codebooks)],
+        sample_indices=[index * codebooks + k for index in indices for k in range(codebooks)],
         delayed_tokens=split_codebooks(prompt.remaining),
     ):
         shape = (batch_size, codebooks)
@@ -127,15 +128,15 @@ def list_codebook_frames(
     codebooks = steps[0].tokens.shape[1]
     delays = np.array(settings.delay_pattern or (0,) * codebooks)
     tokens = np.array([step.tokens[row] for step in steps])
-    scores = np.array([0.0 if s.log_probs is None else s.log_probs[row] for s in steps])
+    log_probs = np.array([0.0 if s.log_probs is None else s.log_probs[row] for s in steps])
     ended_steps = np.array([step.has_ended[row] for step in steps])
     has_ended = ended_steps[-1]
     ends = np.where(has_ended, ended_steps.argmax(axis=0) + 1, len(steps) - delays.max() + delays)
     lengths = np.maximum(ends - delays, 0)
     frames = np.full((int(lengths.max()), codebooks), settings.padding_token, np.int64)
-    frame_scores = np.zeros(frames.shape, np.float32)
+    frame_log_probs = np.zeros(frames.shape, np.float32)
     for k, (delay, length) in enumerate(zip(delays.tolist(), lengths.tolist(), strict=True)):
         frames[:length, k] = tokens[delay : delay + length, k]
         if settings.log_probs:
-            frame_scores[:length, k] = scores[delay : delay + length, k]
-    return frames, frame_scores if settings.log_probs else None, has_ended
+            frame_log_probs[:length, k] = log_probs[delay : delay + length, k]
+    return frames, frame_log_probs if settings.log_probs else None, has_ended

@@ -43,7 +43,9 @@ class TokenSchedule:
     def from_settings(
         settings: GenerationSettings, batch_size: int, delayed_tokens: Ints | None
     ) -> "TokenSchedule":
-        """Create the schedule of a batch. The delay pattern is repeated for all sequences."""
+        """Create the schedule of a batch of `batch_size` sequences. The delay pattern is repeated
+        for all batch elements.
+        """
         delays = np.resize(settings.delay_pattern or 0, batch_size)
         ends = settings.max_tokens - delays.max() + delays
         if delayed_tokens is None:
@@ -51,13 +53,13 @@ class TokenSchedule:
         return TokenSchedule(delays, ends, delayed_tokens)
 
     def place_tokens(
-        self, step: int, chosen: Ints, has_ended: Bools, padding_token: int
+        self, step: int, new_tokens: Ints, has_ended: Bools, padding_token: int
     ) -> tuple[Ints, Bools]:
-        """Return the tokens of a step, and a bool array [batch], true where the token is chosen
-        rather than delayed or padding.
+        """Return the tokens of a step, int64 [batch], and a bool array [batch], true where the
+        token is one of `new_tokens` rather than a delayed or padding token.
         """
         is_chosen = (step >= self.starts) & (step < self.ends) & ~has_ended
-        tokens = np.where(is_chosen, chosen, padding_token)
+        tokens = np.where(is_chosen, new_tokens, padding_token)
         if step < self.delayed_tokens.shape[1]:
             tokens = np.where(step < self.starts, self.delayed_tokens[:, step], tokens)
         return tokens, is_chosen
@@ -81,38 +83,38 @@ def iterate_decode_steps(
     index in `sample_indices`, determine the sampling of a sequence.
 
     A sequence with the delay d in `settings.delay_pattern` begins with d tokens of
-    `delayed_tokens`, int64 [batch, longest delay].
-    `settings.strategy` is greedy or sample (`decode_beams` implements beam search).
+    `delayed_tokens`, int64 [batch, longest delay]. `search_beams` implements beam search.
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
     assert prompt.ndim == 2, "a prompt has the shape [batch, tokens]"
     if not len(prompt):
         return
-    ended = np.zeros(len(prompt), np.bool_)
-    logits = check_logits(session.step(prompt), ~ended)
+    has_ended = np.zeros(len(prompt), np.bool_)
+    logits = check_logits(session.step(prompt), ~has_ended)
     seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
     lengths = count_prompt_tokens(prompt, padding_mask)
     sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
-    numbers = sample_indices if settings.strategy == "sample" else ()
+    indices = sample_indices if settings.strategy == "sample" else ()
     schedule = TokenSchedule.from_settings(settings, len(prompt), delayed_tokens)
     for step in range(settings.max_tokens):
         position = DecodePosition(step=step, prompt_lengths=lengths, sequences=sequences)
-        positions = [(number, step) for number in numbers]
+        positions = [(index, step) for index in indices]
         uniform = make_position_uniforms(settings.seed, positions) if positions else None
         chosen = select_next_tokens(logits, seen, settings, position, uniform)
-        tokens, is_chosen = schedule.place_tokens(step, chosen, ended, settings.padding_token)
-        scores = compute_token_log_probs(logits, chosen, ~is_chosen) if settings.log_probs else None
+        tokens, is_chosen = schedule.place_tokens(step, chosen, has_ended, settings.padding_token)
+        wants_log_probs = settings.log_probs
+        log_probs = compute_token_log_probs(logits, chosen, ~is_chosen) if wants_log_probs else None
         if seen is not None:
             seen[np.flatnonzero(is_chosen), chosen[is_chosen]] = True
-        for text, token in zip(sequences, tokens, strict=False):
-            text.append(int(token))
-        ended = ended | (np.isin(tokens, settings.stop) & is_chosen)
+        for sequence, token in zip(sequences, tokens, strict=False):
+            sequence.append(int(token))
+        has_ended = has_ended | (np.isin(tokens, settings.stop) & is_chosen)
         if observer is not None:
-            ended = ended | observer(tokens, ended.copy())
-        yield DecodeStepOutput(tokens, scores, ended.copy())
-        if ended.all() or step + 1 == settings.max_tokens:
+            has_ended = has_ended | observer(tokens, has_ended.copy())
+        yield DecodeStepOutput(tokens, log_probs, has_ended.copy())
+        if has_ended.all() or step + 1 == settings.max_tokens:
             return
-        logits = check_logits(session.step(tokens[:, None]), ~ended)
+        logits = check_logits(session.step(tokens[:, None]), ~has_ended)
 
 
 def select_next_tokens(
@@ -133,8 +135,8 @@ def select_next_tokens(
         logits = apply_repetition_penalty(logits, seen_tokens, settings.repetition_penalty)
     logits = mask_disallowed_tokens(logits, settings, position)
     if settings.strategy == "greedy":
-        best: Ints = logits.argmax(axis=1)
-        return best
+        tokens: Ints = logits.argmax(axis=1)
+        return tokens
     if uniform is None:
         uniform = make_sampling_uniforms(settings.seed, len(logits), position.step)
     return sample_token(filter_candidates(logits, settings), uniform)
@@ -144,8 +146,7 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> F
     """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for sequences that
     get a padding token.
     """
-    scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
-        :, 0
-    ]
+    log_probs = compute_log_softmax_f32(logits)
+    scores: Floats = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
     scores[is_padded] = 0
     return scores

@@ -7,6 +7,7 @@ import numpy as np
 from specc.decode.token_selection import Bools, Ints
 
 Decode = Callable[[Sequence[int]], str]
+"""A function that converts token ids to text."""
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
@@ -33,7 +34,7 @@ class Detokenizer:
         """Characters that are held back because they may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
-        """Add tokens; return the text that they complete."""
+        """Add tokens; return the text that they complete, which later tokens cannot change."""
         if self.stopped:
             return ""
         self._tokens.extend(tokens)
@@ -41,45 +42,45 @@ class Detokenizer:
         # A tokenizer with byte fallback decodes an incomplete byte sequence (e.g. the first eight
         # of the nine bytes of 日本語) to replacement characters only, although it contains two
         # complete characters.
-        sure = len(text.rstrip(REPLACEMENT_CHARACTER))
-        new = text[self._emitted : sure]
-        self._emitted = max(self._emitted, sure)
-        if sure == len(text) and len(self._tokens) > WINDOW:
+        stable_length = len(text.rstrip(REPLACEMENT_CHARACTER))
+        new_text = text[self._emitted : stable_length]
+        self._emitted = max(self._emitted, stable_length)
+        if stable_length == len(text) and len(self._tokens) > WINDOW:
             self._trim_history()
-        return self._emit_pending(new)
+        return self._emit_pending(new_text)
 
     def _trim_history(self) -> None:
         """Drop old tokens, unless a character is split between dropped and kept tokens."""
-        kept = self._tokens[-CONTEXT:]
-        text = self._decode(kept)
+        context = self._tokens[-CONTEXT:]
+        text = self._decode(context)
         if text and REPLACEMENT_CHARACTER not in text:
-            self._tokens, self._emitted = kept, len(text)
+            self._tokens, self._emitted = context, len(text)
 
     def flush(self) -> str:
         """Return the text that is still held back when the sequence ends."""
         if self.stopped:
             return ""
-        rest = self._emit_pending(self._decode(self._tokens)[self._emitted :])
+        text = self._emit_pending(self._decode(self._tokens)[self._emitted :])
         pending, self._pending = "" if self.stopped else self._pending, ""
         self._tokens, self._emitted = [], 0
-        return rest + pending
+        return text + pending
 
-    def _emit_pending(self, new: str) -> str:
-        waiting = self._pending + new
-        found = find_stop_string(waiting, self._stops)
-        if found is not None:
+    def _emit_pending(self, new_text: str) -> str:
+        text = self._pending + new_text
+        stop_start = find_stop_string(text, self._stops)
+        if stop_start is not None:
             self.stopped, self._pending = True, ""
-            return waiting[:found]
-        padding_mask = len(waiting) - compute_stop_prefix_length(waiting, self._stops)
-        self._pending = waiting[padding_mask:]
-        return waiting[:padding_mask]
+            return text[:stop_start]
+        end = len(text) - compute_stop_prefix_length(text, self._stops)
+        self._pending = text[end:]
+        return text[:end]
 
 
 def find_stop_string(text: str, stop_strings: Iterable[str]) -> int | None:
     """Return the start of the stop string that ends first. If several stop strings end at the same
     position, return the start of the longest one.
     """
-    ends = [(at + len(stop), at) for stop in stop_strings if (at := text.find(stop)) >= 0]
+    ends = [(start + len(stop), start) for stop in stop_strings if (start := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 
 
@@ -105,18 +106,20 @@ def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Se
     """Return a predicate that is true if the decoded tokens contain a stop string (for beam
     search).
     """
-    wanted = tuple(stop_strings)
-    return lambda tokens: find_stop_string(decode(tokens), wanted) is not None
+    stops = tuple(stop_strings)
+    return lambda tokens: find_stop_string(decode(tokens), stops) is not None
 
 
 class BatchDetokenizer:
-    """Detokenizer of a batch; `feed` is a `watch` of `iterate_decode_steps`."""
+    """The detokenizer of a batch. `feed` is an observer of `iterate_decode_steps`, which ends
+    sequences at stop strings.
+    """
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
-        wanted = tuple(stop_strings)
-        self._texts = [Detokenizer(decode, wanted) for _ in range(batch_size)]
-        self._open = [True] * batch_size
-        self._fresh = [""] * batch_size
+        stops = tuple(stop_strings)
+        self._detokenizers = [Detokenizer(decode, stops) for _ in range(batch_size)]
+        self._is_open = [True] * batch_size
+        self._new_texts = [""] * batch_size
 
     def feed(self, tokens: Ints, has_ended: Bools) -> Bools:
         """Process new tokens int64 [batch] and `has_ended` bool [batch]. Return a bool
@@ -124,24 +127,26 @@ class BatchDetokenizer:
 
         The stop token that ends a sequence is not part of its text.
         """
-        stopped = np.zeros(len(self._texts), np.bool_)
-        for row, text in enumerate(self._texts):
-            if not self._open[row]:
+        stopped = np.zeros(len(self._detokenizers), np.bool_)
+        for index, detokenizer in enumerate(self._detokenizers):
+            if not self._is_open[index]:
                 continue
-            self._fresh[row] += text.flush() if has_ended[row] else text.feed(int(tokens[row]))
-            stopped[row] = text.stopped
-            self._open[row] = not (has_ended[row] or text.stopped)
+            token = int(tokens[index])
+            text = detokenizer.flush() if has_ended[index] else detokenizer.feed(token)
+            self._new_texts[index] += text
+            stopped[index] = detokenizer.stopped
+            self._is_open[index] = not (has_ended[index] or detokenizer.stopped)
         return stopped
 
     def pop_new_text(self) -> list[str]:
-        """Return the new text of each sequence since the last call of this function."""
-        made, self._fresh = self._fresh, [""] * len(self._texts)
-        return made
+        """Return the new text of each sequence since the last call of this method."""
+        new_texts, self._new_texts = self._new_texts, [""] * len(self._detokenizers)
+        return new_texts
 
     def flush(self) -> list[str]:
         """Return the new text of each sequence, including text that was held back."""
-        for row, text in enumerate(self._texts):
-            if self._open[row]:
-                self._fresh[row] += text.flush()
-                self._open[row] = False
+        for index, detokenizer in enumerate(self._detokenizers):
+            if self._is_open[index]:
+                self._new_texts[index] += detokenizer.flush()
+                self._is_open[index] = False
         return self.pop_new_text()

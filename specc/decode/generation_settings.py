@@ -1,5 +1,5 @@
-"""Generation settings: their types, and functions that check the settings of the caller and merge
-them with those of the spec.
+"""Define the types of generation settings, and check the settings of the caller and merge them with
+those of the spec.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,20 +171,20 @@ def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Di
             yield make_unknown_setting_error(name, names, "generation setting")
     for name, value in given_settings.items():
         if name in OPTIONS_BY_NAME and (
-            fault := find_value_error(OPTIONS_BY_NAME[name], name, value)
+            error := find_value_error(OPTIONS_BY_NAME[name], name, value)
         ):
-            yield fault
+            yield error
 
 
 def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
     """Merge the checked settings of the spec and of the caller, by Python name."""
-    kind, inside = parse_strategy(spec_settings.get("strategy") or "greedy")
-    strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or kind
+    spec_strategy, strategy_options = parse_strategy(spec_settings.get("strategy") or "greedy")
+    strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or spec_strategy
     values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
-    if strategy == kind:
-        values |= _rename_settings(STRATEGY_OPTIONS[str(kind)], inside)
+    if strategy == spec_strategy:
+        values |= _rename_settings(STRATEGY_OPTIONS[str(spec_strategy)], strategy_options)
     values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
         # if the caller requests five return sequences and no number of beams, the default is five
@@ -199,7 +199,7 @@ def _rename_settings(
     options: Mapping[str, GenerationOption], spec_settings: Mapping[str, object]
 ) -> dict[str, object]:
     """Convert the setting names of a spec to Python names."""
-    return {options[w].name: value for w, value in spec_settings.items() if value is not None}
+    return {options[name].name: value for name, value in spec_settings.items() if value is not None}
 
 
 def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
@@ -208,33 +208,33 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
     A seed alone implies no strategy. Neither does `renormalize_logits`, which has no effect outside
     beam search.
     """
-    owners = {
+    strategies = {
         OPTIONS_BY_NAME[name].strategies
         for name in given_settings
         if name not in ("seed", "renormalize_logits") and len(OPTIONS_BY_NAME[name].strategies) == 1
     }
-    return next(iter(owners))[0] if len(owners) == 1 else None
+    return next(iter(strategies))[0] if len(strategies) == 1 else None
 
 
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return E0733 for options of a strategy that is not selected, and if more sequences than beams
-    are requested.
+    """Return the errors E0733 for options of another strategy than the selected one, and for more
+    return sequences than beams.
     """
-    found = []
+    conflicts = []
     for name in given_settings:
-        owners = OPTIONS_BY_NAME[name].strategies
-        if owners and strategy not in owners:
-            helps = [f'use strategy="{owners[0]}", or remove `{name}`']
-            found.append(
+        strategies = OPTIONS_BY_NAME[name].strategies
+        if strategies and strategy not in strategies:
+            helps = [f'use strategy="{strategies[0]}", or remove `{name}`']
+            conflicts.append(
                 make_conflict_error(f"`{name}` has no effect with the strategy `{strategy}`", helps)
             )
-    if strategy == "beam" and not found:
-        best = int(values.get("num_return_sequences", 1))
-        fault = find_sequence_count_error(best, int(values["num_beams"]))
-        found += [fault] if fault else []
-    return found
+    if strategy == "beam" and not conflicts:
+        sequence_count = int(values.get("num_return_sequences", 1))
+        error = find_sequence_count_error(sequence_count, int(values["num_beams"]))
+        conflicts += [error] if error else []
+    return conflicts
 
 
 def _to_plain_values(name: str, value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The table of generation settings: names, valid values, and names in specs."""
+"""Define the table of generation settings: their names in Python and in specs, valid values, and
+names in other programs.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +44,7 @@ class SettingConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOption:
-    """One setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
+    """One generation setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
     `strategies` are the strategies that the setting belongs to; a setting without strategies
     applies to all. `foreign_names` are the names of the setting in other programs, for suggestions.
@@ -146,8 +148,8 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_general_option(
     name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Make the description of a setting that applies to all strategies and has the same name in
-    specs.
+    """Return the table entry of a setting that applies to all strategies and has the same name in
+    Python and in specs.
     """
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names

@@ -1,4 +1,4 @@
-"""Diagnostics for invalid generation settings."""
+"""Find errors in generation settings and build their diagnostics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 def find_value_error(
     option: GenerationOption, setting_name: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0732 if a value is out of range, otherwise None."""
+    """Return the error E0732 if `value` is not valid for a setting, otherwise None."""
     if option.values.accepts(value):
         return None
     return Diagnostic(
@@ -36,14 +36,16 @@ def find_value_error(
 def make_unknown_setting_error(
     setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return E0731 for an unknown name; `noun` names the kind of name."""
+    """Return the error E0731 for an unknown name of a setting or strategy. `known` are the valid
+    names; `noun` describes the kind of name, e.g. `generation setting`.
+    """
     # prefer the equivalent of another program's setting to a setting with a similar name
-    named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
-    same_settings = set[str]().union(*(names for names in named if setting_name in names)) - {
+    groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
+    same_settings = set[str]().union(*(names for names in groups if setting_name in names)) - {
         setting_name
     }
-    foreign = next((name for name in known if name in same_settings), None)
-    suggestion = foreign or find_similar_name(setting_name, known)
+    equivalent = next((name for name in known if name in same_settings), None)
+    suggestion = equivalent or find_similar_name(setting_name, known)
     helps = (
         (format_suggestion(suggestion),)
         if suggestion
@@ -56,13 +58,19 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, known: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Return a suggestion that names the strategy or the section to which an option belongs."""
-    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
-    if owners and not is_strategy_option:
-        return (f"`{setting_name}` is an argument of a strategy: {owners[0]}({setting_name}=…)",)
+    """Return the help texts that name the strategy to which an option belongs, or the valid
+    names.
+    """
+    strategies = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
+    if strategies and not is_strategy_option:
+        return (
+            f"`{setting_name}` is an argument of a strategy: {strategies[0]}({setting_name}=…)",
+        )
     helps = [f"expected one of {', '.join(known)}"] if known else []
-    if owners:
-        helps.append(f"`{setting_name}` is an option of {' and '.join(f'`{o}`' for o in owners)}")
+    if strategies:
+        helps.append(
+            f"`{setting_name}` is an option of {' and '.join(f'`{o}`' for o in strategies)}"
+        )
     return tuple(helps)
 
 
@@ -72,14 +80,14 @@ def _has_option(strategy: str, setting_name: str) -> bool:
 
 
 def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
-    """Return E0733 for two conflicting settings."""
+    """Return the error E0733 for conflicting settings."""
     return Diagnostic("E0733", title, _make_label(span), helps=tuple(helps))
 
 
 def find_sequence_count_error(
     sequence_count: int, beam_count: int, span: Span | None = None
 ) -> Diagnostic | None:
-    """Return E0733 if more sequences than beams are requested, otherwise None."""
+    """Return the error E0733 if more return sequences than beams are requested, otherwise None."""
     if sequence_count <= beam_count:
         return None
     return make_conflict_error(
@@ -98,10 +106,9 @@ UNSUPPORTED_CODEBOOK_SETTINGS = (
 def find_codebook_error(
     settings: Mapping[str, Any], codebooks: int, spans: Mapping[str, Span | None] | None = None
 ) -> Diagnostic | None:
-    """Return the error for settings that are invalid for this number of codebooks: E0732 if the
-    delay pattern does not have one delay per codebook, E0733 for a setting that requires a single
-    codebook. `codebooks` is 0 if the generated input has no codebook axis. `strategy` is a name or
-    a mapping.
+    """Return the error for settings that are invalid for a model with `codebooks` codebooks, or
+    None: E0732 if the delay pattern does not have one delay per codebook, E0733 for a setting that
+    requires a single codebook. `codebooks` is 0 if the generated input has no codebook axis.
     """
     span_by_name = spans or {}
     delays = settings.get("delay_pattern") or ()
@@ -140,15 +147,15 @@ class VocabularySizes:
     def check_token_id(
         self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
-        """Return E0732 if the setting `setting_name` contains a token id that is not less than the
-        vocabulary size.
+        """Return the error E0732 if the setting `setting_name` contains a token id outside the
+        vocabulary, otherwise None.
         """
         size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
         if setting_name in ("begin", "bad_words_ids"):  # token ids, or lists of token ids
             tokens = [token for item in tokens for token in convert_to_list(item)]
-        wrong = [t for t in tokens if size is not None and is_int_in_range(t, size)]
-        if not wrong:
+        invalid_tokens = [t for t in tokens if size is not None and is_int_in_range(t, size)]
+        if not invalid_tokens:
             return None
         helps = (
             "use a token id of this model",
@@ -157,7 +164,8 @@ class VocabularySizes:
                 * (setting_name == "stop")
             ),
         )
-        title = f"`{setting_name}` must be a token id from 0 to {(size or 0) - 1}, got {wrong[0]}"
+        limits = f"from 0 to {(size or 0) - 1}, got {invalid_tokens[0]}"
+        title = f"`{setting_name}` must be a token id {limits}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
@@ -185,19 +193,19 @@ def check_spec_settings(
     name. The keys of strategy options are e.g. "strategy.num_beams" and "strategy.num_beams name".
     """
     span_by_name = spans or {}
-    found: list[Diagnostic | None] = []
+    errors: list[Diagnostic | None] = []
     for setting_name, value in settings.items():
         if setting_name not in GENERAL_OPTIONS:
             span = span_by_name.get(f"{setting_name} name", default_span)
-            found.append(
+            errors.append(
                 make_unknown_setting_error(
                     setting_name, list(GENERAL_OPTIONS), "setting of `generate`", span
                 )
             )
         elif setting_name == "strategy":
-            found += _find_strategy_errors(value, span_by_name)
+            errors += _find_strategy_errors(value, span_by_name)
         elif value is not None:
-            found.append(
+            errors.append(
                 find_value_error(
                     GENERAL_OPTIONS[setting_name],
                     setting_name,
@@ -205,7 +213,7 @@ def check_spec_settings(
                     span_by_name.get(setting_name),
                 )
             )
-    return [*filter(None, found)]
+    return [*filter(None, errors)]
 
 
 def _find_strategy_errors(
@@ -219,7 +227,7 @@ def _find_strategy_errors(
         if not isinstance(kind, str):
             return [find_value_error(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
         return [make_unknown_setting_error(kind, STRATEGIES, "strategy", span)]
-    found = [
+    errors = [
         _find_option_error(kind, setting_name, value, spans)
         for setting_name, value in options.items()
     ]
@@ -227,33 +235,33 @@ def _find_strategy_errors(
     # without earlier errors, both values are integers
     if (
         kind == "beam"
-        and not any(found)
+        and not any(errors)
         and is_int_in_range(sequence_count, 1)
         and is_int_in_range(beam_count, 1)
     ):
-        place = spans.get("strategy.num_return_sequences")
-        found.append(find_sequence_count_error(int(sequence_count), int(beam_count), place))
-    return found
+        span = spans.get("strategy.num_return_sequences")
+        errors.append(find_sequence_count_error(int(sequence_count), int(beam_count), span))
+    return errors
 
 
 def _find_option_error(
     kind: str, setting_name: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
     """Return the error for an invalid option of the strategy `kind`, or None."""
-    known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
+    options, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # a positional option, as in `beam(4)`
-        example = ", ".join(f"{name}=…" for name in list(known)[:2])
+        example = ", ".join(f"{name}=…" for name in list(options)[:2])
         title = f"the options of the strategy `{kind}` must be named"
         helps = (f"write {kind}({example})",)
         return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
-    if setting_name not in known:
+    if setting_name not in options:
         noun = f"option of the strategy `{kind}`"
         return make_unknown_setting_error(
-            setting_name, list(known), noun, spans.get(f"strategy.{setting_name} name", span)
+            setting_name, list(options), noun, spans.get(f"strategy.{setting_name} name", span)
         )
-    return (
-        None if value is None else find_value_error(known[setting_name], setting_name, value, span)
-    )
+    if value is None:
+        return None
+    return find_value_error(options[setting_name], setting_name, value, span)
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
@@ -264,13 +272,15 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Return a suggestion if a value was probably meant to disable the setting, else ""."""
-    off = {
+    """Return a help text for an invalid number that was probably meant to disable the setting, or
+    ().
+    """
+    advice = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "remove `top_p`, or use 1, to keep all tokens",
         "repetition_penalty": "use 1 to disable it, or more than 1 to penalize repetitions",
     }
-    return (off[option.name],) if option.name in off and is_finite_number(value) else ()
+    return (advice[option.name],) if option.name in advice and is_finite_number(value) else ()
 
 
 def _format_value(value: object) -> str:

@@ -1,5 +1,5 @@
 """Select the next token: logits processors (suppressed and forced tokens, repetition penalty),
-temperature, and filters such as top-k and top-p.
+temperature, filters such as top-k and top-p, and sampling.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,9 +74,10 @@ def check_logits(
     maxima = logits.max(axis=1, initial=-np.inf)  # NaN if any logit of the sequence is NaN
     is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
     if is_invalid.any():
-        row = int(np.flatnonzero(is_invalid)[0])
-        note = f"the maximum of {logits.shape[1]} logits is {maxima[row]}"
-        raise make_invalid_logits_error(sequence_indices[row] if sequence_indices else row, note)
+        index = int(np.flatnonzero(is_invalid)[0])
+        note = f"the maximum of {logits.shape[1]} logits is {maxima[index]}"
+        index = sequence_indices[index] if sequence_indices else index
+        raise make_invalid_logits_error(index, note)
     return logits
 
 
@@ -106,12 +107,12 @@ def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
     """Count the tokens of each prompt (int64 [batch, n]) without padding. Return int64 [batch]."""
     if padding_mask is None:
         return np.full(len(prompt), prompt.shape[1], np.int64)
-    made: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
-    return made
+    counts: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
+    return counts
 
 
 def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
-    """Return the tokens of each prompt without padding."""
+    """Return the tokens of each prompt (int64 [batch, n]) without padding, as lists."""
     if padding_mask is None:
         return [[*map(int, row)] for row in prompt]
     is_token = np.asarray(padding_mask, np.bool_)
@@ -121,7 +122,9 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
-    """Set the scores float32 [batch, vocab] of disallowed tokens to -inf."""
+    """Return `scores`, float32 [batch, vocab], with -inf for tokens that the settings do not allow
+    at this position.
+    """
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
         return _mask_other_tokens(scores, settings.begin[position.step])
@@ -130,24 +133,22 @@ def mask_disallowed_tokens(
         scores = np.where(banned, np.float32(-np.inf), scores)
     if settings.forced_eos_token_id is not None and position.step + 1 == settings.max_tokens:
         scores = _mask_other_tokens(scores, (settings.forced_eos_token_id,))
-    never = [
+    suppressed = [
         *settings.suppress_tokens,
         *(settings.begin_suppress_tokens if position.step == len(settings.begin) else ()),
     ]
-    known = [token for token in never if token < scores.shape[1]]
-    if known:
+    in_vocab = [token for token in suppressed if token < scores.shape[1]]
+    if in_vocab:
         scores = scores.copy()
-        scores[:, known] = -np.inf
+        scores[:, in_vocab] = -np.inf
     return scores
 
 
 def _mask_other_tokens(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Set the scores of all tokens except `tokens` to -inf. If there is only one such token, set
-    its score to 0.
-    """
-    made = np.full_like(scores, -np.inf)
-    made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
-    return made
+    """Return `scores` with -inf for all tokens except `tokens`. A single token gets the score 0."""
+    masked = np.full_like(scores, -np.inf)
+    masked[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
+    return masked
 
 
 def _find_banned_tokens(
@@ -156,20 +157,20 @@ def _find_banned_tokens(
     """Return a bool array [batch, vocab], true for disallowed tokens (e.g. stop tokens before the
     minimum length, repeated n-grams), or None if there are none.
     """
-    early = position.prompt_lengths + position.step < settings.min_length
-    early |= position.step < settings.min_tokens
-    stops = [token for token in settings.stop if token < shape[1]]
-    if not settings.needs_previous_tokens and not (stops and early.any()):
+    is_early = position.prompt_lengths + position.step < settings.min_length
+    is_early |= position.step < settings.min_tokens
+    stop_tokens = [token for token in settings.stop if token < shape[1]]
+    if not settings.needs_previous_tokens and not (stop_tokens and is_early.any()):
         return None
     banned = np.zeros(shape, np.bool_)
-    for token in stops:
-        banned[early, token] = True
-    for row, text in enumerate(position.sequences):
-        ends = [
-            *_find_repeated_ngrams(text, settings.no_repeat_ngram_size),
-            *_find_banned_completions(text, settings.bad_words_ids),
+    for token in stop_tokens:
+        banned[is_early, token] = True
+    for index, sequence in enumerate(position.sequences):
+        next_tokens = [
+            *_find_repeated_ngrams(sequence, settings.no_repeat_ngram_size),
+            *_find_banned_completions(sequence, settings.bad_words_ids),
         ]
-        banned[row, [t for t in ends if t < shape[1]]] = True
+        banned[index, [t for t in next_tokens if t < shape[1]]] = True
     return banned
 
 
@@ -179,11 +180,11 @@ def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
     """
     if not size or len(tokens) + 1 < size:
         return []
-    newest = list(tokens[len(tokens) - size + 1 :])
+    prefix = list(tokens[len(tokens) - size + 1 :])
     return [
-        tokens[at + size - 1]
-        for at in range(len(tokens) - size + 1)
-        if list(tokens[at : at + size - 1]) == newest
+        tokens[start + size - 1]
+        for start in range(len(tokens) - size + 1)
+        if list(tokens[start : start + size - 1]) == prefix
     ]
 
 
@@ -201,23 +202,26 @@ def _find_banned_completions(
 def find_penalized_tokens(
     prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
-    """Return the tokens to penalize in the first step, or None if the penalty is 1."""
+    """Return a bool array [batch, vocab], true for the prompt tokens, to which the repetition
+    penalty applies. Return None if the penalty is 1.
+    """
     return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
 def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
     """Return a bool array [batch, vocab], true for the tokens of each prompt, excluding padding."""
-    seen = np.zeros((len(prompt), vocab), np.bool_)
+    is_in_prompt = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids outside the vocabulary of the logits
-    known = (prompt >= 0) & (prompt < vocab)
-    known = known if padding_mask is None else known & np.asarray(padding_mask, np.bool_)
-    seen[rows[known], prompt[known]] = True
-    return seen
+    is_valid = (prompt >= 0) & (prompt < vocab)
+    is_valid = is_valid if padding_mask is None else is_valid & np.asarray(padding_mask, np.bool_)
+    is_in_prompt[rows[is_valid], prompt[is_valid]] = True
+    return is_in_prompt
 
 
 def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float) -> Floats:
-    """Apply the repetition penalty `p` to `seen_tokens` tokens: `x / p` if x > 0, else `x * p`.
+    """Apply the repetition penalty `p` to the logits `x` of `seen_tokens` (bool [batch, vocab]):
+    `x / p` if x > 0, else `x * p`.
 
     Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, divide all logits. Division would increase
     negative logits, which are therefore multiplied, as in later implementations.
@@ -264,33 +268,34 @@ def find_top_k_indices(values: Floats, k: int) -> Ints:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
     # indices of all values >= the k-th largest value, which may be more than k
     thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
-    found = np.empty((len(values), k), np.int64)
+    indices = np.empty((len(values), k), np.int64)
     for row, threshold in enumerate(thresholds):
         # ascending, so that the stable sort orders equal values by index
         candidates = np.flatnonzero(values[row] >= threshold)
-        found[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
-    return found
+        indices[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
+    return indices
 
 
 def compute_softmax_f64(logits: Floats) -> Float64s:
     """Return the softmax over the last axis in float64, [batch, n]."""
     # The maximum is subtracted, so that `exp` does not overflow.
-    wide = logits.astype(np.float64)
-    raised = np.exp(wide - wide.max(axis=1, keepdims=True))
-    made: Float64s = raised / raised.sum(axis=1, keepdims=True)
-    return made
+    logits64 = logits.astype(np.float64)
+    exponentials = np.exp(logits64 - logits64.max(axis=1, keepdims=True))
+    probabilities: Float64s = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def compute_log_softmax_f32(logits: Floats) -> Floats:
     """Return the log-softmax over the last axis in float32, [batch, n]."""
-    low = logits - logits.max(axis=1, keepdims=True)
-    made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
-    return made
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return log_probs
 
 
 def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
-    """Apply the filters to logits float32 [batch, vocab] after the logits processors, in the order
-    temperature, top-k, softmax, top-p, min-p, typical, epsilon, eta.
+    """Return the tokens that remain after the filters, which are applied to processed logits,
+    float32 [batch, vocab], in the order temperature, top-k, softmax, top-p, min-p, typical,
+    epsilon, eta.
 
     Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p (the smallest set of most probable
     tokens whose cumulative probability reaches p): Holtzman et al. 2020 (arXiv:1904.09751), sec.
@@ -313,11 +318,8 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
         # p is rounded to float32, as in the ONNX graph: 0.9 in float32 is not 0.9 in float64.
         probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
-        probabilities = np.where(
-            probabilities >= float(np.float32(settings.min_p)) * probabilities[:, :1],
-            probabilities,
-            0.0,
-        )
+        minimum = float(np.float32(settings.min_p)) * probabilities[:, :1]
+        probabilities = np.where(probabilities >= minimum, probabilities, 0.0)
     return TokenCandidates(tokens, _filter_by_distribution(probabilities, settings))
 
 
@@ -383,14 +385,15 @@ def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
 
 def make_sampling_uniforms(seed: int, batch_size: int, step: int) -> Floats:
     """Return uniform numbers float32 [batch] in [0, 1), keyed by seed, batch index and step."""
-    return make_position_uniforms(seed, [(row, step) for row in range(batch_size)])
+    return make_position_uniforms(seed, [(batch_index, step) for batch_index in range(batch_size)])
 
 
 def make_position_uniforms(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return uniform random numbers float32 [n] for (sequence index, step) pairs."""
+    """Return uniform random numbers in [0, 1), float32 [n], one per (sequence index, step) pair."""
     key = derive_stream_key(seed, "sample")
     words = [
-        generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40
-        for row, step in positions
+        generate_word(derive_substream_key(derive_substream_key(key, sequence_index), step), 0)
+        >> 40
+        for sequence_index, step in positions
     ]
     return np.array(words, np.float32) * np.float32(2**-24)

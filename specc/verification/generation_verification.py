@@ -1,5 +1,5 @@
-"""Verify a standalone generator: compare tokens and probabilities with decoding by the
-reference.
+"""Verify a standalone generator (a model that contains the decoding loop): compare its tokens and
+probabilities with decoding by the reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,8 +58,9 @@ MAX_TOKENS = 8
 def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield each round. Raise E0930 at the first token, probability or score whose difference
-    rounding does not explain.
+    """Compare generation by the model with generation by the reference; yield the result of each
+    round. Raise E0930 at the first token, probability or score whose difference rounding does not
+    explain.
     """
     weight_only_model, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
     generator = make_generator(weight_only_model)
@@ -82,9 +83,9 @@ def iterate_generated_rounds(
         )
         _run_counting_copy(coverage, request)
         yield _compare_tokens(_ReferenceDecode(request, graph, weights), sizes)
-    skipped = find_skipped_lengths(graph, compared_sizes, max_lengths)
-    if coverage.unexecuted_subgraphs or skipped:
-        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped)
+    skipped_lengths = find_skipped_lengths(graph, compared_sizes, max_lengths)
+    if coverage.unexecuted_subgraphs or skipped_lengths:
+        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped_lengths)
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
@@ -136,13 +137,13 @@ def _make_random_request(
     random_inputs = make_random_inputs(graph, sizes, rng, density)
     inputs = {n: v for n, v in random_inputs.items() if n in session_inputs}
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
-    beam = settings.strategy == "beam"
+    is_beam_search = settings.strategy == "beam"
     if (
         settings.start or generator.allows_empty_prompt
     ) and sequence_input in session.optional_inputs:
         inputs.pop(sequence_input, None)
     inputs = move_padding_to_side(inputs, graph, generator.input_signature.defaults)
-    return generator.start_generation(inputs, replace(settings, log_probs=not beam))
+    return generator.start_generation(inputs, replace(settings, log_probs=not is_beam_search))
 
 
 def _run_counting_copy(coverage: SubgraphCoverage, request: GenerationRequest) -> None:
@@ -170,13 +171,13 @@ class _ReferenceDecode:
         """
         request, settings = self.request, self.request.limited_settings
         weights = perturbation.perturb_arrays(self.weights) if perturbation else self.weights
-        source = request.model.generation.logits_output
+        logits_output = request.model.generation.logits_output
         session = _ReferenceSession(graph=self.graph, weights=weights, perturbation=perturbation)
         if error_ratio != 1:
             exact = _ReferenceSession(graph=self.graph, weights=self.weights)
-            session = replace(session, exact=exact, logits=source, error_ratio=error_ratio)
+            session = replace(session, exact=exact, logits=logits_output, error_ratio=error_ratio)
         decoder_session = FullForwardSession(
-            session, request.model.input_signature, source, request.prepared_inputs
+            session, request.model.input_signature, logits_output, request.prepared_inputs
         )
         if settings.strategy == "beam":
             return self._search_beams(decoder_session)
@@ -194,27 +195,28 @@ class _ReferenceDecode:
     def _search_beams(self, session: FullForwardSession) -> dict[str, Array]:
         """Return the tokens and scores of a beam search."""
         request, settings = self.request, self.request.limited_settings
-        found = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
-        tokens = [[list(h.tokens) for h in row] for row in found]
-        scores = [[h.score for h in row] for row in found]
+        beams = search_beams(session, request.prompt, settings, padding_mask=request.padding_mask)
+        tokens = [[list(h.tokens) for h in row] for row in beams]
+        scores = [[h.score for h in row] for row in beams]
         return {"tokens": _pad_sequences(tokens, settings), "scores": np.array(scores)}
 
     def run_model(self) -> dict[str, Array]:
         """Decode with the compiled model and return the results."""
         session = self.request.model.standalone_session
         assert session is not None, "a standalone generator has a session"
-        made = run_standalone(session, self.request)
-        if made.log_probs is not None:
+        generated = run_standalone(session, self.request)
+        if generated.log_probs is not None:
             width = self.request.limited_settings.max_tokens
-            tokens, log_probs = made.tokens[:, 0], made.log_probs
+            tokens, log_probs = generated.tokens[:, 0], generated.log_probs
             return {
                 "tokens": _stack_steps([*tokens.T], width)[:, None],
                 "log_probs": _stack_steps([*log_probs.T], width),
             }
         stops = self.request.settings.stop
-        rows = [[_truncate_at_stop(text, stops) for text in row] for row in made.tokens.tolist()]
-        tokens = _pad_sequences(rows, self.request.limited_settings)
-        return {"tokens": tokens, "scores": np.asarray(made.scores)}
+        rows = generated.tokens.tolist()
+        sequences = [[_truncate_at_stop(text, stops) for text in row] for row in rows]
+        tokens = _pad_sequences(sequences, self.request.limited_settings)
+        return {"tokens": tokens, "scores": np.asarray(generated.scores)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,8 +254,8 @@ class _ReferenceSession:
 
 
 def _compare_tokens(decode: _ReferenceDecode, sizes: Mapping[str, int]) -> VerificationRound:
-    """Compare the tokens, probabilities and scores of the model with the reference. Raise E0930
-    unless they agree.
+    """Compare the tokens, probabilities and scores of the model with those of the reference; return
+    the result of the round. Raise E0930 unless they agree up to rounding.
     """
     results, expected = decode.run_model(), decode.compute_results()
     differences = {n: compare_result(n, results[n], x) for n, x in expected.items()}
@@ -299,15 +301,16 @@ def _explain_difference(
         for name, bound in compute_error_bounds(run_rounded, expected, seeds).items():
             scale = 1 if name == "tokens" else ratio
             bounds[name] = np.maximum(bounds[name], bound / scale)
-        allowed = _ignore_later_tokens(bounds)
-        wrong = [
+        error_bounds = _ignore_later_tokens(bounds)
+        unexplained = [
             difference
             for name, difference in mismatches.items()
-            if not is_within_rounding_error(results[name], expected[name], allowed[name])
+            if not is_within_rounding_error(results[name], expected[name], error_bounds[name])
         ]
-        if not wrong:
+        if not unexplained:
             return f", where {half_dtype or 'float32'} rounding changes results"
-    raise_error("E0930", wrong[0].description, notes=[*wrong[0].notes, format_lengths(sizes)])
+    first = unexplained[0]
+    raise_error("E0930", first.description, notes=[*first.notes, format_lengths(sizes)])
 
 
 def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
@@ -315,17 +318,17 @@ def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
     differ.
     """
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
-    allowed = {"tokens": np.where(has_changed, np.inf, bounds["tokens"])}
+    error_bounds = {"tokens": np.where(has_changed, np.inf, bounds["tokens"])}
     for name in bounds.keys() - {"tokens"}:
         any_step = has_changed[:, 0] if name == "log_probs" else has_changed.any(-1)
-        allowed[name] = np.where(any_step, np.inf, bounds[name])
-    return allowed
+        error_bounds[name] = np.where(any_step, np.inf, bounds[name])
+    return error_bounds
 
 
 def _stack_steps(steps: list[Array], width: int) -> Array:
     """Stack the token arrays of all steps to [batch, width], padded with -1."""
-    fill = [np.full_like(steps[0], -1)] * (width - len(steps))
-    return np.stack([*steps, *fill], -1)
+    padding = [np.full_like(steps[0], -1)] * (width - len(steps))
+    return np.stack([*steps, *padding], -1)
 
 
 def _pad_sequences(sequences: list[list[list[int]]], settings: GenerationSettings) -> Array:

@@ -1,4 +1,6 @@
-"""Errors of results due to 16-bit rounding: evaluate a graph with rounded values."""
+"""Estimate the errors of results due to 16-bit rounding, by evaluating the graph with rounded
+values in the reference.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,8 +28,8 @@ also round intermediate values."""
 
 @dataclass
 class HalfRounding:
-    """A result hook that rounds the 16-bit values of a graph, stochastically if `rng` is given, and
-    otherwise to nearest.
+    """A result hook that rounds the 16-bit values of a graph: stochastically, or to nearest if
+    `rng` is None.
 
     `overflow` is the first value that became infinite, with the element before rounding. The errors
     of `exact_scores`, which select indices, are multiplied by `MAX_EXPLAINED_RATIO` for the
@@ -45,34 +47,36 @@ class HalfRounding:
             self.scores[value] = array
         if value.node is not None and (score := find_score(value.node)) in self.scores:
             array = self._select_indices(value, self.scores[score], self.exact_scores[score])
-        form = HALF_FORMATS.get(value.dtype)
-        if form is None:
+        format = HALF_FORMATS.get(value.dtype)
+        if format is None:
             return array
-        nudge = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
-        made = form.round_array(array, nudge)
-        has_overflowed = np.isinf(made) & np.isfinite(array)
+        offset = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
+        rounded = format.round_array(array, offset)
+        has_overflowed = np.isinf(rounded) & np.isfinite(array)
         if self.overflow is None and has_overflowed.any():
             self.overflow = value, float(array[has_overflowed].flat[0])
-        return made
+        return rounded
 
-    def _select_indices(self, result: Value, scores: Array, exact: Array) -> Array:
+    def _select_indices(self, result: Value, scores: Array, exact_scores: Array) -> Array:
         """Return a result of `argmax`, `top_k` or `sort`, selected by scores with larger errors."""
         op = result.node.op if result.node is not None else None
         with np.errstate(invalid="ignore"):
-            shifted = exact + MAX_EXPLAINED_RATIO * (scores - exact)
-        shifted = np.where(np.isfinite(exact) & np.isfinite(scores), shifted, scores)
+            amplified = exact_scores + MAX_EXPLAINED_RATIO * (scores - exact_scores)
+        amplified = np.where(np.isfinite(exact_scores) & np.isfinite(scores), amplified, scores)
         if isinstance(op, ops.ArgMax):
-            return np.asarray(shifted.argmax(op.axis))
+            return np.asarray(amplified.argmax(op.axis))
         assert isinstance(op, ops.Sort | ops.TopK), "an op that selects indices"
         descending = op.descending if isinstance(op, ops.Sort) else op.largest
-        order = np.argsort(-shifted if descending else shifted, axis=op.axis, kind="stable")
+        order = np.argsort(-amplified if descending else amplified, axis=op.axis, kind="stable")
         if isinstance(op, ops.TopK):
             order = np.take(order, np.arange(result.shape[op.axis].number or 0), axis=op.axis)
         return order if result.index else np.take_along_axis(scores, order, op.axis)
 
 
 def find_score(node: Node) -> Value | None:
-    """Return the floats by which a node selects indices, or None."""
+    """Return the float operand by which an `argmax`, `sort` or `top_k` node selects indices, or
+    None for other nodes.
+    """
     if not isinstance(node.op, ops.ArgMax | ops.Sort | ops.TopK):
         return None
     operand = node.get_operand()
@@ -97,7 +101,8 @@ class HalfRoundingErrors:
     sample_count: int = 0
 
     def explain_result(self, name: str, result: Array) -> str:
-        """Return "" if rounding explains the difference of a result, and a note otherwise.
+        """Return "" if 16-bit rounding explains the difference of the result `name` from the
+        reference, otherwise a note for the error.
 
         The errors of a few positions are much larger than those of the others: a router selects a
         different expert, or a norm divides by a value close to zero. Rounding decides which
@@ -114,8 +119,8 @@ class HalfRoundingErrors:
             changes = np.sort(self.changes[name])[::-1]
             # positions whose values happen to be exact in all samples have no smaller bound
             changes = np.maximum(changes, np.median(changes)) if changes.size else changes
-            allowed = np.maximum(MAX_EXPLAINED_RATIO * changes, RELATIVE_TOLERANCE)
-            unexplained = np.flatnonzero(differences > allowed)
+            max_differences = np.maximum(MAX_EXPLAINED_RATIO * changes, RELATIVE_TOLERANCE)
+            unexplained = np.flatnonzero(differences > max_differences)
             if not unexplained.size:
                 return ""
         rank = int(unexplained[0])
@@ -129,20 +134,22 @@ class HalfRoundingErrors:
     def _exact_scores(self) -> dict[Value, Array]:
         """The exact values of the scores that select indices."""
         scores = {score for node, _ in self.graph.nodes if (score := find_score(node))}
-        found: dict[Value, Array] = {}
+        exact_values: dict[Value, Array] = {}
 
         def record_score(value: Value, array: Array) -> Array:
             if value in scores:
-                found[value] = array
+                exact_values[value] = array
             return array
 
         backend.load_reference().evaluate_graph(
             self.graph, self.inputs, self.weights, result_hook=record_score
         )
-        return found
+        return exact_values
 
     def _add_sample(self) -> None:
-        """Evaluate the graph with rounded values. Raise E0980 if a value is out of range."""
+        """Evaluate the graph with rounded values and update `changes`. Raise E0980 if a value is
+        out of range.
+        """
         seed = self.sample_count
         rounding = HalfRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:
@@ -153,6 +160,6 @@ class HalfRoundingErrors:
         if rounding.overflow is not None:
             raise_overflow(self.graph, *rounding.overflow)
         for name, value in self.expected.items():
-            made = compute_position_changes(np.asarray(rounded[name]), np.asarray(value))
-            self.changes[name] = np.maximum(self.changes.get(name, 0.0), made)
+            changes = compute_position_changes(np.asarray(rounded[name]), np.asarray(value))
+            self.changes[name] = np.maximum(self.changes.get(name, 0.0), changes)
         self.sample_count += 1

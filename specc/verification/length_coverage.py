@@ -61,36 +61,37 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     `abs(i - j) < 8` over an axis `n` has the threshold 8 for `n`: with shorter sequences `8` and
     `9` have the same results. Over an axis `n // 4` the threshold is 32.
     """
-    found: dict[str, set[LengthThreshold]] = {}
+    thresholds: dict[str, set[LengthThreshold]] = {}
     equations = graph.length_equations
 
-    def add(length: Dim, number: int, share: int = 1) -> None:
+    def add_threshold(length: Dim, number: int, positions_per_count: int = 1) -> None:
         for symbol, threshold in compute_length_thresholds(
             length.substitute(equations), number
         ).items():
-            longer = LengthThreshold(threshold.length * share, threshold.stride * share)
-            found.setdefault(symbol, set()).add(longer)
+            factor = positions_per_count
+            scaled = LengthThreshold(threshold.length * factor, threshold.stride * factor)
+            thresholds.setdefault(symbol, set()).add(scaled)
 
     positions: dict[Value, frozenset[_PositionCount]] = {}
     for node, results in iterate_nested_nodes(graph):
-        counted = _find_position_counts(node, positions)
-        if counted:
-            positions |= dict.fromkeys(results, counted)
+        counts = _find_position_counts(node, positions)
+        if counts:
+            positions |= dict.fromkeys(results, counts)
             for number in _iterate_constants(node):
-                for each in counted:
-                    add(each.length, number, each.positions_per_count)
-        for length, clipped in _iterate_clipped_lengths(results):
-            add(length, clipped)
+                for count in counts:
+                    add_threshold(count.length, number, count.positions_per_count)
+        for length, bound in _iterate_clipped_lengths(results):
+            add_threshold(length, bound)
     known_positions = _collect_input_symbols(graph)
-    return {s: sorted(found[s]) for s in found if s in known_positions}
+    return {s: sorted(thresholds[s]) for s in thresholds if s in known_positions}
 
 
 def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
     """Yield each clipped dimension in the shape of a result, with its bound."""
     for length in (d for r in results for d in r.shape):
-        for clipped in _iterate_clip_bounds(length):
-            if _is_threshold(clipped, MAX_WINDOW_LENGTH):
-                yield length, clipped
+        for bound in _iterate_clip_bounds(length):
+            if _is_threshold(bound, MAX_WINDOW_LENGTH):
+                yield length, bound
 
 
 def _collect_input_symbols(graph: Graph) -> set[str]:
@@ -98,8 +99,8 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, for each symbol in a dimension, its value above which the dimension exceeds
-    `number`.
+    """Return, for each symbolic dimension in the expression `length`, its value above which the
+    expression exceeds `number`.
     """
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
@@ -110,13 +111,13 @@ def _is_threshold(number: float, max_length: int) -> bool:
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return by how much `symbol` must increase for the dimension to increase by 1, for small
-    values of other symbols. Return 1 if the dimension does not reach `number`.
+    """Return by how much `symbol` must increase for the expression `length` to increase by 1, with
+    small values of the other symbolic dimensions. Return 1 if it does not reach `number`.
     """
-    small = dict.fromkeys(length.symbols(), 2)
+    lengths = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
         with suppress(DimError):  # skips values for which the dimension is not an integer
-            if length.evaluate({**small, symbol: number * stride}) >= number:
+            if length.evaluate({**lengths, symbol: number * stride}) >= number:
                 return stride
     return 1
 
@@ -129,8 +130,8 @@ token id).
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A count of positions on an axis of this size, of which one in `positions_per_count` is
-    counted.
+    """A position id or a count of positions on an axis of size `length`, of which one in
+    `positions_per_count` is counted.
     """
 
     length: Dim
@@ -140,7 +141,9 @@ class _PositionCount:
 def _find_position_counts(
     node: Node, known_positions: dict[Value, frozenset[_PositionCount]]
 ) -> frozenset[_PositionCount]:
-    """Return the axes whose positions the results of a node number or count."""
+    """Return the axes whose positions the results of a node contain or count: position ids, sums of
+    masks, and values computed from these (`known_positions`).
+    """
     match node.op:
         case ops.Range(length):
             return frozenset((_PositionCount(length),))
@@ -171,8 +174,8 @@ def _iterate_constants(node: Node) -> Iterator[int]:
     """
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
-    whole = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
-    max_length = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
+    is_integer = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
+    max_length = MAX_WINDOW_LENGTH if is_integer else MAX_FLOAT_THRESHOLD
     for value in node.args:
         match get_viewed_op(value, ops.Cast):
             case ops.Constant(number) if _is_threshold(number, max_length):
@@ -226,50 +229,50 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     """Return, by symbolic dimension, the sizes above which attention is computed in blocks or a
     recurrence in chunks.
     """
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    found: dict[str, set[LengthThreshold]] = {}
+    padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
+    thresholds: dict[str, set[LengthThreshold]] = {}
 
-    def add(length: Dim, number: int) -> None:
+    def add_threshold(length: Dim, number: int) -> None:
         for symbol, threshold in compute_length_thresholds(length, number).items():
-            found.setdefault(symbol, set()).add(threshold)
+            thresholds.setdefault(symbol, set()).add(threshold)
 
     for node, _ in graph.nodes:
-        if local := plan_local_attention(node, padded):
-            add(node.get_operand().type.shape[2], local.length_threshold)
+        if plan := plan_local_attention(node, padding_masks):
+            add_threshold(node.get_operand().type.shape[2], plan.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
-            add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
-    return _select_possible_thresholds(found, find_max_lengths(graph))
+            add_threshold(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
+    return _select_possible_thresholds(thresholds, find_max_lengths(graph))
 
 
 def _select_possible_thresholds(
     thresholds_by_symbol: Mapping[str, Iterable[LengthThreshold]], max_lengths: Mapping[str, int]
 ) -> dict[str, list[LengthThreshold]]:
     """Return the thresholds below the maximum sizes, sorted."""
-    below = {
+    possible = {
         s: [t for t in sorted(f) if t.length < max_lengths.get(s, t.length + 1)]
         for s, f in thresholds_by_symbol.items()
     }
-    return {symbol: thresholds for symbol, thresholds in below.items() if thresholds}
+    return {symbol: thresholds for symbol, thresholds in possible.items() if thresholds}
 
 
 def iterate_long_lengths(
     graph: Graph, is_within_cost_limit: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
-    """Yield axis sizes above the constants in masks and caches, first below and then above the size
-    from which attention is computed in blocks.
+    """Yield axis sizes above the constants in masks and caches: first sizes for which attention is
+    not computed in blocks, then larger ones.
 
-    Other axes are short. If the cost of sizes above all constants is too high, yield, for each
-    symbolic dimension, a size above the largest constant within the cost limit.
+    Other axes are short. If sizes above all constants exceed the cost limit, yield, for each
+    symbolic dimension, a size above the largest constant within the limit.
     """
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
-    tried = list[dict[str, int]]()
-    for choices in _choose_lengths(constants, blocks):
-        for lengths in choices:
+    tried_sizes = list[dict[str, int]]()
+    for alternatives in _choose_lengths(constants, blocks):
+        for lengths in alternatives:
             sizes = find_nearby_lengths(graph, lengths, SHORT_AXIS_LENGTH, max_lengths)
             if sizes is None or not is_within_cost_limit(sizes):
                 continue
-            if sizes not in tried:
-                tried.append(sizes)
+            if sizes not in tried_sizes:
+                tried_sizes.append(sizes)
                 yield sizes
             break
 
@@ -279,58 +282,64 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
     within the cost limit.
     """
 
-    def at_once(symbol: str, threshold: LengthThreshold) -> int:
+    def choose_unblocked_length(symbol: str, threshold: LengthThreshold) -> int:
         length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
         return min([length, *(b.length for b in blocks.get(symbol, ()))])
 
-    def in_blocks(symbol: str, threshold: LengthThreshold) -> int:
+    def choose_blocked_length(symbol: str, threshold: LengthThreshold) -> int:
         return threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
 
     constants = _limit_thresholds(constants)
-    every = {
+    all_thresholds = {
         s: sorted([*constants.get(s, ()), *blocks.get(s, ())])
         for s in sorted({*constants, *blocks})
     }
-    for thresholds, length_of in ((constants, at_once), (every, in_blocks))[: 1 + bool(blocks)]:
+    passes = [(constants, choose_unblocked_length)]
+    passes += [(all_thresholds, choose_blocked_length)] if blocks else []
+    for thresholds, choose_length in passes:
         if not thresholds:
             continue
-        whole = {s: length_of(s, found[-1]) for s, found in thresholds.items()}
-        each = {s: [{s: length_of(s, t)} for t in reversed(f)] for s, f in thresholds.items()}
-        yield [whole]
-        yield from ([whole, *alone] for alone in each.values())
+        all_lengths = {s: choose_length(s, candidates[-1]) for s, candidates in thresholds.items()}
+        single_lengths = {
+            s: [{s: choose_length(s, t)} for t in reversed(f)] for s, f in thresholds.items()
+        }
+        yield [all_lengths]
+        yield from ([all_lengths, *single] for single in single_lengths.values())
 
 
 def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
     """Return the thresholds up to `MAX_CONSTANT`."""
     limited = {
-        s: [t for t in found if t.length <= MAX_CONSTANT * t.stride]
-        for s, found in thresholds.items()
+        s: [t for t in candidates if t.length <= MAX_CONSTANT * t.stride]
+        for s, candidates in thresholds.items()
     }
-    return {s: found for s, found in limited.items() if found}
+    return {s: candidates for s, candidates in limited.items() if candidates}
 
 
 def find_skipped_lengths(
     graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Describe axis sizes above thresholds that the model supports but that exceed all sizes in
-    `compared_sizes`.
+    """Return descriptions of the axis sizes above thresholds that the model supports but no round
+    compared, e.g. `seq above 512`. `compared_sizes` are the axis sizes of all rounds.
     """
-    longest: dict[str, int] = {}
+    max_compared: dict[str, int] = {}
     for sizes in compared_sizes:
         for symbol, length in sizes.items():
-            longest[symbol] = max(longest.get(symbol, 0), length)
-    found = []
+            max_compared[symbol] = max(max_compared.get(symbol, 0), length)
+    descriptions = []
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
-    for symbol in sorted({*constants, *blocks} & longest.keys()):
+    for symbol in sorted({*constants, *blocks} & max_compared.keys()):
         for threshold in sorted([*constants.get(symbol, ()), *blocks.get(symbol, ())]):
-            least = threshold.compute_length_beyond(1)
-            if longest[symbol] >= least:
+            min_length = threshold.compute_length_beyond(1)
+            if max_compared[symbol] >= min_length:
                 continue
-            near = find_nearby_lengths(graph, {symbol: least}, SHORT_AXIS_LENGTH, max_lengths)
-            if near is not None and near[symbol] >= least:
-                found.append(f"{symbol} above {threshold.length}")
+            nearby_sizes = find_nearby_lengths(
+                graph, {symbol: min_length}, SHORT_AXIS_LENGTH, max_lengths
+            )
+            if nearby_sizes is not None and nearby_sizes[symbol] >= min_length:
+                descriptions.append(f"{symbol} above {threshold.length}")
                 break
-    return tuple(found)
+    return tuple(descriptions)
 
 
 def find_nearby_lengths(

@@ -60,8 +60,8 @@ def iterate_rounds(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
-    """Compare a model with the reference and yield each round. Raise E0930 at the first output that
-    differs by more than the tolerance.
+    """Compare a model with the reference on random inputs; yield the result of each round. Raise
+    E0930 at the first output that differs by more than the tolerance.
 
     A model with quantized weights is compared, without activation quantization, to the reference
     with dequantized weights, and each quantized MatMul is compared with integer arithmetic (E0855).
@@ -93,11 +93,11 @@ def iterate_rounds(
     ):
         yield comparison.compare_round(sizes, inputs)
         compared_sizes.append(sizes)
-    skipped = find_skipped_lengths(comparison.graph, compared_sizes, max_lengths)
-    if coverage.unexecuted_subgraphs or skipped:
-        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped)
-    if undecided := comparison.find_inconclusive_results():
-        _raise_inconclusive(undecided)
+    skipped_lengths = find_skipped_lengths(comparison.graph, compared_sizes, max_lengths)
+    if coverage.unexecuted_subgraphs or skipped_lengths:
+        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped_lengths)
+    if inconclusive := comparison.find_inconclusive_results():
+        _raise_inconclusive(inconclusive)
 
 
 @dataclass(kw_only=True)
@@ -136,8 +136,8 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Compare all results for the given inputs. Raise E0930, E0855 or E0980 if a result
-        differs.
+        """Run the model and the reference on `inputs` and compare all results. Raise E0930, E0855
+        or E0980 if a result differs.
         """
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_cache_value_hook(self.graph, results, self.weights)
@@ -147,9 +147,9 @@ class _ReferenceComparison:
         expected = {name: np.asarray(value) for name, value in reference_results.items()}
         self.compared_rounds += any(value.size for value in expected.values())
         differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
-        worst = max((d.relative_size for d in differences.values()), default=0.0)
+        max_error = max((d.relative_size for d in differences.values()), default=0.0)
         verification_round = VerificationRound(
-            sizes=sizes, result_count=len(differences), max_error=worst
+            sizes=sizes, result_count=len(differences), max_error=max_error
         )
         mismatches = {n: d for n, d in differences.items() if d.description}
         if self.half_dtype:
@@ -190,8 +190,8 @@ def _explain_by_rounding(
     for name, difference in mismatches.items():
         result = np.asarray(results[name])
         if not is_rounding_difference(run_perturbed, name, result, expected[name], bounds[name]):
-            explained = f"float32 rounding explains up to {relative_bounds[name]:.1e} here"
-            notes = [*difference.notes, explained, sizes_text]
+            explanation = f"float32 rounding explains up to {relative_bounds[name]:.1e} here"
+            notes = [*difference.notes, explanation, sizes_text]
             raise_error("E0930", difference.description, notes=notes)
     inconclusive = {n for n in mismatches if not is_bound_informative(expected[n], bounds[n])}
     name = max(inconclusive or mismatches, key=lambda n: relative_bounds[n])
@@ -245,8 +245,8 @@ def _raise_inconclusive(names: list[str]) -> NoReturn:
 def iterate_all_rounds(
     model: InferenceModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Verify a model file or all graphs of a package. Raise E0930 if a result differs, and E0932 if
-    a result is too sensitive to rounding.
+    """Yield the rounds of a model file or of all graphs of a package. Raise E0930 if a result
+    differs, and E0932 if a result is too sensitive to rounding.
     """
     package, graph = model.package, model.graph
     if package is None and (package := _open_package_of_step(model)):
@@ -264,8 +264,8 @@ def _iterate_single_file_rounds(
     """Yield the rounds of a single file. A decode step cannot be verified without its package,
     because its graph lacks the buffer inputs.
     """
-    decodes = model.manifest.decoding is not None
-    if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
+    is_generator = model.manifest.decoding is not None
+    if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
     reason = "the model writes to buffers that only its package describes"
     return iter(
@@ -292,7 +292,9 @@ def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
-    """Verify each graph of a package that has a manifest. Raise E0930 at the first difference."""
+    """Yield the rounds of each graph of a package, or only of the graph with the role `graph`.
+    Graphs without a manifest are not compared. Raise E0930 at the first difference.
+    """
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
             reason = "not compared, because the model has no specc metadata"
@@ -330,9 +332,9 @@ def _make_generation_sampler(
     step = model.manifest.graph
     facts = parse_generation_metadata(package.index.metadata, step, str(package.path))
     has_encoder = "encode" in package.roles
-    encode = package.load_graph("encode", provider=model.provider) if has_encoder else None
-    weights = encode.weights() if encode else {}
-    graph = encode.manifest.graph if encode else None
+    encoder = package.load_graph("encode", provider=model.provider) if has_encoder else None
+    weights = encoder.weights() if encoder else {}
+    graph = encoder.manifest.graph if encoder else None
     sampler = StepInputSampler(facts, model.weights(), graph, weights)
     if graph is not None:
         step = replace(step, min_lengths={**step.min_lengths, **find_min_lengths(graph)})

@@ -1,5 +1,5 @@
-"""Measure the quantization error of each output of a model, and compare int8 KV caches with those
-of the reference.
+"""Measure the quantization error of each output of a model relative to a baseline, and replace the
+entries of int8 KV caches in the reference by those of the model.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,15 +39,15 @@ def make_cache_value_hook(
     def quantize_array(value: Value, array: Array) -> Array:
         if value in unquantized_weights:
             exact[value] = array
-        theirs, node = model_codes.get(value), value.node
-        if theirs is None or node is None:
+        codes, node = model_codes.get(value), value.node
+        if codes is None or node is None:
             return array
         x, scale = node.args
         assert x is not None
         assert scale is not None
         # the cache contains the earlier positions, followed by the new positions
-        new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
-        return select_codes_at_ties(array, new, exact[x], weights[names[scale]])
+        new_codes = codes[:, :, codes.shape[2] - array.shape[2] :]
+        return select_codes_at_ties(array, new_codes, exact[x], weights[names[scale]])
 
     return quantize_array
 
@@ -55,9 +55,8 @@ def make_cache_value_hook(
 def select_codes_at_ties(
     reference_codes: Array, model_codes: Array, x: Array, scale: Array
 ) -> Array:
-    """Return the codes of `x / scale`: those of the model where they differ by 1 from those of the
-    reference and `x / scale` is a rounding tie within float32 accuracy, otherwise those of the
-    reference.
+    """Return the codes of `x / scale`: those of the model where they differ from the reference by 1
+    and `x / scale` is a rounding tie within float32 accuracy, and those of the reference elsewhere.
     """
     units = x / scale.astype(np.float64)
     tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -70,17 +69,17 @@ def select_codes_at_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Map the values with new entries of quantized KV caches to the names of the outputs that are
-    these caches.
+    """Return the value with the new entries of each quantized KV cache, and the name of the output
+    that contains the cache.
     """
-    found = {}
+    output_names = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):
             continue
-        new = value.node.args[-1]
-        if new is not None and new.node and isinstance(new.node.op, ops.Quantize):
-            found[new] = name
-    return found
+        entries = value.node.args[-1]
+        if entries is not None and entries.node and isinstance(entries.node.op, ops.Quantize):
+            output_names[entries] = name
+    return output_names
 
 
 ERROR_MEASURES = {
@@ -91,7 +90,7 @@ ERROR_MEASURES = {
 }
 """The available error measures and their descriptions."""
 DYNAMIC_AXIS_LENGTH = 24
-"""Size of each dynamic axis."""
+"""Preferred size of each dynamic axis in the compared inputs."""
 
 
 @dataclass(kw_only=True)
@@ -111,13 +110,16 @@ class OutputError:
         token distributions.
         """
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
-        both = np.isfinite(a) & np.isfinite(b)
-        a, b = np.where(both, a, 0), np.where(both, b, 0)
+        is_finite = np.isfinite(a) & np.isfinite(b)
+        a, b = np.where(is_finite, a, 0), np.where(is_finite, b, 0)
         self.max_difference = max(self.max_difference, float(np.abs(a - b).max(initial=0)))
         self.max_magnitude = max(self.max_magnitude, float(np.abs(b).max(initial=0)))
         self.dot_product += float((a * b).sum())
-        one, other = self.squared_norms
-        self.squared_norms = one + float((a * a).sum()), other + float((b * b).sum())
+        quantized_norm, baseline_norm = self.squared_norms
+        self.squared_norms = (
+            float(quantized_norm + (a * a).sum()),
+            float(baseline_norm + (b * b).sum()),
+        )
         if is_logits and a.size:
             p, q = compute_log_softmax(b), compute_log_softmax(a)
             self.kl_divergence_sum += float((np.exp(p) * (p - q)).sum())
@@ -127,17 +129,17 @@ class OutputError:
     @property
     def measures(self) -> dict[str, float]:
         """Return the error measures of this output."""
-        size = (self.squared_norms[0] * self.squared_norms[1]) ** 0.5
-        found = {
+        norms = (self.squared_norms[0] * self.squared_norms[1]) ** 0.5
+        measures = {
             "error": self.max_difference / self.max_magnitude
             if self.max_magnitude
             else self.max_difference,
-            "cosine_distance": max(0.0, 1 - self.dot_product / size) if size else 0.0,
+            "cosine_distance": max(0.0, 1 - self.dot_product / norms) if norms else 0.0,
         }
         if self.position_count:
-            found["kl"] = max(0.0, self.kl_divergence_sum / self.position_count)
-            found["top1_changed"] = self.top1_change_count / self.position_count
-        return found
+            measures["kl"] = max(0.0, self.kl_divergence_sum / self.position_count)
+            measures["top1_changed"] = self.top1_change_count / self.position_count
+        return measures
 
 
 def compute_log_softmax(x: Array) -> Array:
@@ -164,25 +166,27 @@ class QuantizationComparison:
         graph = self.quantized_model.manifest.graph
         self._check_same_signature()
         rng = np.random.default_rng(seed)
-        generates = self.quantized_model.manifest.generate_section
+        section = self.quantized_model.manifest.generate_section
+        logits_output = section.logits_output if section else None
         for _ in range(max(rounds, 1)):
             inputs = make_random_inputs(graph, choose_comparison_sizes(graph), rng)
-            low, full = (m.session.run(inputs) for m in (self.quantized_model, self.baseline_model))
-            for name, value in low.items():
+            quantized, baseline = (
+                m.session.run(inputs) for m in (self.quantized_model, self.baseline_model)
+            )
+            for name, value in quantized.items():
                 if value.dtype.kind == "f":
-                    drawn = generates is not None and name == generates.logits_output
-                    self.output_errors.setdefault(name, OutputError()).add_result(
-                        value, full[name], drawn
-                    )
+                    is_logits = name == logits_output
+                    error = self.output_errors.setdefault(name, OutputError())
+                    error.add_result(value, baseline[name], is_logits)
 
     def to_json(self) -> list[dict[str, object]]:
         """Return the error of each output as JSON values."""
-        return [{"result": n, **loss.measures} for n, loss in self.output_errors.items()]
+        return [{"result": n, **error.measures} for n, error in self.output_errors.items()]
 
     def format_lines(self) -> Iterator[str]:
         """Format one line per output."""
-        for name, loss in self.output_errors.items():
-            measures_text = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
+        for name, error in self.output_errors.items():
+            measures_text = ", ".join(f"{n} {v:.2e}" for n, v in error.measures.items())
             yield f"`{name}` against the baseline: {measures_text}"
 
     def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
@@ -199,18 +203,19 @@ class QuantizationComparison:
             graph, choose_comparison_sizes(graph), np.random.default_rng(seed)
         )
         reference = backend.load_reference()
-        low, full = (
+        quantized, baseline = (
             reference.evaluate_graph(graph, inputs, model.weights(), value_names=scopes)
             for model in (self.quantized_model, self.baseline_model)
         )
         for scope in scopes:
-            off, size = (np.linalg.norm(x) for x in (low[scope] - full[scope], full[scope]))
-            yield scope, float(off / size if size else off)
+            difference, exact = quantized[scope] - baseline[scope], baseline[scope]
+            error_norm, norm = np.linalg.norm(difference), np.linalg.norm(exact)
+            yield scope, float(error_norm / norm if norm else error_norm)
 
     def check_limits(self, limits: Mapping[str, float]) -> None:
         """Raise E0856 if an error measure of an output exceeds its limit."""
-        for name, loss in self.output_errors.items():
-            for measure, value in loss.measures.items():
+        for name, error in self.output_errors.items():
+            for measure, value in error.measures.items():
                 if value > limits.get(measure, np.inf):
                     raise_error(
                         "E0856",
@@ -220,15 +225,16 @@ class QuantizationComparison:
                     )
 
     def _check_same_signature(self) -> None:
-        one, other = (
+        quantized, baseline = (
             [(n, str(v.type)) for n, v in (*g.inputs.items(), *g.outputs.items())]
             for g in (self.quantized_model.manifest.graph, self.baseline_model.manifest.graph)
         )
-        if one != other:
+        if quantized != baseline:
+            different = {*quantized} ^ {*baseline}
             raise_error(
                 "E0857",
                 "the model and its baseline have different inputs or outputs",
-                notes=[f"present in only one model: {', '.join(n for n, _ in {*one} ^ {*other})}"],
+                notes=[f"present in only one model: {', '.join(n for n, _ in different)}"],
                 helps=["compile both from the same spec with the same config"],
             )
 

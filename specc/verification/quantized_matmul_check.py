@@ -1,4 +1,6 @@
-"""Compare quantized MatMul nodes with exact integer arithmetic."""
+"""Compare the results of quantized MatMul nodes of a compiled model with exact integer
+arithmetic.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,37 +35,39 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the quantized MatMul nodes of an open model; none for 16-bit models, which round
-        each result again.
+        """Collect the quantized MatMul nodes of an open model. For 16-bit models, which round each
+        result again, collect none.
         """
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
 
     def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
-        """Compare the quantized MatMul nodes in one run. Return the text to append to the line of
-        the round. Raise E0855 if a result differs.
+        """Run the model and compare its quantized MatMul nodes. Return the text to append to the
+        line of the verification round. Raise E0855 if a result differs; `sizes_text` describes the
+        axis sizes for its message.
         """
         if self.session is None or not self.matmuls:
             return ""
         results = self.session.run(inputs)
-        worst = compare_quantized_matmuls(self.matmuls, results, sizes_text)
-        return f"; {len(self.matmuls)} quantized products agree, worst difference {worst:.1e}"
+        max_error = compare_quantized_matmuls(self.matmuls, results, sizes_text)
+        return f"; {len(self.matmuls)} quantized products agree, worst difference {max_error:.1e}"
 
 
 def compare_quantized_matmuls(
     matmuls: Iterable[QuantizedMatMul], results: Mapping[str, Array], sizes_text: str
 ) -> float:
-    """Return the largest relative error of the MatMul results. Raise E0855 with `sizes_text` if it
-    exceeds the tolerance.
+    """Return the largest relative error of the MatMul nodes, whose operands and results are in
+    `results`. Raise E0855 if it exceeds the tolerance; `sizes_text` describes the axis sizes for
+    its message.
     """
-    worst = 0.0
+    max_error = 0.0
     for matmul in matmuls:
         values_by_role = {role: results[name] for role, name in matmul.value_names.items()}
         if not values_by_role["y"].size:
             continue
         error = _compute_matmul_error(matmul, values_by_role)
-        worst = max(worst, error)
+        max_error = max(max_error, error)
         if not error <= RELATIVE_TOLERANCE:
             raise_error(
                 "E0855",
@@ -74,7 +78,7 @@ def compare_quantized_matmuls(
                     "CPU model"
                 ],
             )
-    return worst
+    return max_error
 
 
 def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, Array]) -> float:
@@ -97,12 +101,12 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
         case "MatMulNBits":
             return _compute_group_matmul_error(values_by_role, matmul.attributes)
         case kind:
-            w = _get_first_iteration(values_by_role["w"]).astype(np.float64)
-            w = w.T if kind == "QGemm" else w
+            weight = _get_first_iteration(values_by_role["w"]).astype(np.float64)
+            weight = weight.T if kind == "QGemm" else weight
             zero_point = (
                 values_by_role["middle"] if "middle" in values_by_role else _get_zero_point(x)
             )
-            expected = _multiply_integers(x, w, np.asarray(zero_point))
+            expected = _multiply_integers(x, weight, np.asarray(zero_point))
             if kind == "MatMulIntegerToFloat":
                 token_scales = _flatten_leading_axes(values_by_role["token scales"])
                 expected = expected * values_by_role["scales"] * token_scales
@@ -118,8 +122,8 @@ def _compute_group_matmul_error(
     """
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
-    largest = float(np.where(difference <= error_bound, 0.0, difference).max())
-    return largest / (float(np.abs(expected).max()) or 1.0)
+    max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
+    return max_difference / (float(np.abs(expected).max()) or 1.0)
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
@@ -183,7 +187,7 @@ def _multiply_quantized_groups(
     if "zero points" in values_by_role:
         packed = _get_first_iteration(values_by_role["zero points"])
         zero_points = _unpack_codes(packed, bits)[:, : scales.shape[1]]
-    expected, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
+    expected, terms = (np.zeros((len(x), len(w))), np.zeros((len(x), len(w))))
     for n, start in enumerate(range(0, width, group_size)):
         group = x[:, start : start + group_size]
         # at this accuracy level, the kernel also quantizes activations
@@ -228,8 +232,8 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return the weight of the first iteration. If a loop returns a weight, it is the same in every
-    iteration.
+    """Return a weight without the axes of loop iterations before its last `rank` axes. The weight
+    is the same in every iteration.
     """
     while w.ndim > rank:
         w = w[0]
@@ -254,10 +258,10 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
             _reverse_sequences(x, lengths),
             _reverse_sequences(model_outputs, lengths),
         )
-    longest = int(lengths.max(initial=0))
+    max_length = int(lengths.max(initial=0))
     # With a single scale, the kernel quantizes all positions of all iterations before the first
     # iteration.
-    input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
+    input_gates = _quantize_dequantize_tensor(x[:max_length]) @ _dequantize_weights(
         values_by_role["w"], values_by_role["w scales"]
     )
     # ONNX concatenates the biases of both weight matrices.
@@ -268,12 +272,12 @@ def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) 
     cell = values_by_role["cell"][0] if "cell" in values_by_role else zeros
     state = values_by_role["state"][0] if "state" in values_by_role else zeros
     expected = np.zeros(model_outputs.shape)
-    for step in range(longest):
+    for step in range(max_length):
         # outputs of a finished sequence are zero
         state = model_outputs[step - 1] if step else state
         gates = input_gates[step] + _quantize_dequantize_tensor(state) @ recurrent_weights
-        out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
-        expected[step] = np.where(step < lengths[:, None], out, 0)
+        hidden, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
+        expected[step] = np.where(step < lengths[:, None], hidden, 0)
     return (_reverse_sequences(expected, lengths) if reverse else expected)[:, None]
 
 
@@ -300,9 +304,9 @@ def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tup
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peephole_weights[0], 3)
-    remembered = _compute_sigmoid(f + p_f * cell) * cell
-    added = _compute_sigmoid(i + p_i * cell) * np.tanh(g)
-    next_cell = remembered + added
+    kept_cell = _compute_sigmoid(f + p_f * cell) * cell
+    new_cell = _compute_sigmoid(i + p_i * cell) * np.tanh(g)
+    next_cell = kept_cell + new_cell
     # the peephole of the output gate reads the new cell state
     return _compute_sigmoid(o + p_o * next_cell) * np.tanh(next_cell), next_cell
 

@@ -56,8 +56,8 @@ positions, few random masks differ in their numbers of valid rows and columns.
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The inputs of one round: axis sizes, the probability that a boolean is true, and the scale of
-    floats.
+    """The properties of the random inputs of one round: axis sizes, the probability that a boolean
+    is true, and the scale of floats.
     """
 
     sizes: dict[str, int]
@@ -73,19 +73,20 @@ def iterate_round_inputs(
     sample_inputs: SampleInputs | None = None,
     max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
-    """Yield the axis sizes and inputs of each round: first the planned rounds, then rounds that
-    execute a subgraph for the first time.
+    """Yield the axis sizes and inputs of each round: first `rounds` rounds of different sizes and
+    the other planned rounds, then rounds that execute a subgraph for the first time.
+    `sample_inputs` replaces the random inputs, `max_lengths` limits axis sizes.
     """
-    graph, sample = model.manifest.graph, sample_inputs or make_random_inputs
+    graph, sample_random = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
-    planned = [_RoundPlan(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
+    plans = [_RoundPlan(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
     typical_sizes = choose_lengths(graph, rounds - 1, max_lengths)
-    planned += _plan_densities(graph, coverage, typical_sizes, max_lengths)
+    plans += _plan_densities(graph, coverage, typical_sizes, max_lengths)
     if sample_inputs is None:
-        planned += _plan_decisions(graph, typical_sizes, max_lengths)
-    for planned_round in planned:
+        plans += _plan_decisions(graph, typical_sizes, max_lengths)
+    for planned_round in plans:
         inputs = _scale_floats(
-            sample(graph, planned_round.sizes, rng, planned_round.true_fraction),
+            sample_random(graph, planned_round.sizes, rng, planned_round.true_fraction),
             planned_round.float_scale,
         )
         coverage.run(inputs)
@@ -95,7 +96,7 @@ def iterate_round_inputs(
     for sizes, density in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.unexecuted_subgraphs:
             break
-        inputs = sample(graph, sizes, rng, density)
+        inputs = sample_random(graph, sizes, rng, density)
         if coverage.run(inputs):
             yield sizes, inputs
 
@@ -122,10 +123,10 @@ def _plan_densities(
 def _plan_lengths(
     graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """Yield the axis sizes of each round, then sizes above the constants in masks, caches and
-    blocks within the cost limit.
+    """Yield the axis sizes of `rounds` rounds, then sizes within the cost limit that exceed the
+    constants in masks, caches and attention blocks.
     """
-    yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
+    yield from (choose_lengths(graph, round_index, max_lengths) for round_index in range(rounds))
     yield from iterate_long_lengths(
         graph, lambda sizes: is_within_cost_limit(sizes, graph), max_lengths
     )
@@ -201,14 +202,14 @@ def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
     """Return the integer inputs that are scaled before they index a table, such as image sizes."""
-    reached = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
-    scaled = set[Value]()
+    sources_by_value = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
+    scaled_inputs = set[Value]()
     for node, results in graph.nodes:
-        sources = set[Value]().union(*(reached.get(a, ()) for a in node.args if a))
+        sources = set[Value]().union(*(sources_by_value.get(a, ()) for a in node.args if a))
         if isinstance(node.op, ops.Arith) and node.op.fn in SCALING_FUNCTIONS:
-            scaled |= sources
-        reached |= {r: sources for r in results if r.type.dtype in INTEGER_DTYPES}
-    return scaled & _find_index_inputs(graph, sizes)
+            scaled_inputs |= sources
+        sources_by_value |= {r: sources for r in results if r.type.dtype in INTEGER_DTYPES}
+    return scaled_inputs & _find_index_inputs(graph, sizes)
 
 
 def _list_boolean_inputs(graph: Graph) -> list[Value]:
@@ -222,7 +223,7 @@ def _find_largest_bound(graph: Graph) -> float:
     """Return the largest constant that floats are clipped to or compared with, or 0 if there is
     none.
     """
-    found = 0.0
+    largest = 0.0
     for node, _ in iterate_nested_nodes(graph):
         match node.op:
             case ops.Compare() | ops.Arith("min" | "max"):
@@ -231,8 +232,8 @@ def _find_largest_bound(graph: Graph) -> float:
                         case ops.Constant(float(number)) if (
                             CLIPPING_CONSTANT_RANGE[0] < abs(number) <= CLIPPING_CONSTANT_RANGE[1]
                         ):
-                            found = max(found, abs(number))
-    return found
+                            largest = max(largest, abs(number))
+    return largest
 
 
 def _scale_floats(inputs: dict[str, Array], scale: float) -> dict[str, Array]:

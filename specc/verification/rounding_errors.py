@@ -1,5 +1,5 @@
-"""Estimate float32 error bounds by perturbing the values of a graph; round to 16-bit formats and
-detect overflow.
+"""Estimate float32 error bounds by evaluating a graph with perturbed values, round values to 16-bit
+formats, and detect overflow.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +28,7 @@ compiled models were 0.1 to 2.2 times the largest change (transformers, Mamba, R
 times 1, 4 and with outlier rows; up to 200 positions): kernels also round inside an inner product.
 """
 SAMPLE_COUNT = 4
+"""Number of perturbed samples from which error bounds are estimated."""
 EXTRA_SAMPLE_COUNT = 12
 """Number of samples that verify the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -55,15 +56,15 @@ def make_perturbed_run(
     weights: Mapping[str, Array],
     result_hook: ResultHook | None = None,
 ) -> "PerturbedRun":
-    """Return a function that evaluates the graph with perturbed values. As in the reference run,
-    `result_hook` replaces results before they are perturbed.
+    """Return a function that evaluates `graph` on `inputs` with values perturbed by its argument.
+    As in the reference run, `result_hook` replaces results before they are perturbed.
     """
     numpy = backend.load_reference()
 
     def run_rounded(errors: RoundingPerturbation) -> dict[str, Array]:
         errors.result_hook = result_hook
-        given, changed = errors.perturb_arrays(inputs), errors.perturb_arrays(weights)
-        return numpy.evaluate_graph(graph, given, changed, result_hook=errors)
+        arrays = errors.perturb_arrays(inputs), errors.perturb_arrays(weights)
+        return numpy.evaluate_graph(graph, *arrays, result_hook=errors)
 
     return run_rounded
 
@@ -86,6 +87,7 @@ def is_rounding_difference(
 
 
 PerturbedRun = Callable[["RoundingPerturbation"], Mapping[str, Array]]
+"""A function that evaluates a graph with perturbed values and returns its results by name."""
 
 
 def compute_error_bounds(
@@ -127,13 +129,13 @@ class RoundingPerturbation:
         # values that float32 represents exactly are not perturbed, e.g. clipped values or sums of
         # integers
         with np.errstate(over="ignore"):
-            exact = array.astype(np.float32) == array
+            is_exact = array.astype(np.float32) == array
         # rounding never crosses 1, which is a float32 value
-        inside = np.abs(array) <= 1
-        changed = self.perturb_array(array)
+        is_small = np.abs(array) <= 1
+        perturbed = self.perturb_array(array)
         if _is_gelu(value.node):
-            changed = np.where(array < 0, changed + self._draw_errors(array.shape), changed)
-        return np.where(exact, array, np.where(inside, np.clip(changed, -1, 1), changed))
+            perturbed = np.where(array < 0, perturbed + self._draw_errors(array.shape), perturbed)
+        return np.where(is_exact, array, np.where(is_small, np.clip(perturbed, -1, 1), perturbed))
 
     def _is_input_independent(self, value: Value) -> bool:
         node = value.node
@@ -142,18 +144,18 @@ class RoundingPerturbation:
         return all(a is None or a in self.input_independent_values for a in node.args)
 
     def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Perturb inputs or weights."""
+        """Return inputs or weights with perturbed floats."""
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
-        """Perturb a float array; return integers and booleans unchanged."""
+        """Return a float array with random relative errors; return integers and booleans
+        unchanged.
+        """
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
-        relative_errors_added = value * (1 + self._draw_errors(value.shape))
-        perturbed: Array = np.where(
-            np.abs(value) < SMALLEST_NORMAL, 0.0 * value, relative_errors_added
-        )
+        scaled = value * (1 + self._draw_errors(value.shape))
+        perturbed: Array = np.where(np.abs(value) < SMALLEST_NORMAL, 0.0 * value, scaled)
         return perturbed
 
     def _draw_errors(self, shape: tuple[int, ...]) -> Array:
@@ -177,10 +179,10 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     # unchanged NaN and infinities have no error
-    same = (perturbed == exact) | (np.isnan(perturbed) & np.isnan(exact))
+    is_equal = (perturbed == exact) | (np.isnan(perturbed) & np.isnan(exact))
     with np.errstate(invalid="ignore"):
         change = np.abs(perturbed - exact)
-    result: Array = np.where(same, 0.0, np.where(np.isnan(change), np.inf, change))
+    result: Array = np.where(is_equal, 0.0, np.where(np.isnan(change), np.inf, change))
     return result
 
 
@@ -210,8 +212,8 @@ class HalfFormat:
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest = np.round(x / unit + 0.5 * offset) * unit
-        overflow = np.isfinite(x) & (np.abs(nearest) > self.max_value)
-        rounded: Array = np.where(overflow, np.copysign(np.inf, x), nearest)
+        has_overflowed = np.isfinite(x) & (np.abs(nearest) > self.max_value)
+        rounded: Array = np.where(has_overflowed, np.copysign(np.inf, x), nearest)
         return rounded
 
 
@@ -236,19 +238,20 @@ def check_float32_overflow(
     """Raise E0980 if a value of the reference, or its square where a norm sums squares, exceeds the
     range of float32.
     """
-    largest: dict[Value, float] = {}
+    max_magnitudes: dict[Value, float] = {}
 
     def check_value(value: Value, array: Array) -> Array:
         if array.dtype.kind == "f":
-            finite = np.abs(array[np.isfinite(array)])
-            largest[value] = float(finite.max(initial=0))
-        if largest.get(value, 0) > MAX_FLOAT32:
-            raise_overflow(graph, value, largest[value])
+            magnitudes = np.abs(array[np.isfinite(array)])
+            max_magnitudes[value] = float(magnitudes.max(initial=0))
+        if max_magnitudes.get(value, 0) > MAX_FLOAT32:
+            raise_overflow(graph, value, max_magnitudes[value])
         node = value.node
         if node is not None and isinstance(node.op, (ops.RMSNorm, ops.LayerNorm, ops.GroupNorm)):
             operand = node.get_operand()
-            if largest.get(operand, 0) ** 2 > MAX_FLOAT32:
-                raise_overflow(graph, operand, largest[operand], ", and the norm sums its square")
+            if max_magnitudes.get(operand, 0) ** 2 > MAX_FLOAT32:
+                use = ", and the norm sums its square"
+                raise_overflow(graph, operand, max_magnitudes[operand], use)
         return array
 
     backend.load_reference().evaluate_graph(graph, inputs, weights, result_hook=check_value)
@@ -257,20 +260,20 @@ def check_float32_overflow(
 def raise_overflow(graph: Graph, value: Value, number: float, use: str = "") -> NoReturn:
     """Raise E0980 because a value is out of the range of its type."""
     dtype = value.dtype
-    named = [n for n, v in graph.names.items() if v is value]
-    where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)
-    form, helps = HALF_FORMATS.get(dtype), ["check the weights of earlier layers for outliers"]
-    if form:
+    names = [n for n, v in graph.names.items() if v is value]
+    location = next(iter((*names, *graph.get_origin(value.node).scopes)), graph.name)
+    format, helps = (HALF_FORMATS.get(dtype), ["check the weights of earlier layers for outliers"])
+    if format:
         helps = [
             "compile with `--dtype bf16`, which has the range of f32",
             "compile in f32, without `--dtype`",
         ]
     raise_error(
         "E0980",
-        f"a value of `{escape_text(where)}` overflows {dtype}",
+        f"a value of `{escape_text(location)}` overflows {dtype}",
         notes=[
             f"the value is {number:.4g}{use}, but the maximum of {dtype} is "
-            f"{form.max_value if form else MAX_FLOAT32:.5g}"
+            f"{format.max_value if format else MAX_FLOAT32:.5g}"
         ],
         helps=helps,
     )

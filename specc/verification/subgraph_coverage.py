@@ -1,5 +1,5 @@
-"""Measure the coverage of branches and loop bodies by `specc verify`, and find inputs that execute
-the remaining ones.
+"""Count the executions of branches and loop bodies in `specc verify`, and choose axis sizes that
+may execute the remaining ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,9 @@ class SubgraphCoverage:
         return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:
-        """Run the model; return True if a subgraph was executed for the first time."""
+        """Run the model on `inputs` and count executions. Return True if a subgraph was executed
+        for the first time.
+        """
         if self.session is None:
             return False
         missing_count = len(self.unexecuted_subgraphs)
@@ -82,8 +84,8 @@ class _CountingSession:
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
         """The outputs of the model, without the execution counts."""
-        known = self.session.outputs
-        return {n: s for n, s in known.items() if n != self._execution_counts_output}
+        outputs = self.session.outputs
+        return {n: s for n, s in outputs.items() if n != self._execution_counts_output}
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
@@ -116,13 +118,13 @@ def iterate_candidate_sizes(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield axis sizes and probabilities of true booleans that may execute more subgraphs."""
-    tried = list[dict[str, int]]()
+    tried_sizes = list[dict[str, int]]()
     # with few tokens, some experts may not be selected
     yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
-        if sizes in tried:
+        if sizes in tried_sizes:
             continue
-        tried.append(sizes)
+        tried_sizes.append(sizes)
         for density in BOOLEAN_DENSITIES:
             yield sizes, density
 

@@ -9,8 +9,10 @@ from numpy.typing import DTypeLike
 from specc.ir.array import Array
 
 RELATIVE_TOLERANCE = 1e-5
+"""Maximum difference of a float32 result, relative to the largest magnitude of the reference."""
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bounds above this fraction of the largest value are too large to detect errors."""
+"""Error bound, relative to the largest magnitude of the reference, above which a comparison cannot
+detect errors."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class ResultDifference:
 
 
 def compare_result(name: str, result: Array, expected: Array) -> ResultDifference:
-    """Compare the result `name` with the reference."""
+    """Compare the result `name` of a model with `expected`, the reference. Integers and booleans
+    must be equal; floats may differ by `RELATIVE_TOLERANCE`.
+    """
     if result.shape != expected.shape:
         return ResultDifference(
             np.inf, f"`{name}` has the shape {list(result.shape)}, expected {list(expected.shape)}"
@@ -74,14 +78,14 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
     differ. Return "" if there is no such position.
     """
     both_finite = np.isfinite(result) & np.isfinite(expected)
-    wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
-    if not wrong.any():
+    differs = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
+    if not differs.any():
         return ""
-    position = tuple(int(n) for n in np.argwhere(wrong)[0])
+    position = tuple(int(n) for n in np.argwhere(differs)[0])
     position_text = ", ".join(map(str, position))
-    count_text = f"at {int(wrong.sum())} positions" if wrong.sum() > 1 else "at one position"
-    got, reference = float(result[position]), float(expected[position])
-    return f"{count_text}, first at [{position_text}]: got {got}, expected {reference}"
+    count_text = f"at {int(differs.sum())} positions" if differs.sum() > 1 else "at one position"
+    value, reference = float(result[position]), float(expected[position])
+    return f"{count_text}, first at [{position_text}]: got {value}, expected {reference}"
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
@@ -94,8 +98,8 @@ def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
 
 
 def compute_position_changes(values: Array, baseline: Array) -> Array:
-    """Return the maximum difference at each position (all axes but the last), relative to the
-    largest magnitude of the baseline. It is infinite where only one of the values is finite.
+    """Return the maximum difference at each position (index of all axes but the last), relative to
+    the largest magnitude of the baseline. It is infinite where only one of the values is finite.
 
     For integers, return 1 at positions with a different element, and 0 elsewhere.
     """
@@ -106,8 +110,8 @@ def compute_position_changes(values: Array, baseline: Array) -> Array:
         values = np.asarray(values, np.float64)
         differences, largest = _compute_distances(values, baseline)
         both_finite = np.isfinite(values) & np.isfinite(baseline)
-        equal = (values == baseline) | (np.isnan(values) & np.isnan(baseline))
-        differences = np.where(both_finite | equal, differences / largest, np.inf)
+        is_equal = (values == baseline) | (np.isnan(values) & np.isnan(baseline))
+        differences = np.where(both_finite | is_equal, differences / largest, np.inf)
     if differences.ndim > 1:
         differences = differences.max(-1, initial=0)
     return differences.reshape(-1)
@@ -127,15 +131,15 @@ def count_unexplained_positions(result: Array, expected: Array, error_bound: Arr
     differs by more than the tolerance and more than `error_bound`.
     """
     if expected.dtype.kind in "iub":
-        wrong = (result != expected) & ~np.isinf(error_bound)
+        is_unexplained = (result != expected) & ~np.isinf(error_bound)
     else:
         expected = _clip_to_dtype_range(expected, result.dtype)
         with np.errstate(invalid="ignore"):
             distances = np.abs(np.asarray(result, np.float64) - expected)
-        equal = (result == expected) | (np.isnan(result) & np.isnan(expected))
-        allowed = np.maximum(error_bound, RELATIVE_TOLERANCE * get_max_magnitude(expected))
-        wrong = ~(equal | np.isinf(error_bound) | (distances <= allowed))
-    return int(wrong.any(-1).sum() if wrong.ndim > 1 else wrong.sum())
+        is_equal = (result == expected) | (np.isnan(result) & np.isnan(expected))
+        max_distances = np.maximum(error_bound, RELATIVE_TOLERANCE * get_max_magnitude(expected))
+        is_unexplained = ~(is_equal | np.isinf(error_bound) | (distances <= max_distances))
+    return int(is_unexplained.any(-1).sum() if is_unexplained.ndim > 1 else is_unexplained.sum())
 
 
 def is_bound_informative(expected: Array, error_bound: Array) -> bool:
@@ -189,9 +193,9 @@ class VerificationRound:
         """Format the number of agreeing results and their largest difference, or return ""."""
         if not (self.is_compared and self.is_within_tolerance):
             return ""
-        one = self.result_count == 1
-        agree = "1 result agrees" if one else f"{self.result_count} results agree"
-        return f"{agree}, worst difference {self.max_error:.1e} of the largest value"
+        is_single = self.result_count == 1
+        agreement = "1 result agrees" if is_single else f"{self.result_count} results agree"
+        return f"{agreement}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
         """Return the round as JSON values. The note does not include the leading separator."""
