@@ -110,7 +110,9 @@ def _combine_windows(
     initial_value: float,
     combine: Callable[[Array, Array], Array],
 ) -> Array:
-    """Reduce each window to one element with `combine`. `initial` is also the padding value."""
+    """Reduce each window of `x` (NCHW) to one element with `combine`, beginning with
+    `initial_value`, which is also the value of the padding.
+    """
     window_counts = count_windows(op, x.shape[2:])
     padded = _pad_window_axes(op, x, initial_value)
     y: Array = np.full((*x.shape[:2], *window_counts), initial_value)

@@ -165,7 +165,7 @@ def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
 
 
 def _get_dtype_bounds(x: Array) -> tuple[float, float]:
-    """Return the minimum and maximum of the dtype of `x`."""
+    """Return the lowest and highest value of the dtype of `x`, which are infinite for floats."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
@@ -195,7 +195,7 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
 
 @evaluate
 def einsum(op: ops.Einsum, env: LengthValues, *operands: Array) -> Array:
-    """Evaluate an einsum.
+    """Evaluate an einsum with any number of operands.
 
     f[*s] -> f[*t]
     """

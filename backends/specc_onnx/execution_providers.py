@@ -45,7 +45,9 @@ def concat_on_device(
 
 
 def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
-    """Copy a tensor to the host; bfloat16, which NumPy lacks, is copied as float32."""
+    """Return a copy of a tensor on the host. A bfloat16 tensor is cast to float32 on the device for
+    the copy, because NumPy lacks bfloat16.
+    """
     if tensor.element_type() != TensorProto.BFLOAT16:
         array: Array = tensor.numpy()
         return array
@@ -152,7 +154,7 @@ def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
 
 
 def _is_scalar_input(graph_input: ValueInfoProto) -> bool:
-    """Return True if an input is declared with one element."""
+    """Return True if a graph input is declared as an integer or boolean with one element."""
     type_ = graph_input.type.tensor_type
     return (
         type_.elem_type in SCALAR_INPUT_TYPES

@@ -23,11 +23,11 @@ RUNS_BEFORE_MOVE = 32
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 
 Interval: TypeAlias = tuple[int, int]
-"""Start and end address of memory."""
+"""The start address and the end address (exclusive) of a memory mapping."""
 
 
 class SessionMemory:
-    """The memory that was mapped while a session was created, as sorted intervals."""
+    """The memory mappings that were created with a session, as sorted, disjoint intervals."""
 
     def __init__(self) -> None:
         self.intervals: list[Interval] = []
@@ -35,18 +35,24 @@ class SessionMemory:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """A context manager that records the memory that is mapped meanwhile."""
-        before = list_anonymous_mappings()
+        """A context manager that records the memory mappings that are created inside it."""
+        previous_mappings = list_anonymous_mappings()
         yield
-        self.intervals = align_to_huge_pages(subtract_intervals(list_anonymous_mappings(), before))
+        self.intervals = align_to_huge_pages(
+            subtract_intervals(list_anonymous_mappings(), previous_mappings)
+        )
 
     def count_run(self) -> None:
-        """Count a run; start to move the memory after `RUNS_BEFORE_MOVE` runs."""
+        """Count a run of the session; after `RUNS_BEFORE_MOVE` runs, move its memory to huge pages
+        on another thread.
+        """
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 
     def move_to_huge_pages(self) -> None:
-        """Move the memory to huge pages as far as the kernel can; its contents do not change."""
+        """Ask the kernel to move the memory of the session to huge pages; its contents stay the
+        same.
+        """
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
@@ -57,8 +63,8 @@ class SessionMemory:
 
 
 def list_anonymous_mappings() -> list[Interval]:
-    """Return the private writable memory of this process without files, in ascending order; nothing
-    if the system has no huge pages or an administrator has disabled them.
+    """Return the private writable mappings of this process that have no file, in ascending order.
+    Return [] if the system has no transparent huge pages or they are disabled.
     """
     if not sys.platform.startswith("linux"):
         return []
@@ -77,25 +83,25 @@ def list_anonymous_mappings() -> list[Interval]:
     ]
 
 
-def subtract_intervals(intervals: list[Interval], removed: list[Interval]) -> list[Interval]:
-    """Return the parts of `intervals` that are not in `removed`; both are sorted."""
-    rest = []
+def subtract_intervals(intervals: list[Interval], excluded: list[Interval]) -> list[Interval]:
+    """Return the parts of `intervals` that are not in `excluded`; both are sorted and disjoint."""
+    remaining = []
     for start, end in intervals:
-        for removed_start, removed_end in removed:
-            if removed_end <= start or removed_start >= end:
+        for excluded_start, excluded_end in excluded:
+            if excluded_end <= start or excluded_start >= end:
                 continue
-            if removed_start > start:
-                rest.append((start, removed_start))
-            start = max(start, removed_end)
+            if excluded_start > start:
+                remaining.append((start, excluded_start))
+            start = max(start, excluded_end)
         if start < end:
-            rest.append((start, end))
-    return rest
+            remaining.append((start, end))
+    return remaining
 
 
 def align_to_huge_pages(intervals: list[Interval]) -> list[Interval]:
-    """Return the parts of `intervals` that consist of whole huge pages."""
-    aligned = (
+    """Return the parts of `intervals` that consist of complete huge pages."""
+    aligned_intervals = (
         (-(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
         for start, end in intervals
     )
-    return [(start, end) for start, end in aligned if start < end]
+    return [(start, end) for start, end in aligned_intervals if start < end]

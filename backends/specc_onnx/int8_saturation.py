@@ -69,7 +69,7 @@ def read_graph(model: str | bytes) -> ModelProto | None:
 
 @cache
 def has_saturating_products() -> bool:
-    """Return True if ONNX Runtime's products of uint8 and int8 saturate on this CPU."""
+    """Return True if ONNX Runtime's `MatMulInteger` of uint8 by int8 saturates on this CPU."""
     activations = np.full((4, 64), 255, np.uint8)
     weights = np.full((64, 16), 127, np.int8)
     info = helper.make_tensor_value_info

@@ -206,8 +206,8 @@ class OrtIOBindingRun:
     bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run with the given inputs and the bound inputs; return all outputs. Raise E0924 on
-        failure.
+        """Run the model on `inputs` and the bound inputs; return all outputs, by name, on the
+        device. Raise E0924 on failure.
         """
         model, binding = self.model, self.binding
         for name, value in inputs.items():
@@ -306,7 +306,9 @@ def _create_session(
 
 
 def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
-    """Raise E0923; the message has help for bf16 models on the CPU."""
+    """Raise E0923 with the exception `error` of ONNX Runtime as a note, or, for a bf16 model on the
+    CPU, with the explanation that the CPU does not support bf16.
+    """
     title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
     if provider == "cpu" and _has_bf16_values(model):
         raise_error(
@@ -333,7 +335,9 @@ def _has_bf16_values(model: str | bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, directory: str, without_activation_quantization: bool = False
 ) -> onnxruntime.SessionOptions:
-    """Return session options: threads, weight directory, logging, activation quantization."""
+    """Return the session options for a provider: the number of threads, the directory of external
+    weights ("" for none), logging, denormals, activation quantization and node placement.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.intra_op_num_threads = threads

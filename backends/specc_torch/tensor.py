@@ -207,7 +207,7 @@ def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
 
 @evaluate
 def einsum(op: ops.Einsum, context: ForwardContext, *operands: Tensor) -> Tensor:
-    """Evaluate an einsum.
+    """Evaluate an einsum with any number of operands.
 
     f[*s] -> f[*t]
     """

@@ -139,7 +139,9 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:
-        """Return the optional inputs: the prompt, if the model has a start token."""
+        """Return the names of the inputs that may be omitted: the prompt and its padding masks, if
+        generation can start without a prompt.
+        """
         absent_inputs = (
             (self.derived.sequence_input, *self.padding_masks) if self.can_start_empty else ()
         )
@@ -147,7 +149,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @property
     def padding_masks(self) -> tuple[str, ...]:
-        """Return the padding masks of the prompt."""
+        """Return the names of the inputs that are padding masks of the prompt."""
         graph, shape = self.graph, self.graph.inputs[self.derived.sequence_input].type.shape
         return tuple(
             n
@@ -226,7 +228,7 @@ class GenerationContext:
         return [n for n in self.derived.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
-        """Return the batch axis of a type, or None."""
+        """Return the first axis of `type` whose size is the batch size, or None."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:

@@ -210,7 +210,7 @@ def emit_logits_processors(
 
 
 def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
-    """Emit scores f32[1, vocabulary] that are -inf for all tokens except one."""
+    """Emit a constant f32[1, vocabulary] that is 0 for `token` and -inf for all other tokens."""
     scores = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
     return g.emit_constant(scores, "f32")
 
@@ -218,7 +218,7 @@ def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
 def _emit_history_rules(
     g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
-    """Emit scores with -inf for tokens that are banned because of the token `history`."""
+    """Emit `scores` with -inf for the tokens that `emit_banned_tokens` bans."""
     for banned_tokens in emit_banned_tokens(g, decoding, history, vocabulary):
         scores = g.emit_node("Where", banned_tokens, FORBIDDEN_SCORE, scores)
     return scores
@@ -237,7 +237,7 @@ def _emit_forced_scores(
 def _emit_suppressed_scores(
     g: Emitter, scores: str, tokens: Collection[int], vocabulary: int, condition: str | None = None
 ) -> str:
-    """Emit scores with -inf for `tokens` if `condition` bool[] is true or None."""
+    """Emit `scores` with -inf for `tokens` if `condition`, bool[], is true (None: always)."""
     banned_tokens = emit_token_set(g, tokens, vocabulary)
     if condition is not None:
         banned_tokens = g.emit_node("And", banned_tokens, condition)

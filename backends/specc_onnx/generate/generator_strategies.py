@@ -117,7 +117,9 @@ def _emit_updated_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy, which emits the nodes that select the next tokens."""
+    """A decoding strategy: emits the nodes that select the next tokens; `carries` are its
+    loop-carried values.
+    """
 
     carries: list[LoopCarry]
 

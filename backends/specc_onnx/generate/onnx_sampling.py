@@ -112,7 +112,9 @@ class SamplerState:
 def emit_sampler_state(
     g: Emitter, seed: str, batch_size: str, vocabulary: int, settings: dict[str, str]
 ) -> SamplerState:
-    """Emit the loop-invariant values of sampling; `batch_size` is i64[]."""
+    """Emit the loop-invariant values of sampling from the names of the inputs `seed` i64[], the
+    batch size i64[] and the sampling settings (`SAMPLING_INPUTS`).
+    """
     temperature = settings["temperature"]
     is_sampling = g.emit_node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, whose logit is divided by 1.
@@ -130,7 +132,9 @@ def emit_sampler_state(
 
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str]) -> str:
-    """Emit the number of most likely tokens that sampling considers, i64[]."""
+    """Emit the number of most likely tokens among which a token is sampled, i64[]: top-k, or
+    without top-k `MAX_SAMPLED_CANDIDATES` with top-p or min-p, or else the vocabulary size.
+    """
     has_top_p = g.emit_node("Less", settings["top_p"], 1.0)
     has_cutoff = g.emit_node("Or", has_top_p, g.emit_node("Greater", settings["min_p"], 0.0))
     # Top-p and min-p sort only these candidates instead of the whole vocabulary.

@@ -202,14 +202,16 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """The placeholder padding of a sliding-window op whose input axes may be empty at run time."""
+    """Pads input axes of a sliding-window op that are empty at run time with a placeholder window,
+    and removes its results.
+    """
 
     g: Emitter
     op: ops.SlidingWindowOp
 
     @property
     def first_axis(self) -> int:
-        """The index of the first window axis: 1 for sequences, 2 for images."""
+        """Return the index of the first window axis: 1 for sequences, 2 for images."""
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:

@@ -36,11 +36,11 @@ class LengthResolver:
 
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
-        """The axis, expression or input from which each symbolic dimension is computed."""
+        """Return the axis, expression or input from which each symbolic dimension is computed."""
         return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
-        """Emit a dimension as an int64 scalar."""
+        """Emit a dimension as i64[]."""
         number = Dim.from_value(length).number
         if number is not None:
             return g.emit_constant(number, "i64")

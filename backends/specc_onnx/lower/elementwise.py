@@ -32,7 +32,9 @@ FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 
 @lower
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Lower `Arith` to one operator where ONNX has the same semantics; operands broadcast."""
+    """Lower to one operator where ONNX has the same semantics, otherwise to several; operands are
+    broadcast.
+    """
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return (
@@ -44,7 +46,7 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
 
 
 def emit_integer_sign(g: Emitter, x: Tensor) -> str:
-    """Emit -1, 0 or 1 for an integer."""
+    """Emit the sign (-1, 0 or 1) of integers."""
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
     is_positive = emit_cast(g, g.emit_node("Less", zero, x), dtype)
@@ -224,7 +226,7 @@ FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 
 @lower
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
-    """Lower to a single operator if ONNX has one, otherwise to the formula."""
+    """Lower to a single operator if ONNX has one, otherwise to the formula of the function."""
     dtype = x.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)

@@ -302,11 +302,11 @@ class Emitter:
         return name
 
     def emit_length(self, length: DimLike) -> str:
-        """Emit a dimension as an int64 scalar."""
+        """Emit a dimension as i64[]."""
         return self.lengths.emit_scalar(self, length)
 
     def emit_shape(self, dims: Sequence[DimLike]) -> str:
-        """Emit dimensions as a vector, int64 [n]; if all are static, it is a constant."""
+        """Emit dimensions as a vector i64[n], which is a constant if all of them are static."""
         return self.lengths.emit_vector(self, dims)
 
     def list_names(self, values: Iterable[Value]) -> list[str]:

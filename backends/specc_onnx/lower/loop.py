@@ -222,7 +222,9 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
 def _emit_at_valid_positions(
     g: Emitter, position_mask: Tensor, new_value: Tensor, old_value: str
 ) -> str:
-    """Emit `new` where the mask `[b]` of one position is true, otherwise `old`."""
+    """Emit `new_value` `[b, …]` for batch elements where `position_mask`, bool[b], is true, and
+    `old_value` for the others.
+    """
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
     return emit_where(
         g, new_value.dtype, emit_reshape(g, position_mask, shape), new_value, old_value
@@ -307,8 +309,8 @@ def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
 def _emit_zero_filled(
     op: ops.Scan, g: Emitter, scan_outputs: str, type: Type, iterations: str
 ) -> str:
-    """Emit the scan outputs `stacked`, extended by zeros from the iterations that ran to
-    `iterations`; `type` is the type of the result.
+    """Emit `scan_outputs`, which contains an entry for each iteration that ran, extended by zeros
+    to `iterations` entries; `type` is the type of the result.
     """
     element_shape = remove_axis(type, op.axis).shape
     run_count = emit_axis_length(g, scan_outputs, 0)

@@ -60,7 +60,7 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
-    """Emit `x @ w.T` as `FusedMatMul` if the weight is transposed, otherwise `x @ w` as
+    """Emit `x @ w.T` as `FusedMatMul` if the weight is stored as `[out, in]`, otherwise `x @ w` as
     `MatMul`.
     """
     if not is_transposed:

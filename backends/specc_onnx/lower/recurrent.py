@@ -114,8 +114,8 @@ class RecurrentBatchLayout:
     def select_final_state(
         self, final_state: str, initial_state: Tensor | None, lengths: str | None, dtype: str
     ) -> str:
-        """Emit the final state `[b, h]` of the element type `dtype`: `final`, or for sequences of
-        length 0 `initial` (None: zeros). `lengths` is None without padding.
+        """Emit the final state `[b, h]` of the element type `dtype`: `final_state`, or for
+        sequences of length 0 `initial_state` (None: zeros). `lengths` is None without padding.
         """
         g = self.g
         # The operator has processed the placeholder position of `pad_empty_axes`, and ONNX does not
@@ -255,7 +255,7 @@ GRU: reset, update, new), and the same for peepholes.
 
 @lower
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `RNN`."""
+    """Lower to `RNN`, or to a loop if the target does not support the activation or padding."""
     layer = _RecurrentLayer(g, op, args, GateOrder((0,)))
     # Not every runtime supports other activations.
     feature = "" if op.activation == "tanh" else "activation"
@@ -290,7 +290,7 @@ def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> t
 
 @dataclass(frozen=True)
 class _RecurrentLayer:
-    """A recurrent layer under lowering, with its operands; quantized weights are `[in, gates]`."""
+    """The recurrent layer that is being lowered; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.QuantizedLstm

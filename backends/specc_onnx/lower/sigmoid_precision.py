@@ -105,8 +105,8 @@ def _is_error_small(
 
 
 def _is_broadcast(gate: Value | None, gated_value: Value | None) -> bool:
-    """Return True if one element of `gate` multiplies several elements of `gated`. Then an error of
-    one gate element affects many elements, and computing it accurately costs little.
+    """Return True if one element of `gate` multiplies several elements of `gated_value`. Then an
+    error of one gate element affects many elements, and computing it accurately costs little.
     """
     if gate is None or gated_value is None:
         return False

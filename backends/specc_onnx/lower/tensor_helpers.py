@@ -82,7 +82,7 @@ def emit_expand(g: Emitter, x: Tensor, shape: Sequence[DimLike]) -> str:
 
 
 def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[DimLike]) -> str:
-    """Emit a tensor filled with `value`."""
+    """Emit a tensor of a given dtype and shape that is filled with `value`."""
     scalar = g.emit_constant(value, dtype)
     return g.emit_node("Expand", scalar, g.emit_shape(shape)) if shape else scalar
 
@@ -276,7 +276,9 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
-    """Emit indices in which negative values at padded positions are replaced by 0."""
+    """Emit `ids` with 0 in place of negative values at positions where the padding mask `keep` is
+    false.
+    """
     zero = g.emit_constant(0, ids.dtype)
     is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
     return g.emit_node("Where", is_padding, zero, ids)

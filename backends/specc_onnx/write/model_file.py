@@ -88,7 +88,7 @@ MAX_MODEL_BYTES = 2**31
 
 @dataclass(frozen=True)
 class OnnxModelFile:
-    """A parsed model file."""
+    """An ONNX model file that has been read and parsed; its external weights are read on demand."""
 
     path: Path
     model: ModelProto

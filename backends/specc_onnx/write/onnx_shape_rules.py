@@ -40,7 +40,9 @@ DATA_DEPENDENT_OPS = {
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return an attribute of a node by name."""
+    """Return the value of an attribute of a node, or `default` if the node has no
+    such attribute.
+    """
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 

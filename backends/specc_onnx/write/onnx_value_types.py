@@ -69,7 +69,7 @@ class InferredTypes:
             self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Add the types that `value_info` of the model declares."""
+        """Add the declared types of `values`, with the sizes in `self.lengths`."""
         for value in values:
             self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -170,7 +170,7 @@ def _choose_primes(
 
 
 def _find_prime(number: int, excluded_numbers: Collection[int]) -> int:
-    """Return the first prime >= `low` that is not in `excluded`."""
+    """Return the smallest prime >= `number` that is not in `excluded_numbers`."""
     while number in excluded_numbers or any(number % n == 0 for n in range(2, number)):
         number += 1
     return number

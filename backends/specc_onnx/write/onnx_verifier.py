@@ -127,7 +127,7 @@ def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeP
 
 
 def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types by the shape inference of the ONNX schema."""
+    """Return the result types of a node, inferred by the ONNX schema of its operator."""
     schema = defs.get_schema(node.op_type, inferred_types.opsets[node.domain], node.domain)
     types = {n: inferred_types.types[n] for n in node.input if n}
     data = {

@@ -176,7 +176,7 @@ def _find_unchanged_extras(
 
 
 def _collect_written_files(previous_index: PackageIndex | None) -> set[str]:
-    """Return the files that specc wrote for the previous package."""
+    """Return the names of the files that specc wrote for the previous package (none for None)."""
     return set(previous_index.files) - set(previous_index.preexisting) if previous_index else set()
 
 
@@ -198,7 +198,9 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
-    """Raise E0833 for a file that was not written by specc."""
+    """Raise E0833 if `path` is a nonempty file that specc did not write, or that was
+    changed since.
+    """
     size = get_regular_file_size(path)
     # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):
