@@ -91,7 +91,7 @@ def _is_sum_mask_constant(result: PaddedResult, is_mask_constant: list[bool], ax
 
 def _get_fill_number(node: Node) -> float | None:
     """Return the constant that a `where` selects where its condition is false, or None."""
-    return find_constant_value(ops.Where.no(node))
+    return find_constant_value(ops.Where.y(node))
 
 
 def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> bool:
@@ -136,7 +136,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
     if fill is None or result.operand_facts[1].has_mask_value:
         return False
     # -1 is below all values of `arange(n)`, whose minimum is 0
-    minimum, maximum = find_value_range(ops.Where.yes(node))
+    minimum, maximum = find_value_range(ops.Where.x(node))
     is_beyond = fill < minimum if lowest else fill > maximum
     is_mask_fill = fill <= LOW_SCORE if lowest else fill >= -LOW_SCORE
     return result.list_operands_with_fact("zero_pad_axes", axis)[0] and (is_beyond or is_mask_fill)
@@ -149,7 +149,7 @@ def is_fill_underflowing(scores: Value | None) -> bool:
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
         return False
-    fill, minimum = _get_fill_number(scores.node), find_value_range(ops.Where.yes(scores.node))[0]
+    fill, minimum = _get_fill_number(scores.node), find_value_range(ops.Where.x(scores.node))[0]
     return fill is not None and fill <= minimum - UNDERFLOW_DISTANCE
 
 

@@ -40,7 +40,7 @@ lower.add_rules(
         ops.And: lambda op, g, left, right: g.emit_node("And", left, right),
         ops.Or: lambda op, g, left, right: g.emit_node("Or", left, right),
         ops.Not: lambda op, g, x: g.emit_node("Not", x),
-        ops.Where: lambda op, g, condition, yes, no: emit_where(g, yes.dtype, condition, yes, no),
+        ops.Where: lambda op, g, condition, x, y: emit_where(g, x.dtype, condition, x, y),
         ops.Split: lambda op, g, x: emit_reshape(g, x, g.site.types[0].shape),
         ops.Insert: lambda op, g, x: emit_unsqueeze(g, x, op.axis),
         ops.Squeeze: lambda op, g, x: g.emit_node("Squeeze", x, [op.axis]),

@@ -143,7 +143,7 @@ class Not(Op, sig="b[*s] -> b[*s]"):
 class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
     """Select the second operand where the first is true, and the third elsewhere."""
 
-    condition, yes, no = Operand(0), Operand(1), Operand(2)
+    condition, x, y = Operand(0), Operand(1), Operand(2)
 
 
 class Cast(Op, sig="a[*s] -> n[*s]"):
