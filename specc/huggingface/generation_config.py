@@ -201,6 +201,9 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
         value = file.get_value(key)
         if value is not None and value != []:
             file.settings[word] = value
+    pad = file.settings.get("pad")
+    if isinstance(pad, int) and pad < 0:  # as in files of the first LLaMA: no padding token
+        del file.settings["pad"]
     _read_forced_eos_token(file)
     # transformers uses the length without the prompt if both are given
     if file.get_value("max_new_tokens") is not None:

@@ -46,6 +46,7 @@ def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[st
     ("keys", "wanted"),
     [
         ({"eos_token_id": [2, 3]}, {"stop": [2, 3]}),
+        ({"pad_token_id": -1, "eos_token_id": 2}, {"stop": 2}),
         ({"max_length": 9}, {"max_length": 9, "max_tokens": 9}),
         ({"max_length": 9, "max_new_tokens": 5}, {"max_tokens": 5}),
         ({"min_length": 9, "min_new_tokens": 5}, {"min_tokens": 5}),
