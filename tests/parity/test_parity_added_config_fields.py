@@ -164,6 +164,15 @@ FAMILIES = {
          "moe_intermediate_size": 12, "num_dense_layers": 1, "sliding_window": 4, "global_attn_every_n_layers": 2},
         {**ROTARY, "num_dense_layers": (0, 2), "sliding_window": (3, None), "global_attn_every_n_layers": (1, 3)},
     ),
+    "nemotron_h": of_decoder(
+        "nemotron_h", "NemotronH",
+        {**{k: v for k, v in DECODER_SIZES.items() if k != "num_hidden_layers"}, "num_key_value_heads": 2, "head_dim": 8,
+         "ssm_state_size": 3, "mamba_num_heads": 4, "mamba_head_dim": 4, "n_groups": 2, "chunk_size": 4, "n_routed_experts": 4,
+         "num_experts_per_tok": 2, "moe_intermediate_size": 6, "moe_shared_expert_intermediate_size": 5,
+         "hybrid_override_pattern": "M-*"},
+        {**SPARSE, "hybrid_override_pattern": ("MEM*E-", "**", "-M"), "layers_block_type": (["mlp", "full_attention"], ["moe"]),
+         "num_key_value_heads": (None, 1), "mlp_hidden_act": ("silu",)},
+    ),
     "plbart": of_seq2seq("bart", "PLBart"),
     "blenderbot_small": of_seq2seq("bart", "BlenderbotSmall"),
     "ctrl": of_decoder(
