@@ -63,7 +63,7 @@ FAMILIES = [
     family("cohere2", "Cohere2", PADDED | {"sliding_window": 5}, sliding_window_pattern=(2, 1)),
     family("glm4", "Glm4", GROUPED | {"head_dim": 16}),
     family("ernie4_5", "Ernie4_5", PADDED | {"head_dim": 8}),
-    family("gemma3_text", "Gemma3Text", GROUPED | {"head_dim": 8, "sliding_window": 5}, **LAYERS),
+    family("gemma3_text", "Gemma3Text", GROUPED | {"head_dim": 8, "sliding_window": 5}, **LAYERS, _sliding_window_pattern=(2,)),
     family("gpt_neox", "GPTNeoX", PADDED, rotary_pct=(0.5,), rotary_emb_base=(33.0,)),
     family("phi3", "Phi3", PADDED),
     family("qwen2", "Qwen2", GROUPED),
