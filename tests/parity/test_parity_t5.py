@@ -39,6 +39,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "silu": ("T5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
     "of many languages": ("MT5", {}),
     "a bias in every layer": ("UMT5", {}),
+    "a bias in every layer, version 1.1": ("UMT5", {"tie_word_embeddings": False}),
     "local": ("LongT5", {"local_radius": 2}),
     "transient-global": (
         "LongT5",
