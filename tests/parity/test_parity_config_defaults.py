@@ -72,6 +72,11 @@ OWN_TEXT_SIZES = ("voxtral",)
 """Types whose class has sizes of its own for the language model, which a file always names; the
 spec has those of the language model's class.
 """
+OTHER_MEANINGS = (
+    ("deepseek_v3", "head_dim"),
+    *((type, "initializer_range") for type in ("plbart", "led")),
+)
+"""Other names of keys that specs read with another meaning, or that have no effect."""
 WITH_UNREAD_KEYS: tuple[str, ...] = ()
 """Specs that do not read a key of their class that has an effect at another value."""
 
@@ -118,3 +123,19 @@ def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     if differ:
         made = [elaborate_model(program, LIBRARY, reader).graph for reader in (silent, told)]
         assert format_ir(made[0]) == format_ir(made[1]), differ
+
+
+@pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
+def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
+    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
+    entries = [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
+    fields = [
+        {source.value for source in entry.sources if isinstance(source, ast.TextLiteral)}
+        for entry in entries
+        if isinstance(entry, ast.Field)
+    ]
+    names = CONFIG_MAPPING[type].attribute_map.items()
+    unread = {
+        name: key for name, key in names for keys in fields if key in keys and name not in keys
+    }
+    assert not {name: key for name, key in unread.items() if (type, name) not in OTHER_MEANINGS}
