@@ -1,5 +1,5 @@
-"""Generation metadata of a package (`specc.json`): inputs, states, bounds of dimensions, chunk
-sizes of streaming models.
+"""The metadata in `specc.json` that a generative or streaming package needs to run its step graph:
+the inputs of the spec, the decode states, the bounds of symbolic dimensions, and the chunk size.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,7 +29,6 @@ from specc.ir.model import (
     StateRole,
     has_token_logits,
 )
-from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
@@ -39,9 +38,10 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class StreamChunks:
-    """The chunk size of a streaming model. Each step takes a multiple of `step_length` time steps.
-    `output_lengths` are the sizes of the outputs' time axes for the whole stream. `per_step_inputs`
-    are inputs whose default value at a position depends only on other inputs at the same position.
+    """The chunk size of a streaming model: the length of each chunk is a multiple of `step_length`
+    time steps. `output_lengths` maps each output to the size of its time axis as a function of the
+    length of the stream. `per_step_inputs` are inputs whose default value at a position depends
+    only on other inputs at the same position.
     """
 
     step_length: int
@@ -53,13 +53,15 @@ class StreamChunks:
 class GenerationMetadata:
     """Generation metadata of a package.
 
-    `signature` is a graph with exactly the inputs of the spec. `max_context` is the maximum
-    sequence length, and `limiting_table` the position embedding that limits it. `stream_chunks` are
-    the chunks of a streaming model. `first_token_logits` names the output of `encode` from which
-    the first token is sampled if the prompt is empty. `length_bounds` are the bounds of other
-    symbolic dimensions. `in_place_states` are the states whose buffers a step updates in place
+    `signature` is a graph with exactly the inputs of the spec, and `defaults` computes omitted
+    inputs. `loop_invariant_inputs` are the inputs of the step that do not change between steps, and
+    `full_inputs` the inputs that contain all positions up to the current one. `max_context` is the
+    maximum sequence length (None if unlimited), and `limiting_table` the position embedding that
+    limits it. `length_bounds` are the bounds of the other symbolic dimensions. `first_token_logits`
+    names the output of `encode` from which the first token is sampled if the prompt is empty.
+    `in_place_states` are the states whose buffers a step updates in place
     (`specc.runtime.decoder_sessions`). If `allows_mixed_lengths`, a batch may contain sequences of
-    different lengths (`specc.runtime.batch_slots`).
+    different lengths (`specc.runtime.batch_slots`). `stream_chunks` is None for a generative model.
     """
 
     generation: GenerateSection
@@ -79,18 +81,16 @@ class GenerationMetadata:
     stream_chunks: StreamChunks | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the metadata as JSON data."""
+        """Return the metadata as JSON data that `parse_generation_metadata` reads."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
         chunks: Json = None
-        if self.stream_chunks is not None:
+        if stream := self.stream_chunks:
             chunks = {
-                "rows": self.stream_chunks.step_length,
-                "made": {
-                    name: str(rows) for name, rows in self.stream_chunks.output_lengths.items()
-                },
-                "alone": to_json_value(self.stream_chunks.per_step_inputs),
+                "rows": stream.step_length,
+                "made": {name: str(length) for name, length in stream.output_lengths.items()},
+                "alone": to_json_value(stream.per_step_inputs),
             }
-        facts: dict[str, Json] = {
+        fields: dict[str, Json] = {
             "generation": to_json_value(self.generation.to_json()),
             "graphs": format_ir(*graphs),
             "reading": self.preprocessing.to_json(),
@@ -107,29 +107,29 @@ class GenerationMetadata:
             "apart": self.allows_mixed_lengths,
             "chunks": chunks,
         }
-        return {METADATA_KEY: facts}
+        return {METADATA_KEY: fields}
 
 
 def is_streaming_package(metadata: Mapping[str, object]) -> bool:
-    """Return True if the package contains a streaming model."""
-    facts = metadata.get(METADATA_KEY)
-    return isinstance(facts, dict) and facts.get("chunks") is not None
+    """Return True if the unparsed metadata of a package describes a streaming model."""
+    fields = metadata.get(METADATA_KEY)
+    return isinstance(fields, dict) and fields.get("chunks") is not None
 
 
 def convert_length_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
-    """Convert bounds of symbolic dimensions to JSON data."""
+    """Convert bounds of symbolic dimensions to JSON data: `[low, high, reason]` by symbol."""
     return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
 def parse_length_bounds(data: object) -> dict[str, LengthBound]:
     """Parse bounds of symbolic dimensions from JSON data; ignore invalid bounds."""
-    found = {}
+    bounds = {}
     for name, bound_data in data.items() if isinstance(data, dict) else ():
         match bound_data:
             # Without a bound, the graph reports an invalid size later.
             case [int() as low, None | int() as high, str() as reason]:
-                found[str(name)] = LengthBound(low, high, reason[:300])
-    return found
+                bounds[str(name)] = LengthBound(low, high, reason[:300])
+    return bounds
 
 
 def _convert_state(state: DecodeState) -> Json:
@@ -151,8 +151,8 @@ def _convert_state(state: DecodeState) -> Json:
 def parse_generation_metadata(
     metadata: Mapping[str, object], step: Graph, path: str
 ) -> GenerationMetadata:
-    """Parse the metadata of a package with this step graph. Raise E0831 if metadata and graph do
-    not match.
+    """Parse the generation metadata of the package at `path`, whose step graph is `step`. Raise
+    E0831 if the metadata is invalid or does not match the step graph.
     """
     data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
@@ -169,7 +169,7 @@ def parse_generation_metadata(
         _raise_invalid_package(path, "`generation` is invalid")
     graphs = parse_ir(text, path)
     chunks = _read_chunks(fields, step, path)
-    signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
+    signature = _read_signature(graphs, generation, step, path, generates_tokens=chunks is None)
     context, seed, count = (
         as_exact_integer(fields.get_optional(key)) for key in ("context", "seed", "drawn")
     )
@@ -192,24 +192,24 @@ def parse_generation_metadata(
     )
 
 
-def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
+def _read_chunks(metadata_fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
     """Parse the chunk size of a streaming model, or return None for a generative model."""
-    chunk_data = fields.get_optional("chunks")
+    chunk_data = metadata_fields.get_optional("chunks")
     if chunk_data is None:
         return None
-    both = chunk_data if isinstance(chunk_data, dict) else {}
-    rows, output_lengths = as_exact_integer(both.get("rows")), both.get("made")
-    if rows is None or rows < 1 or not isinstance(output_lengths, dict):
+    fields = chunk_data if isinstance(chunk_data, dict) else {}
+    step_length, lengths = as_exact_integer(fields.get("rows")), fields.get("made")
+    if step_length is None or step_length < 1 or not isinstance(lengths, dict):
         _raise_invalid_package(path, "`chunks` is invalid")
-    lengths = _read_chunk_lengths(output_lengths, step, path)
-    alone = both.get("alone")
-    return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
+    names = fields.get("alone")
+    per_step_inputs = tuple(map(str, names)) if isinstance(names, list) else ()
+    return StreamChunks(step_length, _read_output_lengths(lengths, step, path), per_step_inputs)
 
 
-def _read_chunk_lengths(
+def _read_output_lengths(
     output_lengths: Mapping[str, object], step: Graph, path: str
 ) -> dict[str, Dim]:
-    """Parse the size of each output's time axis, as a function of the number of time steps."""
+    """Parse the size of each output's time axis, as a function of the length of the stream."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in output_lengths.items()}
     except DimError:
@@ -225,28 +225,22 @@ def _read_signature(
     step: Graph,
     path: str,
     *,
-    tokens: bool,
+    generates_tokens: bool,
 ) -> Graph:
-    """Parse the graph with the inputs of the spec. Raise E0831 if this graph or the step lacks the
-    generated input, or if the step lacks the output that tokens are sampled from.
+    """Return the graph whose inputs are those of the spec. Raise E0831 if this graph or the step
+    lacks the input with the generated or streamed sequence, or if the step lacks the corresponding
+    output.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
-    growing = generation.sequence_input
-    if signature is None or growing not in signature.inputs or growing not in step.inputs:
-        _raise_invalid_package(path, "the generated input is missing")
-    _check_generated_output(generation, step, signature.inputs[growing].type, path, tokens=tokens)
+    name = generation.sequence_input
+    if signature is None or name not in signature.inputs or name not in step.inputs:
+        _raise_invalid_package(path, f"the step has no input `{escape_text(name)[:200]}`")
+    type_, output = signature.inputs[name].type, step.outputs.get(generation.logits_output)
+    is_valid = output is not None and (not generates_tokens or has_token_logits(type_, output.type))
+    if not is_valid or type_.rank < 2:
+        kind = "logits" if generates_tokens else "streamed"
+        _raise_invalid_package(path, f"the step has no {kind} output")
     return signature
-
-
-def _check_generated_output(
-    generation: GenerateSection, step: Graph, sequence_type: Type, path: str, *, tokens: bool
-) -> None:
-    """Raise E0831 if the step lacks the output that tokens are sampled from."""
-    source = step.outputs.get(generation.logits_output)
-    known = source is not None and (not tokens or has_token_logits(sequence_type, source.type))
-    if not known or sequence_type.rank < 2:
-        what = "tokens are sampled from" if tokens else "is streamed"
-        _raise_invalid_package(path, f"the result that {what} is missing")
 
 
 def check_encoder_outputs(
@@ -255,15 +249,14 @@ def check_encoder_outputs(
     encoder_outputs: Collection[str],
     path: str,
 ) -> None:
-    """Raise E0831 if a step needs an input without the time axis or an initial state that `encode`
-    does not return, or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are
-    the inputs and outputs of `encode`; they are empty if there is no `encode` graph.
+    """Raise E0831 if a step needs a loop-invariant input or an initial state that is neither an
+    input of the spec nor an output of `encode`, or if `encode` has an input that the spec lacks.
+    `encoder_inputs` and `encoder_outputs` are empty if there is no `encode` graph.
     """
     inputs = metadata.signature.inputs.keys()
     loop_invariant_inputs = {name for name in metadata.loop_invariant_inputs if name not in inputs}
     initial = {state.initial_output for state in metadata.states if state.initial_output}
     initial |= {metadata.first_token_logits} - {""}
-    # check both the values that the step reads and the inputs of `encode`
     missing = [
         *sorted((loop_invariant_inputs | initial) - set(encoder_outputs)),
         *sorted(set(encoder_inputs) - inputs),
@@ -277,15 +270,17 @@ def check_encoder_outputs(
 def _read_states(
     data: JsonFields, signature: Graph, step: Graph, path: str
 ) -> tuple[DecodeState, ...]:
-    """Parse the states of a step: each a pair of an input and an output whose shapes are known."""
+    """Parse the states of a step. Raise E0831 unless each is a separate pair of an input and an
+    output of the step, and its initial shape follows from the inputs or `encode` returns it.
+    """
     # Two states with the same name would share a buffer, so that one state would be overwritten.
-    states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
-    names, afters = {s.name for s in states}, {s.next_output for s in states}
-    if min(len(names), len(afters)) < len(states):
+    states = tuple(_read_state(state_data, step, path) for state_data in data.read_list("states"))
+    names, next_outputs = {s.name for s in states}, {s.next_output for s in states}
+    if min(len(names), len(next_outputs)) < len(states):
         _raise_invalid_package(path, "duplicate state")
     known_lengths = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        # the shape of a state that `encode` returns is known only at run time
+        # `encode` determines the shape of the states that it returns
         if not state.initial_output and not _collect_fixed_symbols(state) <= known_lengths:
             _raise_invalid_package(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
@@ -295,47 +290,46 @@ def _read_states(
 
 def _collect_fixed_symbols(state: DecodeState) -> set[str]:
     """Return the symbolic dimensions of a state, except those of its time axis."""
-    fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
-    return {s for d in fixed for s in d.symbols()}
+    dims = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
+    return {s for d in dims for s in d.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
-    """Parse one state, and check it against the inputs, outputs and types of the step."""
+    """Parse one state. Raise E0831 if it does not match the inputs and outputs of the step."""
     if not isinstance(data, dict):
         _raise_invalid_package(path, "a state is invalid")
-    name, after = data.get("name"), data.get("next")
+    name, next_output = data.get("name"), data.get("next")
     if (
         not isinstance(name, str)
-        or not isinstance(after, str)
+        or not isinstance(next_output, str)
         or name not in step.inputs
-        or after not in step.outputs
+        or next_output not in step.outputs
     ):
         _raise_invalid_package(path, f"the step has no state `{escape_text(name)[:200]}`")
-    broken = f"the state `{escape_text(name)[:200]}` is invalid"
-    fields = JsonFields(data, report_error=lambda *_: _raise_invalid_package(path, broken))
+    reason = f"the state `{escape_text(name)[:200]}` is invalid"
+    fields = JsonFields(data, report_error=lambda *_: _raise_invalid_package(path, reason))
     type_ = step.inputs[name].type
+    max_positions = _read_optional_int(fields, "most", INTEGER_BOUND)
     return DecodeState(
         name=name,
-        next_output=after,
+        next_output=next_output,
         type=type_,
-        batch_axis=_read_axis(fields, "batch", type_),
-        time_axis=_read_axis(fields, "rows", type_),
-        max_positions=fields.read_int("most", 0, INTEGER_BOUND)
-        if fields.has_field("most")
-        else inf,
+        batch_axis=_read_optional_int(fields, "batch", type_.rank - 1),
+        time_axis=_read_optional_int(fields, "rows", type_.rank - 1),
+        max_positions=inf if max_positions is None else max_positions,
         initial_output=fields.read_string("initial"),
         role=fields.read_choice("role", STATE_ROLES),
         layer=fields.read_int("layer", 0, INTEGER_BOUND),
     )
 
 
-def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
-    """Parse the index of an axis of a state, or return None if the state has no such axis."""
-    return data.read_int(key, 0, type_.rank - 1) if data.has_field(key) else None
+def _read_optional_int(data: JsonFields, key: str, maximum: int) -> int | None:
+    """Parse an integer from 0 to `maximum`, or return None if the field is missing or null."""
+    return data.read_int(key, 0, maximum) if data.has_field(key) else None
 
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
-    """Parse the input names that a metadata field lists."""
+    """Parse a metadata field that lists inputs of the step. Raise E0831 if the step lacks one."""
     names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
@@ -353,12 +347,11 @@ def _raise_invalid_package(path: str, reason: str) -> NoReturn:
 
 
 def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
-    """Return the bounds of each symbolic dimension, derived from the `dims` section, from the
-    minimum sizes that ops require, and from the sizes of position embeddings. A position embedding
-    may also limit a sum of dimensions.
+    """Return the bounds of each symbolic dimension by name, derived from the `dims` section, from
+    the minimum sizes that ops require, and from the sizes of position embeddings. The key of a sum
+    of dimensions, which a position embedding may also limit, is its expression, e.g. `past + seq`.
     """
     max_lengths, min_lengths = find_length_limits(graph), find_min_lengths(graph)
-    # The key of a sum of dimensions is its formatted expression.
     bounds = {
         text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()
@@ -366,16 +359,16 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     for text, quotient in find_divisibility_constraints(graph).items():
         bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
     for symbol in {*graph.min_lengths, *max_lengths, *min_lengths}:
-        limit, rows = max_lengths.get(symbol), min_lengths.get(symbol, 0)
+        limit, min_length = max_lengths.get(symbol), min_lengths.get(symbol, 0)
         reasons = []
         if symbol in graph.min_lengths:
             reasons.append(f"the spec declares `{symbol} >= {graph.min_lengths[symbol]}`")
-        if rows:
-            reasons.append(f"an operation needs `{symbol} >= {rows}`")
+        if min_length:
+            reasons.append(f"an operation needs `{symbol} >= {min_length}`")
         if limit:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(
-            max(graph.min_lengths.get(symbol, 0), rows),
+            max(graph.min_lengths.get(symbol, 0), min_length),
             limit.max_length if limit else None,
             "; ".join(reasons),
         )
@@ -383,18 +376,18 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
 
 
 def compute_max_context_length(
-    bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
+    bounds: Mapping[str, LengthBound], symbol: str, known_sizes: Mapping[str, int]
 ) -> int | None:
-    """Return the maximum of `symbol` given the `known` sizes of other dimensions, or None if it is
-    unlimited.
+    """Return the largest value of the dimension `symbol` that the bounds allow if the other
+    dimensions have the sizes `known_sizes`, or None if it is unlimited.
     """
-    found = []
+    max_lengths = []
     for text, bound in bounds.items():
         try:
-            length = parse_dim(text)
-        except DimError:  # the package may come from an untrusted source
+            expression = parse_dim(text)
+        except DimError:  # an invalid package
             continue
-        is_known = length.symbols() - {symbol} <= known.keys()
-        if symbol in length.symbols() and bound.high is not None and is_known:
-            found.append(compute_max_length(length, symbol, known, bound.high))
-    return min(found, default=None)
+        is_known = expression.symbols() - {symbol} <= known_sizes.keys()
+        if symbol in expression.symbols() and bound.high is not None and is_known:
+            max_lengths.append(compute_max_length(expression, symbol, known_sizes, bound.high))
+    return min(max_lengths, default=None)

@@ -1,4 +1,6 @@
-"""The manifest of a compiled model: spec, graph, config, origin of the weights, quantization."""
+"""The manifest of a compiled model, which is stored in the metadata of the model file: the spec,
+the graph, the config, the origin of the weights, and the quantization.
+"""
 
 import json
 import re
@@ -35,8 +37,8 @@ from specc.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class RandomInitInfo:
-    """The seed of randomly initialized weights. `count` is the number of weights of a new task
-    head, or 0 if all weights are random.
+    """The seed of randomly initialized weights. `count` is the number of random weights of a new
+    task head, or 0 if all weights of the model are random.
     """
 
     seed: int
@@ -45,8 +47,8 @@ class RandomInitInfo:
     def __str__(self) -> str:
         if not self.count:
             return f"the weights are random (seed {self.seed})"
-        many = "s of a new head are" if self.count > 1 else " of a new head is"
-        return f"{self.count} weight{many} random (seed {self.seed})"
+        noun, verb = ("weights", "are") if self.count > 1 else ("weight", "is")
+        return f"{self.count} {noun} of a new head {verb} random (seed {self.seed})"
 
 
 SCALAR_SETTINGS = (
@@ -101,8 +103,9 @@ ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedWeight:
-    """A quantized weight: its format, the initializers of its scales and zero points, the
-    quantization method, the relative error, and the maximum absolute error of an element.
+    """A quantized weight: its format, the initializers of its scales and zero points (`""` if it is
+    symmetric), the quantization method `recipe`, the relative error of the matrix, and the maximum
+    absolute error of an element.
     """
 
     format: QuantizationFormat
@@ -114,17 +117,18 @@ class QuantizedWeight:
 
 
 def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
+    """Parse the metadata of one quantized weight. Raise E0917 if a field is invalid."""
     bits = fields.read_int("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
         fields.raise_invalid("bits", "is neither 4 nor 8")
-    block = fields.read_int("block", 0, MAX_GROUP_SIZE)
-    if block & (block - 1) or (not block and bits != 8):
+    group_size = fields.read_int("block", 0, MAX_GROUP_SIZE)
+    if group_size & (group_size - 1) or (not group_size and bits != 8):
         fields.raise_invalid("block", "is not a valid block size")
     has_zero_points = fields.has_field("zero_points")
     return QuantizedWeight(
         format=QuantizationFormat(
             bits=bits,
-            group_size=block,
+            group_size=group_size,
             layout=fields.read_choice("layout", QUANTIZED_LAYOUTS),
             rounding=fields.read_choice("rounding", ACTIVATION_ROUNDINGS),
             is_transposed=fields.read_bool("turned"),
@@ -143,6 +147,7 @@ DOC_METADATA_KEY = "specc.doc"
 """Metadata key of the spec's description."""
 FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
+"""Maximum size of a manifest in bytes."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -155,7 +160,8 @@ class Manifest:
     maps each parameter to its initializer. In a standalone generator, `decoding` contains the
     generation settings, `graph` has only the inputs of the spec, and `scoring_graph` is the graph
     that computes logits. `precision` describes quantized weights as JSON-compatible values, and
-    `quantized` is its parsed form; `graph` uses the dequantized weights.
+    `quantized` is its parsed form; `graph` uses the dequantized weights. `attentions` locate the
+    attention weights of each layer (`attention_notes` in `specc.backend`).
     """
 
     name: str
@@ -200,7 +206,7 @@ class Manifest:
         """Return the manifest as JSON; equal manifests produce equal bytes."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # written only for standalone generators or models with quantized weights
-        some = {
+        optional_fields = {
             "decodes": self.decoding,
             "scoring": self.scoring_graph and format_ir(self.scoring_graph),
             "precision": self.precision or None,
@@ -219,40 +225,42 @@ class Manifest:
             "weights": to_json_value(self.weights),
             "stored": to_json_value(self.initializers),
             "attentions": to_json_value(self.attentions),
-            **{name: to_json_value(value) for name, value in some.items() if value is not None},
+            **{
+                n: to_json_value(value) for n, value in optional_fields.items() if value is not None
+            },
             "sources": to_json_value(self.sources),
             "graphs": format_ir(*graphs),
         }
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         # escape invalid UTF-8 in file names
-        return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+        return LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def parse_generate_section(data: object) -> GenerateSection | None:
-    """Parse the `generate` section, or return None if the data is invalid. The settings are not
-    checked.
+    """Parse the JSON data of the `generate` section, without checking the settings. Return None if
+    the data is invalid.
     """
     match data:
         case {
             "name": str(name),
-            "growing": str(growing),
-            "source": str(source),
+            "growing": str(sequence_input),
+            "source": str(logits_output),
             "settings": dict(settings),
         }:
-            return GenerateSection(name, growing, source, settings)
+            return GenerateSection(name, sequence_input, logits_output, settings)
     return None
 
 
 def _parse_stream_section(data: object) -> StreamSection | None:
-    """Parse the `stream` section, or return None if the data is invalid."""
+    """Parse the JSON data of the `stream` section. Return None if the data is invalid."""
     match data:
-        case {"growing": str(growing), "sources": [str(), *_] as sources}:
-            return StreamSection(growing, tuple(map(str, sources)))
+        case {"growing": str(sequence_input), "sources": [str(), *_] as outputs}:
+            return StreamSection(sequence_input, tuple(map(str, outputs)))
     return None
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """Parse the manifest of a model. Raise E0917 if it is invalid."""
+    """Parse the manifest `text` of the model at `path`. Raise E0917 if it is invalid."""
     if len(text) > MAX_BYTES:
         raise_error(
             "E0917", f"the specc metadata in `{path}` is larger than {MAX_BYTES // 2**20} MiB"
@@ -262,83 +270,84 @@ def parse_manifest(text: str, path: str) -> Manifest:
     )
     graphs = parse_ir(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
-    # the graph of defaults exists only in addition to the model's graph; a single graph is the
-    # model's graph, even if it has the name of the defaults
+    # a single graph is the graph of the model, even if it has the name of the graph of defaults
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _raise_invalid_manifest(path, "the graph is missing")
-    decoded = parse_ir(data.read_string("scoring"), path) if "scoring" in data.names() else {}
-    scoring = next(iter(decoded.values()), None)
-    stored = data.read_string_map("stored")
-    _check_weight_locations(graph, stored, path)
+    scoring_graph = None
+    if "scoring" in data.names():
+        scoring_graph = next(iter(parse_ir(data.read_string("scoring"), path).values()), None)
+    initializers = data.read_string_map("stored")
+    _check_weight_locations(graph, initializers, path)
     return Manifest(
         name=data.read_string("model"),
         doc=data.read_string("doc"),
-        graph=_mark_ties(graph, stored),
+        graph=_mark_ties(graph, initializers),
         defaults=defaults if defaults is not graph else None,
         preprocessing=PreprocessingConfig.from_json(data.get_optional("reading")),
         config=data.read_table("config"),
         generation=data.read_table("generation") if data.has_field("generation") else None,
         sources=data.read_string_map("sources"),
         weights=data.read_table("weights"),
-        initializers=stored,
+        initializers=initializers,
         target=data.read_string("target"),
         opset=as_exact_integer(data.get_optional("opset")) or 0,
         version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
         decoding=data.read_table("decodes") if "decodes" in data.names() else None,
-        scoring_graph=scoring and _mark_ties(scoring, stored),
+        scoring_graph=scoring_graph and _mark_ties(scoring_graph, initializers),
         streaming=_parse_stream_section(data.get_optional("streaming")),
         precision=data.read_table("precision") if "precision" in data.names() else {},
-        quantized=_read_quantized_weights(data, scoring or graph, path),
+        quantized=_read_quantized_weights(data, scoring_graph or graph, path),
     )
 
 
-def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) -> None:
-    """Raise E0917 if a weight has no location."""
-    if missing := [n for n in graph.parameters if n not in stored]:
+def _check_weight_locations(graph: Graph, initializers: Mapping[str, str], path: str) -> None:
+    """Raise E0917 if a parameter of the graph has no initializer."""
+    if missing := [n for n in graph.parameters if n not in initializers]:
         _raise_invalid_manifest(
             path, f"it lacks the location of the weight `{escape_text(missing[0])}`"
         )
 
 
-def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
-    """Return the graph with weights marked as tied if they share an initializer. Weights that are
-    tied in the spec may have separate values in the model.
+def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
+    """Return the graph with exactly those weights marked as tied that share an initializer, because
+    weights that are tied in the spec may have separate values in the model.
     """
-    first: dict[tuple[str, Type], str] = {}
-    facts = {}
-    for name, known in graph.parameter_facts.items():
-        root = first.setdefault((stored.get(name, name), known.type), name)
-        facts[name] = replace(known, tied_to="" if root == name else root)
-    return replace(graph, parameter_facts=facts)
+    roots: dict[tuple[str, Type], str] = {}
+    parameter_facts = {}
+    for name, facts in graph.parameter_facts.items():
+        root = roots.setdefault((initializers.get(name, name), facts.type), name)
+        parameter_facts[name] = replace(facts, tied_to="" if root == name else root)
+    return replace(graph, parameter_facts=parameter_facts)
 
 
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Parse the quantized weights. Raise E0917 unless each is a matrix of the graph."""
+    """Parse the metadata of the quantized weights by name. Raise E0917 unless each is a matrix or a
+    stack of matrices in the graph.
+    """
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
     fields.read_string_map("kept")  # the reason why each other matrix is not quantized
-    each = fields.read_object("rounded")
-    for name in each.names():
+    weights = fields.read_object("rounded")
+    for name in weights.names():
         value = graph.parameters.get(name)
-        # a stacked weight has one matrix per expert
         if value is None or value.type.rank not in (2, 3):
             _raise_invalid_manifest(path, f"unknown quantized matrix `{escape_text(name)}`")
-    return {name: _parse_quantized_weight(each.read_object(name)) for name in each.names()}
+    return {name: _parse_quantized_weight(weights.read_object(name)) for name in weights.names()}
 
 
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """Parse the metadata of each attention layer, which models of earlier versions lack."""
-    found = []
-    for one in data.read_list("attentions") if "attentions" in data.names() else ():
-        if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
+    attentions = []
+    for layer in data.read_list("attentions") if "attentions" in data.names() else ():
+        if not isinstance(layer, dict) or not all(isinstance(t, str) for t in layer.values()):
             _raise_invalid_manifest(path, "the list of attentions is invalid")
-        found.append(one)
-    return tuple(found)
+        attentions.append(layer)
+    return tuple(attentions)
 
 
 def _raise_invalid_manifest(path: str, reason: str) -> NoReturn:

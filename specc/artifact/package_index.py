@@ -1,4 +1,6 @@
-"""`specc.json`, the index of a package: its files with their sizes and hashes."""
+"""Read and write the index of a package, `specc.json`: the sizes and hashes of its files, and the
+metadata of its graphs.
+"""
 
 import hashlib
 import json
@@ -35,8 +37,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class WeightFileMetadata:
-    """Metadata of a weight file: its size, its content hash, and, if known, the hash of its first
-    mebibyte.
+    """Metadata of a weight file: its size in bytes, the SHA-256 of its content, and the SHA-256
+    `head` of its first `COMPARED_BYTES` bytes (`""` if it is not recorded).
     """
 
     bytes: int
@@ -50,16 +52,16 @@ def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
     """
     if not isinstance(data, dict):
         return None
-    found = {}
-    for name, facts in data.items():
-        match facts:
-            case {"bytes": int() as size, "sha256": str(digest), "head": str(head)} if (
-                is_file_size(size) and is_sha256(digest) and (not head or is_sha256(head))
+    weight_files = {}
+    for name, entry in data.items():
+        match entry:
+            case {"bytes": int() as size, "sha256": str(sha256), "head": str(head)} if (
+                is_file_size(size) and is_sha256(sha256) and (not head or is_sha256(head))
             ):
-                found[str(name)] = WeightFileMetadata(size, digest, head)
+                weight_files[str(name)] = WeightFileMetadata(size, sha256, head)
             case _:
                 return None
-    return found
+    return weight_files
 
 
 def is_file_size(value: object) -> bool:
@@ -69,12 +71,14 @@ def is_file_size(value: object) -> bool:
 
 
 def is_sha256(text: str) -> bool:
-    """Return True if a string is a SHA-256 in the format that specc writes."""
+    """Return True if a string is a SHA-256 as 64 lowercase hexadecimal digits."""
     return _HASH.fullmatch(text) is not None
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Return the metadata of a weight file, whose content hash is `sha256`."""
+    """Measure the size and the hash of the first bytes of the weight file at `path`, whose content
+    has the hash `sha256`.
+    """
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -82,19 +86,18 @@ def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
 
 
 def _explain_irregular_file(directory: Path, location: str) -> str:
-    """Return the reason why a path is not a regular file with a single hard link, or "" if it is
-    one.
+    """Return the reason why the path `location` in a directory contains a link, has several hard
+    links or cannot be read, or "" if it has none of these problems.
     """
     path = directory / location
-    straight = os.path.join(os.path.realpath(directory), *location.split("/"))
+    expected_path = os.path.join(os.path.realpath(directory), *location.split("/"))
     try:
-        if os.path.realpath(path) != straight:
+        if os.path.realpath(path) != expected_path:
             return "a link leads to it"
         # A write through another hard link to the file would change the weights.
         if (links := os.lstat(path).st_nlink) != 1:
             return f"it is one of {links} hard links, which ONNX rejects"
-    except (OSError, RuntimeError, ValueError):
-        # the path contains a cycle of symbolic links or an invalid name
+    except (OSError, RuntimeError, ValueError):  # a cycle of links or an invalid name
         return "it cannot be read"
     return ""
 
@@ -102,8 +105,9 @@ def _explain_irregular_file(directory: Path, location: str) -> str:
 def explain_file_mismatch(
     directory: Path, location: str, metadata: WeightFileMetadata, *, verifies_contents: bool = False
 ) -> str:
-    """Return a description of the difference between a file and its recorded metadata, or "" if
-    there is none.
+    """Return a description of the difference between the file `location` in a directory and its
+    recorded metadata, or "" if there is none. With `verifies_contents`, also compare the hash of
+    the whole file.
     """
     path = directory / location
     if not is_path_inside_directory(location):
@@ -122,22 +126,22 @@ def explain_file_mismatch(
     return ""
 
 
-def explain_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Return a description of tensors that lie outside the recorded files or extend past the end of
-    their file, or "" if there are none.
+def explain_misplaced_tensors(ends: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
+    """Return a description of the first external tensor that lies outside the recorded files or
+    extends past the end of its file, or "" if there is none. `ends` are the file and the end offset
+    of each tensor, and `sizes` the sizes of the recorded files in bytes.
     """
-    for location, end in outside:
+    for location, end in ends:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, outside the package"
-        # Offsets in corrupted files may be negative, so a tensor may end before the start of the
-        # file.
+        # offsets in corrupted files may be negative
         if not 0 < end <= sizes[location]:
             return f"it reads weights past the end of `{escape_text(location)[:200]}`"
     return ""
 
 
 def is_path_inside_directory(path: str) -> bool:
-    """Return True if a relative path with `/` separators does not leave its directory."""
+    """Return True if a path with `/` separators is portable and does not leave its directory."""
     parts = path.split("/")
     # On Windows, drives and alternate data streams contain a colon, and paths contain backslashes.
     return bool(path) and not any(
@@ -157,10 +161,11 @@ def get_regular_file_size(path: Path) -> int | None:
 INDEX_FILE = "specc.json"
 FORMAT_VERSION = 1
 MAX_BYTES = 64 * 2**20
+"""Maximum size of an index in bytes."""
 MAX_FILES = 10_000
 MAX_GRAPHS = 64
-
 BLANK_HASH = "0" * 64
+"""Placeholder for the hash of an index while this hash is computed."""
 _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
@@ -168,12 +173,12 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 class PackageIndex:
     """The index of a package.
 
-    `graphs` and `extras` map roles to files; `files` are the files of the package. `preexisting`
-    are files that existed with the same content before the package was written; replacing the
-    package does not delete them. `linked_files` maps relative paths to the metadata of checkpoints.
-    `metadata` is JSON for the program that opens the package; `sources` are the spec files by name.
-    If `checks_hashes_on_open`, the hashes of weight files are verified each time the package is
-    opened.
+    `graphs` and `extras` map roles to file names; `files` maps the name of each file of the package
+    to its size and hash. `preexisting` are files that existed with the same content before the
+    package was written; replacing the package does not delete them. `linked_files` maps the
+    relative paths of the checkpoints that the graphs read to their metadata. `metadata` is JSON for
+    the program that opens the package; `sources` are the spec files by name. If
+    `checks_hashes_on_open`, opening the package verifies the hashes of the weight files.
     """
 
     model: str
@@ -191,7 +196,7 @@ class PackageIndex:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
 
     def dump(self) -> bytes:
-        """Return the index as JSON, including its own hash; equal indices produce equal bytes."""
+        """Serialize the index as JSON with its own hash; equal indices produce equal bytes."""
         data = {
             "format": FORMAT_VERSION,
             "specc": self.version,
@@ -213,27 +218,26 @@ class PackageIndex:
 
 
 def _add_index_hash(data: bytes) -> bytes:
-    """Return the bytes of an index including their hash, which is computed with zeros in place of
-    the hash.
-    """
+    """Replace `BLANK_HASH` in the bytes of an index by the hash of these bytes."""
     return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def is_index_unmodified(data: bytes) -> bool:
-    """Return True if an index matches its own hash."""
+    """Return True if the bytes of an index have the hash that they contain."""
     try:
-        found = parse_strict_json(data.decode("utf-8"))
+        fields = parse_strict_json(data.decode("utf-8"))
     except ValueError:
         return False
-    # The hash is computed with zeros in place of the hash.
-    seal = found.get("seal") if isinstance(found, dict) else None
+    seal = fields.get("seal") if isinstance(fields, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
     return _add_index_hash(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Return True if a name is a plain, portable file name other than the index's."""
+    """Return True if a string is a portable file name without a directory, and not that of the
+    index.
+    """
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
@@ -248,8 +252,8 @@ def is_package_directory(path: str | Path) -> bool:
 
 
 def read_package_index(directory: Path, *, verifies_contents: bool = False) -> PackageIndex:
-    """Read the index of a package; with `verifies_contents`, verify the hash of the index. Raise
-    E0802 if the index cannot be read, and E0831 if it is damaged.
+    """Read the index of the package in `directory`; with `verifies_contents`, verify the hash of
+    the index. Raise E0802 if the index cannot be read, and E0831 if it is invalid or was modified.
     """
     location = directory / INDEX_FILE
     try:
@@ -270,54 +274,54 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
-    """Parse an index; `location` names it in messages. Raise E0831 if it is invalid."""
-    found = parse_versioned_record(
+    """Parse the bytes of an index; `location` is its path in error messages. Raise E0831 if it is
+    invalid.
+    """
+    fields = parse_versioned_record(
         data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
     )
-    files = _read_files(found, location)
+    files = _read_files(fields, location)
     index = PackageIndex(
-        model=found.read_string("model"),
-        graphs=found.read_string_map("graphs"),
+        model=fields.read_string("model"),
+        graphs=fields.read_string_map("graphs"),
         files=files,
-        version=found.read_string("specc"),
-        extras=found.read_string_map("extras"),
-        preexisting=_read_kept_files(found, files, location),
-        linked_files=_read_linked_checkpoints(found, location),
-        metadata=found.read_table("about"),
-        sources=found.read_string_map("sources"),
-        checks_hashes_on_open=found.get_optional("every_load") is True,
+        version=fields.read_string("specc"),
+        extras=fields.read_string_map("extras"),
+        preexisting=_read_kept_files(fields, files, location),
+        linked_files=_read_linked_checkpoints(fields, location),
+        metadata=fields.read_table("about"),
+        sources=fields.read_string_map("sources"),
+        checks_hashes_on_open=fields.get_optional("every_load") is True,
     )
     _check_roles(index, location)
     return index
 
 
 def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
-    """Parse the list of the files in the package directory. Raise E0831 unless the names are plain
-    file names.
+    """Parse the sizes and hashes of the package files by name. Raise E0831 unless the names are
+    plain file names.
     """
-    found = {}
-    for name, facts in _limit_files(data.read_table("files"), location).items():
-        match facts:
-            case {"bytes": int() as size, "sha256": str(digest)} if is_file_size(
-                size
-            ) and is_sha256(digest):
-                found[name] = FileDigest(size, digest)
+    digests = {}
+    for name, entry in _limit_files(data.read_table("files"), location).items():
+        match entry:
+            case {"bytes": int() as n, "sha256": str(sha)} if is_file_size(n) and is_sha256(sha):
+                digests[name] = FileDigest(n, sha)
             case _:
                 _raise_invalid_index(
                     location, f"`{escape_text(name)[:200]}` has no size or no hash"
                 )
     # The names are joined to the directory later, so they must not refer to files outside it.
-    for name in found:
+    for name in digests:
         if not is_plain_file_name(name):
             _raise_invalid_index(location, f"`{escape_text(name)[:200]}` is not a plain file name")
-    return found
+    return digests
 
 
 def _read_kept_files(data: JsonFields, files: Collection[str], location: str) -> tuple[str, ...]:
     """Parse the names of the files that are not deleted when the package is replaced."""
-    listed = data.read_list("kept") if "kept" in data.names() else []
-    names = tuple(name for name in listed if isinstance(name, str) and name in files)
-    if len(names) < len(listed):
+    entries = data.read_list("kept") if "kept" in data.names() else []
+    names = tuple(name for name in entries if isinstance(name, str) and name in files)
+    if len(names) < len(entries):
         _raise_invalid_index(location, "`kept` is not a list of files of the package")
     return names
 
@@ -326,39 +330,41 @@ def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, Weigh
     """Parse the metadata of the linked checkpoints; their paths must be inside the directory of the
     package.
     """
-    found = parse_weight_files(_limit_files(data.read_table("linked"), location))
-    if found is None:
+    linked_files = parse_weight_files(_limit_files(data.read_table("linked"), location))
+    if linked_files is None:
         _raise_invalid_index(location, "`linked` contains a file without size or hashes")
-    for path in found:
+    for path in linked_files:
         if not is_path_inside_directory(path):
             _raise_invalid_index(location, f"`{escape_text(path)[:200]}` is not inside it")
-    return found
+    return linked_files
 
 
 def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]:
+    """Return the entries of a table of files. Raise E0831 if there are more than `MAX_FILES`."""
     if len(entries) > MAX_FILES:
         _raise_invalid_index(location, f"more than {MAX_FILES} files")
     return entries
 
 
 def _check_roles(index: PackageIndex, location: str) -> None:
-    """Raise E0831 if two roles have the same file."""
+    """Raise E0831 unless every graph and extra is a package file, and the package has up to
+    `MAX_GRAPHS` graphs in different files.
+    """
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _raise_invalid_index(
                 location, f"`{escape_text(role)[:200]}` is not a file of the package"
             )
-    # A file with several roles would be opened and checked several times.
-    twice = len({*index.graphs.values()}) < len(index.graphs)
-    if len(index.graphs) > MAX_GRAPHS or twice:
+    has_duplicate = len({*index.graphs.values()}) < len(index.graphs)
+    if len(index.graphs) > MAX_GRAPHS or has_duplicate:
         _raise_invalid_index(location, f"more than {MAX_GRAPHS} graphs, or a duplicate graph")
     if not index.graphs:
         _raise_invalid_index(location, "the list of graphs is empty")
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that is being replaced, or None if there is no valid
-    index.
+    """Return the index of the package that a compilation replaces, or None if `directory` contains
+    no valid index.
     """
     try:
         return read_package_index(directory)
@@ -367,27 +373,26 @@ def read_previous_index(directory: Path) -> PackageIndex | None:
 
 
 def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
-    """Return the unmodified files of a previous package, which a new package may delete. Files
-    whose name contains their hash are identified by name and size, other files by content.
+    """Return the unmodified files of a previous package with this index, which a new package may
+    delete. Files whose name contains their hash are identified by name and size, other files by
+    their content.
     """
-    found = []
-    for name, facts in index.files.items():
+    superseded = []
+    for name, digest in index.files.items():
         # Files that existed before the package was written, or have changed since, are kept.
-        if name in index.preexisting or get_regular_file_size(directory / name) != facts.bytes:
+        if name in index.preexisting or get_regular_file_size(directory / name) != digest.bytes:
             continue
-        named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)
-        if (named and facts.sha256.startswith(named[1])) or compute_file_sha256(
-            directory / name
-        ) == facts.sha256:
-            found.append(name)
-    return found
+        match = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)
+        has_hash_name = match is not None and digest.sha256.startswith(match[1])
+        if has_hash_name or compute_file_sha256(directory / name) == digest.sha256:
+            superseded.append(name)
+    return superseded
 
 
 def _raise_invalid_index(location: str, reason: str) -> NoReturn:
-    title = f"the package cannot be opened: `{location}` cannot be used"
     raise_error(
         "E0831",
-        title,
+        f"the package cannot be opened: `{location}` cannot be used",
         notes=[reason],
         helps=["compile the package again, or copy its whole directory"],
     )

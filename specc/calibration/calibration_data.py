@@ -1,4 +1,4 @@
-"""Calibration samples: model inputs from a file, or self-generated sequences."""
+"""Read calibration samples from a file, or let the model generate them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,22 +25,24 @@ FILE_BATCH_SIZE = 8
 
 
 def read_calibration_samples(path: str, input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield checked inputs for each run. Raise E0802 or E0904 if the file cannot be read, and E0854
-    if it has no inputs of the model.
+    """Yield the model inputs in an .npz or JSON lines file, in batches. Raise E0802 or E0904 if the
+    file cannot be read, E0906 if it contains invalid JSON, and E0854 if it does not contain the
+    inputs of the model.
     """
-    count = 0
-    for place, record in _read_records(path):
-        for sample in _batch_inputs(
-            _prepare_sequences(record, place, input_signature), input_signature
-        ):
-            count += 1
+    is_empty = True
+    for location, record in _read_records(path):
+        inputs = _prepare_sequences(record, location, input_signature)
+        for sample in _batch_inputs(inputs, input_signature):
+            is_empty = False
             yield sample
-    if not count:
-        _raise_misfit(path, "it is empty", input_signature)
+    if is_empty:
+        _raise_mismatch(path, "it is empty", input_signature)
 
 
 def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the inputs of each run, with their location."""
+    """Yield the location of each record of a file, for error messages, and its inputs by name. An
+    .npz file is a single record; otherwise each line is one.
+    """
     if path.lower().endswith(".npz"):
         yield escape_text(path), dict(read_arrays(path))
         return
@@ -52,16 +54,16 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
             helps=["save an .npz file with one array per input: numpy.savez"],
         )
     lines = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        place = f"{escape_text(path)}, line {number}"
-        yield place, _read_object(line, place)
+        location = f"{escape_text(path)}, line {line_number}"
+        yield location, _read_object(line, location)
 
 
 def _read_object(line: bytes, location: str) -> Mapping[str, object]:
-    """Return the inputs by name that one JSON line contains. Raise E0854 if the line is not an
-    object, and E0906 if it is invalid JSON.
+    """Parse one line of a JSON lines file. Raise E0906 if it is invalid JSON, and E0854 if it is
+    not an object.
     """
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
@@ -79,51 +81,49 @@ def _read_object(line: bytes, location: str) -> Mapping[str, object]:
 def _prepare_sequences(
     record: Mapping[str, object], location: str, input_signature: ModelInputs
 ) -> dict[str, Array]:
-    """Return arrays for every input of one run. Raise E0854 if they do not match the model."""
+    """Return the arrays of all model inputs from one record. Raise E0854 if they do not match the
+    model, or if they are empty, not finite or entirely padding.
+    """
     inputs = input_signature.graph.inputs
-    given = {
+    values = {
         name: _add_batch_axis(value, inputs[name].type.rank if name in inputs else 0)
         for name, value in record.items()
     }
     for name, value in record.items():
         if isinstance(value, list) and not value:
-            _raise_misfit(location, f"`{escape_text(name)}` is empty", input_signature)
+            _raise_mismatch(location, f"`{escape_text(name)}` is empty", input_signature)
     try:
-        made = input_signature.prepare(given)
+        arrays = input_signature.prepare(values)
     except Failed as failed:
-        _raise_misfit(location, failed.diagnostics[0].title, input_signature)
-    for name, array in made.items():
-        if reason := _explain_useless(
-            name, array, input_signature.graph.input_facts[name].padding_side
-        ):
-            _raise_misfit(location, reason, input_signature)
-    return made
+        _raise_mismatch(location, failed.diagnostics[0].title, input_signature)
+    for name, array in arrays.items():
+        is_mask = bool(input_signature.graph.input_facts[name].padding_side)
+        if reason := _explain_unusable_input(name, array, is_mask):
+            _raise_mismatch(location, reason, input_signature)
+    return arrays
 
 
-def _explain_useless(name: str, array: Array, keep: str) -> str:
+def _explain_unusable_input(name: str, array: Array, is_padding_mask: bool) -> str:
     """Return the reason why an input cannot be used for calibration, or "" if it can be used."""
     if not array.size:
         return f"`{name}` is empty"
-    holes = np.argwhere(~np.isfinite(array))
-    if len(holes):
-        first = holes[0].tolist()
-        return f"`{name}` contains NaN or infinity, first at {first}"
-    # all positions of the sequence are padding, so its results are meaningless
-    hidden = np.argwhere(~np.any(array, -1)) if keep else holes
-    if len(hidden):
-        return f"`{name}` masks out all positions of batch element {hidden[0].tolist()}"
+    nonfinite = np.argwhere(~np.isfinite(array))
+    if len(nonfinite):
+        return f"`{name}` contains NaN or infinity, first at {nonfinite[0].tolist()}"
+    if is_padding_mask and len(masked := np.argwhere(~np.any(array, -1))):
+        return f"`{name}` masks out all positions of batch element {masked[0].tolist()}"
     return ""
 
 
 def _add_batch_axis(value: object, rank: int) -> object:
-    """Add the batch axis to a value from a file, which is a single example, such as a text or an
-    image.
+    """Add a batch axis to a nested list of numbers that has one axis less than the input, whose
+    rank is `rank`. Return other values unchanged.
     """
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
         depth, inner = depth + 1, inner[0]
-    numbers = isinstance(inner, int | float)
-    return [value] if numbers and depth == rank - 1 else value
+    is_numeric = isinstance(inner, int | float)
+    return [value] if is_numeric and depth == rank - 1 else value
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
@@ -131,56 +131,57 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     batch axis.
     """
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # without a common batch axis, the inputs cannot be sliced consistently
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
         return
-    (rows,) = lengths
-    for start in range(0, rows, FILE_BATCH_SIZE):
+    (batch_size,) = lengths
+    for start in range(0, batch_size, FILE_BATCH_SIZE):
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
 
 
 def _collect_first_axes(graph: Graph) -> set[str | None]:
-    """Return the symbolic dimensions of the first axes of a graph's inputs."""
+    """Return the symbolic dimensions of the first axes of a graph's inputs, and None if an input is
+    a scalar or its first axis is not symbolic.
+    """
     shapes = [v.type.shape for v in graph.inputs.values()]
     return {shape[0].name if shape else None for shape in shapes}
 
 
-def _raise_misfit(place: str, reason: str, input_signature: ModelInputs) -> NoReturn:
-    """Raise E0854 with the reason why an input does not match the model."""
-    wanted = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
+def _raise_mismatch(location: str, reason: str, input_signature: ModelInputs) -> NoReturn:
+    """Raise E0854 because the record at `location` does not contain the inputs of the model."""
+    expected = [f"`{name}`: {value.type}" for name, value in input_signature.graph.inputs.items()]
     raise_error(
         "E0854",
-        f"{place} contains no inputs of this model: {reason}",
-        notes=[f"inputs of the model: {', '.join(wanted)}"],
+        f"{location} contains no inputs of this model: {reason}",
+        notes=[f"inputs of the model: {', '.join(expected)}"],
         helps=["pass arrays with these names in an .npz file, or one JSON object per line"],
     )
 
 
 SAMPLE_TOKENS = 128
-"""Length of self-generated samples in tokens; shorter if the maximum context length is smaller."""
-FIXED_INPUT_ROWS = 24
-"""Maximum number of random samples for models that do not generate."""
+"""Length of generated samples in tokens, unless the maximum context length is smaller."""
+MAX_RANDOM_LENGTH = 24
+"""Maximum size of a dynamic axis of the random inputs, other than the batch and the sequence."""
 GENERATED_BATCH_SIZE = 8
-"""Batch size for self-generated calibration data."""
+"""Number of calibration samples that are generated at once."""
 
 
 def generate_samples(package: Path, input_signature: ModelInputs, count: int) -> Iterator[Sample]:
-    """Yield `count` self-generated sequences as inputs of the full-forward graph. Raise E0859 if
-    the package is not generative.
+    """Yield `count` sequences that the model in a package generates by sampling, as inputs of the
+    full-forward graph with batch size 1. Raise E0859 if the package is not generative.
     """
-    writer = open_compiled_model(str(package)).generator
-    if writer is None:
+    generator = open_compiled_model(str(package)).generator
+    if generator is None:
         raise_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
-        rows = min(GENERATED_BATCH_SIZE, count - start)
-        for text in _generate_sequences(writer, rows, start):
-            yield input_signature.prepare(text)
+        batch_size = min(GENERATED_BATCH_SIZE, count - start)
+        for inputs in _generate_sequences(generator, batch_size, start):
+            yield input_signature.prepare(inputs)
 
 
 def raise_no_generated_text() -> NoReturn:
-    """Raise E0859 for a model that cannot generate calibration data."""
+    """Raise E0859 because a model cannot generate its own calibration data."""
     raise_error(
         "E0859",
         "this model cannot generate its own calibration data",
@@ -192,44 +193,43 @@ def raise_no_generated_text() -> NoReturn:
 
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
-    """Yield the inputs of generated sequences with batch size 1."""
-    growing = generator.input_signature.sequence_input
-    given = _make_start_inputs(generator, count, seed)
-    long = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
-    writing = generator.generate(
-        **given,
+    """Generate a batch of `count` sequences, and yield the inputs of each with batch size 1."""
+    name = generator.input_signature.sequence_input
+    start_inputs = _make_start_inputs(generator, count, seed)
+    max_tokens = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
+    stream = generator.generate(
+        **start_inputs,
         strategy="sample",
         temperature=1.0,
         stop=(),
         stop_strings=(),
-        max_tokens=long,
+        max_tokens=max_tokens,
         seed=seed,
     )
-    steps = np.array([step.tokens for step in writing])
-    for row, prompt in enumerate(writing.fed_prompt):
-        whole = np.concatenate([prompt, steps[:, row]])
+    steps = np.array([step.tokens for step in stream])
+    for index, prompt in enumerate(stream.fed_prompt):
+        tokens = np.concatenate([prompt, steps[:, index]])
         # the model was not run on the last generated token
-        others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
-        yield {**others, growing: whole[None, :long]}
+        other_inputs = {n: v[index : index + 1] for n, v in start_inputs.items() if n != name}
+        yield {**other_inputs, name: tokens[None, :max_tokens]}
 
 
 def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
-    """Return random inputs for `count` sequences, beginning with the start token if the model has
-    one.
+    """Return random inputs for the generation of `count` sequences. The prompt is a random token,
+    or omitted if the model generates from an empty prompt or has a start token.
     """
     input_signature, generation = generator.input_signature, generator.generation
-    graph, growing = input_signature.graph, input_signature.sequence_input
+    graph, sequence_input = input_signature.graph, input_signature.sequence_input
     bounds = {name: bound.high for name, bound in input_signature.length_bounds.items()}
     symbols = _collect_input_symbols(graph)
-    sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
-    batch, length, *_ = graph.inputs[growing].type.shape
+    sizes = {s: min(MAX_RANDOM_LENGTH, bounds.get(s) or MAX_RANDOM_LENGTH) for s in symbols}
+    batch, length, *_ = graph.inputs[sequence_input].type.shape
     sizes |= {batch.name or "": count, length.name or "": 1}
-    drawn = make_random_inputs(graph, sizes, np.random.default_rng(seed))
-    given = {name: drawn[name] for name in input_signature.required_inputs}
-    # Prompts of real inputs never begin with a random token.
+    random_inputs = make_random_inputs(graph, sizes, np.random.default_rng(seed))
+    inputs = {name: random_inputs[name] for name in input_signature.required_inputs}
     if generator.allows_empty_prompt or generation.settings.get("start"):
-        given.pop(growing, None)
-    return given
+        inputs.pop(sequence_input, None)
+    return inputs
 
 
 def _collect_input_symbols(graph: Graph) -> set[str]:

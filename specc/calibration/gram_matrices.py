@@ -1,5 +1,6 @@
-"""Accumulate Gram matrices of activations, and quantize (GPTQ) the weights that multiply these
-activations.
+"""Accumulate the Gram matrices of activations on calibration samples, and quantize the weights that
+multiply these activations with GPTQ. The model is run in stages, so that neither all weights nor
+all Gram matrices are in memory at the same time.
 """
 
 from collections import Counter
@@ -30,20 +31,23 @@ from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
-"""Maximum size of the weights of a calibration stage in float32; a single larger operation is a
-separate stage."""
+"""Maximum size of the float32 weights of a calibration stage in bytes; a node with larger weights
+is a separate stage."""
 STAGE_GRAM_BYTES = 512 << 20
-"""Maximum size of the Gram matrices of a calibration stage; a single larger weight is a separate
-stage."""
+"""Maximum size of the Gram matrices of a calibration stage in bytes; a node with a larger Gram
+matrix is a separate stage."""
 NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
+"""A node of a graph and its results."""
 
 
 @dataclass(frozen=True)
 class CalibrationStage:
-    """A calibration stage, which loads a limited part of the weights. `graph` computes the
-    activations named in `activations_of` and the values for later stages (`stage_outputs`) from the
-    model's inputs and from the outputs of earlier stages (`stage_inputs`). `released` are the
-    values that no later stage reads.
+    """A part of the forward pass of a model that reads a limited part of the weights.
+
+    `graph` computes the outputs `stage_outputs` for later stages from the model's inputs and the
+    outputs `stage_inputs` of earlier stages. `activations_of` maps further outputs of `graph` to
+    the activations of the model that they contain. `released_values` are the stage outputs that no
+    later stage reads.
     """
 
     graph: Graph
@@ -53,31 +57,35 @@ class CalibrationStage:
     released_values: tuple[str, ...]
 
 
-def split_stages(readers: CalibrationTargets) -> Iterator[CalibrationStage]:
-    """Yield the calibration stages that compute the values of `readers`, in order."""
-    whole = _StagedGraph(readers)
-    groups = list(whole.iterate_groups()) or [[]]
-    first, last = _find_lifetimes(whole, groups)
-    names = _name_kept_values(first, last)
+def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
+    """Yield the calibration stages that compute the activations of `targets`, in the order in which
+    they must be run.
+    """
+    staged_graph = _StagedGraph(targets)
+    groups = list(staged_graph.iterate_groups()) or [[]]
+    first, last = _find_lifetimes(staged_graph, groups)
+    names = _name_stage_outputs(first, last)
     for n, group in enumerate(groups):
-        # values that depend on no weight are computed in the first stage
-        here = [v for v in readers.values if first.get(v, 0) == n]
-        activations_of = {f"met {k}": v for k, v in enumerate(here)}
-        takes = {names[v]: v for v in whole.list_heavy_operands(group) if first[v] < n}
-        gives = {name: v for v, name in names.items() if first[v] == n}
+        # activations that depend on no weight are computed in the first stage
+        tapped = [v for v in targets.values if first.get(v, 0) == n]
+        activations_of = {f"met {k}": v for k, v in enumerate(tapped)}
+        operands = staged_graph.list_heavy_operands(group)
+        stage_inputs = {names[v]: v for v in operands if first[v] < n}
+        stage_outputs = {name: v for v, name in names.items() if first[v] == n}
+        outputs = {**activations_of, **stage_outputs}
         yield CalibrationStage(
-            graph=whole.build_stage_graph(group, takes, {**activations_of, **gives}),
+            graph=staged_graph.build_stage_graph(group, stage_inputs, outputs),
             activations_of=activations_of,
-            stage_inputs=tuple(takes),
-            stage_outputs=tuple(gives),
+            stage_inputs=tuple(stage_inputs),
+            stage_outputs=tuple(stage_outputs),
             released_values=tuple(name for v, name in names.items() if last[v] == n),
         )
 
 
-def _name_kept_values(
+def _name_stage_outputs(
     first_stages: Mapping[Value, int], last_stages: Mapping[Value, int]
 ) -> dict[Value, str]:
-    """Assign names to the values that a later stage reads."""
+    """Assign names to the values that a later stage than the one that computes them reads."""
     later = [v for v, n in last_stages.items() if first_stages[v] < n]
     return {v: f"kept {n}" for n, v in enumerate(later)}
 
@@ -85,7 +93,9 @@ def _name_kept_values(
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Return the first stage that computes each value, and the last stage that reads it."""
+    """Return the index of the stage that computes each heavy value, and the index of the last stage
+    that reads it.
+    """
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):
@@ -96,93 +106,98 @@ def _find_lifetimes(
 
 @dataclass
 class _StagedGraph:
-    """The full-forward graph divided into stages; its `heavy` nodes depend on both inputs and
-    weights.
+    """The full-forward graph, whose heavy nodes are divided among stages. A node or value is heavy
+    if it depends on both inputs and weights; light nodes are recomputed in each stage that needs
+    them.
     """
 
-    readers: CalibrationTargets
+    targets: CalibrationTargets
 
     @property
     def graph(self) -> Graph:
         """The full-forward graph."""
-        return self.readers.graph
+        return self.targets.graph
 
     @cached_property
     def _dependencies(self) -> dict[Value, frozenset[str]]:
-        """The weights that each value depends on; `""` represents the inputs."""
-        found = {v: frozenset([""]) for v in self.graph.inputs.values()}
-        found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
+        """The names of the weights that each value depends on, and `""` if it depends on inputs. A
+        heavy value has `""` and `"…"` instead, because a stage can load it.
+        """
+        dependencies = {v: frozenset([""]) for v in self.graph.inputs.values()}
+        dependencies |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
         for node, results in self.graph.nodes:
-            read: frozenset[str] = frozenset().union(*(found[a] for a in node.args if a))
-            # a value that is already computed counts as an input
-            made = frozenset(["", "…"]) if "" in read and len(read) > 1 else read
-            found |= dict.fromkeys(results, made)
-        return found
+            names: frozenset[str] = frozenset().union(*(dependencies[a] for a in node.args if a))
+            is_heavy = "" in names and len(names) > 1
+            dependencies |= dict.fromkeys(results, frozenset(["", "…"]) if is_heavy else names)
+        return dependencies
 
     def _is_heavy(self, value: Value) -> bool:
-        kinds = self._dependencies[value]
-        return "" in kinds and len(kinds) > 1
+        """Return True if a value depends on both inputs and weights."""
+        names = self._dependencies[value]
+        return "" in names and len(names) > 1
 
     def iterate_groups(self) -> Iterator[list[NodeResults]]:
-        """Yield groups of the required heavy nodes in topological order; each group is as large as
-        the size limits allow.
+        """Yield the heavy nodes that the activations of `targets` depend on, in topological order,
+        in groups that are as large as `STAGE_WEIGHT_BYTES` and `STAGE_GRAM_BYTES` allow.
         """
-        live = collect_required_nodes(self.readers.values)
+        live_nodes = collect_required_nodes(self.targets.values)
         # size of the float64 Gram matrix [inputs, inputs], allocated at the first activation
-        begins = {
+        gram_bytes = {
             activations[0]: 8 * count_input_features(activations) ** 2
-            for activations in self.readers.tap_points
+            for activations in self.targets.tap_points
         }
         group: list[NodeResults] = []
         weight_names: set[str] = set()
-        sums = 0
+        total_bytes = 0
         for node, results in self.graph.nodes:
-            if node not in live or not any(map(self._is_heavy, results)):
+            if node not in live_nodes or not any(map(self._is_heavy, results)):
                 continue
-            read, begun = self._collect_weights(node), sum(begins.get(v, 0) for v in results)
-            # a single operation that exceeds the limit is a separate stage
-            full = self._count_bytes(weight_names | read) > STAGE_WEIGHT_BYTES or (
-                sums and sums + begun > STAGE_GRAM_BYTES
+            read_names = self._collect_weights(node)
+            new_bytes = sum(gram_bytes.get(v, 0) for v in results)
+            # a single node that exceeds the limit is a separate stage
+            is_full = self._count_bytes(weight_names | read_names) > STAGE_WEIGHT_BYTES or (
+                total_bytes and total_bytes + new_bytes > STAGE_GRAM_BYTES
             )
-            if group and full:
+            if group and is_full:
                 yield group
-                group, weight_names, sums = [], set(), 0
+                group, weight_names, total_bytes = [], set(), 0
             group.append((node, results))
-            weight_names |= read
-            sums += begun
+            weight_names |= read_names
+            total_bytes += new_bytes
         if group:
             yield group
 
     def _collect_weights(self, node: Node) -> set[str]:
-        """Return the weights that a node depends on, except through heavy values."""
+        """Return the names of the weights that a node depends on, except through heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
         return {name for a in light for name in self._dependencies[a]} - {""}
 
     def _count_bytes(self, names: Iterable[str]) -> int:
+        """Return the total size of the weights `names` in float32, in bytes."""
         shapes = (self.graph.parameters[name].type.shape for name in names)
         return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
 
     def list_heavy_operands(self, group: Iterable[NodeResults]) -> list[Value]:
-        """Return the heavy values that the nodes of a group read."""
-        read = dict.fromkeys(a for node, _ in group for a in node.args if a)
-        return [a for a in read if self._is_heavy(a)]
+        """Return the heavy values that the nodes of a group read, without duplicates."""
+        operands = dict.fromkeys(a for node, _ in group for a in node.args if a)
+        return [a for a in operands if self._is_heavy(a)]
 
     def build_stage_graph(
         self,
         group: list[NodeResults],
-        takes: Mapping[str, Value],
+        stage_inputs: Mapping[str, Value],
         group_results: Mapping[str, Value],
     ) -> Graph:
-        """Return the graph of a group of heavy nodes, with the light nodes that they depend on."""
-        graph, made = self.graph, GraphBuilder()
+        """Return the graph of a group of heavy nodes and the light nodes that they depend on, with
+        the additional inputs `stage_inputs` and the outputs `group_results`.
+        """
+        graph, builder = self.graph, GraphBuilder()
         # building the graph drops unused parameters
-        now = made.copy_inputs_and_parameters(graph)
-        now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
-        here = self._add_light_nodes(group, group_results.values())
-        made.copy_nodes(graph, now, here)
-        return made.finish_copy(
-            graph, now, {name: now[value] for name, value in group_results.items()}
-        )
+        copies = builder.copy_inputs_and_parameters(graph)
+        copies |= {v: builder.add_input(n, Input(v.type)) for n, v in stage_inputs.items()}
+        builder.copy_nodes(graph, copies, self._add_light_nodes(group, group_results.values()))
+        outputs = {name: copies[value] for name, value in group_results.items()}
+        return builder.finish_copy(graph, copies, outputs)
 
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
@@ -190,60 +205,61 @@ class _StagedGraph:
         """Return the nodes of a group, and the light nodes that the group and its results depend
         on.
         """
-        read = (a for node, _ in group for a in node.args if a)
-        light = [v for v in (*read, *group_results) if not self._is_heavy(v)]
+        operands = (a for node, _ in group for a in node.args if a)
+        light = [v for v in (*operands, *group_results) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_required_nodes(light)
 
 
-class GramCholeskyFactors:
-    """An iterable that accumulates Gram matrices stage by stage and yields the Cholesky factors of
-    all weights in `tap_points`.
+class _FactorFiles:
+    """The Cholesky factors of the Gram matrices of the activations in `tap_points`. The factors of
+    stacked weights, which are quantized when the factors of all experts are available, are stored
+    in `directory` until then.
     """
 
     def __init__(
         self, tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], directory: Path
     ) -> None:
-        every = [
-            (matrix, activations) for activations, names in tap_points.items() for matrix in names
-        ]
         self.tap_points = tap_points
         self.directory = directory
-        self.spot_of = dict(every)
-        self.count = Counter(matrix.name for matrix, _ in every)
+        self.activations_by_matrix = {
+            matrix: activations for activations, group in tap_points.items() for matrix in group
+        }
+        self.matrix_counts = Counter(matrix.name for matrix in self.activations_by_matrix)
         self.complete_counts: Counter[str] = Counter()
         self.paths: dict[WeightInputs, Path] = {}
-        self.readers = {
+        self.pending_names = {
             activations: {m.name for m in names} for activations, names in tap_points.items()
         }
 
-    def quantize_group(
+    def add_factor(
         self, activations: WeightInputs, factor: Array
     ) -> Iterator[tuple[str, GetFactor]]:
-        """Quantize the weights that multiply `activations`. Raise E0810 to E0815 if writing a file
-        fails.
+        """Add the factor for `activations`. Yield the name of each weight whose factors are then
+        complete, with a function that returns the factor of each expert. Raise E0810 to E0815 if
+        writing a file fails.
         """
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[activations])
         for name in names:
             self.complete_counts[name] += sum(m.name == name for m in self.tap_points[activations])
-        if any(self.count[name] > 1 for name in names):
+        if any(self.matrix_counts[name] > 1 for name in names):
             self.paths[activations] = self.directory / f"factor {len(self.paths)}.npy"
             _save_array(self.paths[activations], factor)
         for name in names:
-            if self.count[name] == 1:
+            if self.matrix_counts[name] == 1:
                 yield name, lambda _: factor
-            elif self.complete_counts[name] == self.count[name]:
+            elif self.complete_counts[name] == self.matrix_counts[name]:
                 yield name, partial(self._load_factor, name)
                 self._remove_files(name)
 
     def _load_factor(self, name: str, expert: int) -> Array:
-        """Return the stored factor of one expert."""
-        path = self.paths[self.spot_of[WeightMatrix(name, expert)]]
-        found: Array = np.load(path, allow_pickle=False)
-        return found
+        """Load the stored factor of one expert of the weight `name`."""
+        path = self.paths[self.activations_by_matrix[WeightMatrix(name, expert)]]
+        factor: Array = np.load(path, allow_pickle=False)
+        return factor
 
     def _remove_files(self, name: str) -> None:
-        """Remove the stored factors that no later weight reads."""
-        for activations, names in self.readers.items():
+        """Remove the stored factors that no weight needs after the weight `name` is quantized."""
+        for activations, names in self.pending_names.items():
             if name in names:
                 names.remove(name)
                 if not names:
@@ -251,36 +267,36 @@ class GramCholeskyFactors:
 
 
 Sample: TypeAlias = Mapping[str, Array]
+"""The inputs of one run of the model by name."""
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """A function that restarts the iteration over the calibration samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""A function that opens a session of a graph with the given weights; leaving the context releases
-both."""
+"""A function that opens a session of a graph and loads the weights of this graph; leaving the
+context releases both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
-"""A function that quantizes a weight with the Cholesky factors of its Gram matrices (one per
-stacked matrix) and writes the result to the named files."""
+"""A function that quantizes the weight with a name, given a function that returns the Cholesky
+factor of the Gram matrix of each expert, and writes the result to files with a path prefix."""
 
 
 def quantize_with_calibration(
     open_session: OpenSession,
-    readers: CalibrationTargets,
+    targets: CalibrationTargets,
     samples: RestartSamples,
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights of `readers` with the activations on the samples, and write them to
-    files in `directory`. Raise E0859 if a value is not finite, and E0810 to E0815 if writing a file
-    fails.
+    """Quantize the weights of `targets` with their input activations on the samples, and write them
+    to files in `directory`. Return the quantized weights by name. Raise E0859 if an activation is
+    not finite, and E0810 to E0815 if writing a file fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}
-    sums, factors = _GramMatrixSums(readers), GramCholeskyFactors(readers.tap_points, directory)
-    for stage in split_stages(readers):
+    sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)
+    for stage in split_stages(targets):
         _run_stage(stage, open_session, samples(), directory, sums)
         for activations, total in sums.pop_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
-            # frees the sum, which is as large as the factor and no longer needed
-            del total
-            for name, get_factor in factors.quantize_group(activations, factor):
+            del total  # as large as the factor
+            for name, get_factor in factors.add_factor(activations, factor):
                 quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
     return quantized
 
@@ -292,7 +308,9 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples, and release the weights of its session."""
+    """Run a stage on all samples: add its activations to `sums`, and store its outputs for later
+    stages in `directory`.
+    """
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
@@ -303,36 +321,36 @@ def _run_stage(
 
 @dataclass
 class _GramMatrixSums:
-    """Accumulates the Gram matrix of the input activations of each weight."""
+    """Accumulates the Gram matrices of the activations of `targets` over all samples."""
 
-    readers: CalibrationTargets
+    targets: CalibrationTargets
 
     def __post_init__(self) -> None:
         self.totals: dict[WeightInputs, Array] = {}
-        self.pending = {activations: set(activations) for activations in self.readers.tap_points}
+        self.pending = {activations: set(activations) for activations in self.targets.tap_points}
 
     def add_sample(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
-        """Add the activations of a sample, excluding padding."""
-        for activations, names in self.readers.tap_points.items():
+        """Add the activations on a sample, excluding padding positions."""
+        for activations, names in self.targets.tap_points.items():
             for value in activations:
                 if value not in activations_of:
                     continue
                 if activations not in self.totals:
                     self.totals[activations] = np.zeros(2 * (count_input_features(activations),))
-                keep = find_padding_mask(self.readers.graph, value)
-                rows = activations_of[value][sample[keep]] if keep else activations_of[value]
-                self.totals[activations] += _compute_gram(rows, names[0].name)
+                mask_name, x = find_padding_mask(self.targets.graph, value), activations_of[value]
+                x = x[sample[mask_name]] if mask_name else x
+                self.totals[activations] += _compute_gram(x, names[0].name)
 
     def pop_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and remove the Gram matrices that are complete once the activations
-        `activations_of` are added.
+        """Yield and remove the Gram matrices that are complete once the values `activations_of`
+        have been added for all samples.
         """
-        seen = set(activations_of)
-        for activations, left in self.pending.items():
-            left -= seen
-            if not left and activations in self.totals:
+        added = set(activations_of)
+        for activations, pending_values in self.pending.items():
+            pending_values -= added
+            if not pending_values and activations in self.totals:
                 yield activations, self.totals.pop(activations)
 
 
@@ -340,13 +358,13 @@ def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) ->
     """Load the stage inputs that earlier stages stored for a sample, and remove each file after its
     last use.
     """
-    found = {}
+    arrays = {}
     for name in stage.stage_inputs:
         path = _get_value_path(directory, name, number)
-        found[name] = np.load(path, allow_pickle=False)
+        arrays[name] = np.load(path, allow_pickle=False)
         if name in stage.released_values:
             path.unlink()
-    return found
+    return arrays
 
 
 def _save_array(path: Path, array: Array) -> None:
@@ -358,11 +376,14 @@ def _save_array(path: Path, array: Array) -> None:
 
 
 def _get_value_path(directory: Path, name: str, number: int) -> Path:
+    """Return the path of the file that stores a stage output for the sample with an index."""
     return directory / f"{name} {number}.npy"
 
 
 def _compute_gram(x: Array, name: str) -> Array:
-    """Return the Gram matrix `XᵀX` of a value. Raise E0859 if it is not finite."""
+    """Return the Gram matrix `XᵀX` float64 [features, features] of activations `x`
+    [..., features]. Raise E0859 if they are not finite; `name` is the weight in the message.
+    """
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():
         raise_error(
@@ -374,5 +395,5 @@ def _compute_gram(x: Array, name: str) -> Array:
                 "or quantize without calibration: `--calibration-samples 0`",
             ],
         )
-    made: Array = rows.T @ rows
-    return made
+    gram: Array = rows.T @ rows
+    return gram

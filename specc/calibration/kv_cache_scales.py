@@ -1,4 +1,6 @@
-"""Measure the scales of int8 KV caches on calibration samples."""
+"""Determine the scales of int8 KV caches from the range of the cached keys and values on
+calibration samples.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,28 +16,29 @@ from specc.runtime.inference_model import open_compiled_model
 from specc.weights.int_quantization import MIN_SCALE
 
 RANGE_MARGIN = 1.25
-"""Ratio of the largest representable value to the largest observed value, which leaves headroom;
-values beyond it saturate."""
+"""Ratio of the largest representable value to the largest absolute value in the samples."""
 
 
 MAX_CODE = 127
+"""Largest absolute value of an int8 cache entry."""
 
 
 def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
-    """Return the scales float32 [heads, 1, head_dim] of each KV buffer of a package, by state name.
-    Raise E0859 if a cached value is not finite.
+    """Run the step graph of a generative package on the samples, and return the scales float32
+    [heads, 1, head_dim] of each KV cache by state name. Raise E0859 if a cache entry is not finite.
     """
-    maximum: dict[str, Array] = {}
-    writer = open_compiled_model(str(package)).generator
-    assert writer is not None, "only a package that writes is given"
+    max_by_state: dict[str, Array] = {}
+    generator = open_compiled_model(str(package)).generator
+    assert generator is not None, "a generative package has a generator"
     for sample in samples:
-        decoder_session = writer.create_decoder_session(sample)
+        decoder_session = generator.create_decoder_session(sample)
         assert isinstance(decoder_session, KVCacheSession), "the package has a step"
-        decoder_session.step(sample[writer.input_signature.sequence_input])
+        decoder_session.step(sample[generator.input_signature.sequence_input])
         for state in decoder_session.buffers:
-            rows = decoder_session.states[state.name].numpy()[:, :, : decoder_session.past_length]
-            here = np.abs(rows).max((0, 2), initial=0.0)
-            if not np.isfinite(here).all():
+            cache = decoder_session.states[state.name].numpy()
+            entries = cache[:, :, : decoder_session.past_length]
+            maxima = np.abs(entries).max((0, 2), initial=0.0)
+            if not np.isfinite(maxima).all():
                 raise_error(
                     "E0859",
                     f"the state `{escape_text(state.name)}` contains NaN or infinity on the "
@@ -46,9 +49,9 @@ def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[st
                         "or remove `--kv-cache`",
                     ],
                 )
-            maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
+            max_by_state[state.name] = np.maximum(max_by_state.get(state.name, 0.0), maxima)
     factor = np.float32(RANGE_MARGIN / MAX_CODE)
     return {
-        name: np.maximum(most * factor, MIN_SCALE).astype(np.float32)[:, None, :]
-        for name, most in maximum.items()
+        name: np.maximum(maximum * factor, MIN_SCALE).astype(np.float32)[:, None, :]
+        for name, maximum in max_by_state.items()
     }
