@@ -51,7 +51,7 @@ def quantized_lstm(
     f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]? -> f[b t
     r], f[b r], f[b r]
     """
-    operands = ops.RecurrentOperands.from_operands(args, quantized=True)
+    operands = ops.RecurrentOperands.from_operands(args, is_quantized=True)
     scales = operands.scales
     assert scales is not None
     batch, steps, _ = operands.sequence.shape

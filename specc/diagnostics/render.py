@@ -183,7 +183,7 @@ class SourceLineExcerpt:
         """True if the beginning of the line is omitted."""
         return self.start > 0 or self.first_character > 0
 
-    def render(self) -> str:
+    def render_text(self) -> str:
         """Return the displayed text, with `…` for omitted parts."""
         column, stop, shown_text = 0, self.start + MAX_EXCERPT_WIDTH, ""
         # a wide character belongs to its first column
@@ -199,7 +199,7 @@ def render_numbered_line(
     number: int, excerpt: SourceLineExcerpt, margin: str, colorize: Colorizer
 ) -> str:
     """Format a source line with its line number in the margin."""
-    return f"{colorize('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render()}"
+    return f"{colorize('margin', str(number).rjust(len(margin)) + ' |')} {excerpt.render_text()}"
 
 
 def render_underlines(
@@ -347,7 +347,7 @@ MAX_CELL_LENGTH = 500
 def format_repr(text: str) -> str:
     """Format a `repr` such as `<specc text>`, truncated to MAX_REPR_LENGTH characters."""
     length = MAX_REPR_LENGTH - len("<specc >")
-    return f"<specc {_truncate(escape_control_characters(text), length)}>"
+    return f"<specc {_truncate_text(escape_control_characters(text), length)}>"
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -383,10 +383,10 @@ def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _escape_html_cell(text: str) -> str:
     """Escape a table cell for HTML, truncated to MAX_CELL_LENGTH characters."""
-    return escape(_truncate(escape_control_characters(text), MAX_CELL_LENGTH))
+    return escape(_truncate_text(escape_control_characters(text), MAX_CELL_LENGTH))
 
 
-def _truncate(text: str, length: int) -> str:
+def _truncate_text(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 

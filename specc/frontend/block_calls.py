@@ -103,7 +103,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     bind_arguments(context, block, _collect_arguments(target, call), env)
     with (
         enter_block(context, block, expr, call.caller),
-        context.enter_call(expr.span, standard=module.is_standard),
+        context.enter_call(expr.span, is_standard=module.is_standard),
         context.weights.sharing.push_call(expr, call.explicit_scope),
         show_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):

@@ -205,7 +205,9 @@ class EarlyExit:
         # uses the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
-            self._select(context, finished_flags, Tensor(previous), Tensor(updated)).value
+            self._select_per_element(
+                context, finished_flags, Tensor(previous), Tensor(updated)
+            ).value
             for previous, updated in zip(previous_carries, next_carries, strict=True)
         ]
 
@@ -223,12 +225,12 @@ class EarlyExit:
         for name, value in collected.items():
             dtype = value.type.dtype
             zero = context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-            zeroed_outputs[name] = self._select(
+            zeroed_outputs[name] = self._select_per_element(
                 context, finished_flags, Tensor(zero), Tensor(value)
             ).value
         return zeroed_outputs
 
-    def _select(
+    def _select_per_element(
         self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
         """Return `finished` for batch elements whose flag is set, and `unfinished` for all other

@@ -70,7 +70,7 @@ class JsonObject:
     members: Mapping[str, JsonMember]
     span: Span
 
-    def find(self, path: str) -> JsonMember | None:
+    def find_member(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key that
         itself contains dots takes precedence. `*` matches every key: `per_layer_config.*.head_dim`
         is the common value of all layers that have this key; raise E0403 if the values differ.
@@ -82,7 +82,7 @@ class JsonObject:
             return self._find_common(rest)
         member = self.members.get(head)
         return (
-            member.value.find(rest)
+            member.value.find_member(rest)
             if dot and member and isinstance(member.value, JsonObject)
             else None
         )
@@ -90,7 +90,7 @@ class JsonObject:
     def _find_common(self, path: str) -> JsonMember | None:
         """Return the member at a path whose value is the same in the objects under all keys."""
         objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
-        members = [member for value in objects if (member := value.find(path))]
+        members = [member for value in objects if (member := value.find_member(path))]
         for member in members[1:]:
             if member.value.to_plain() != members[0].value.to_plain():
                 title = (
@@ -103,7 +103,7 @@ class JsonObject:
 
     def find_non_null(self, path: str) -> JsonMember | None:
         """Return the member at a path, or None if the member is absent or null."""
-        member = self.find(path)
+        member = self.find_member(path)
         return None if member is None or member.is_null else member
 
     def iterate_members(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:

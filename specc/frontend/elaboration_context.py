@@ -235,12 +235,12 @@ class Context:
         self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)
 
     @contextmanager
-    def enter_call(self, span: Span | None, *, standard: bool) -> Iterator[None]:
-        """A context manager for a call at `span`. If the called block is in std (`standard`),
+    def enter_call(self, span: Span | None, *, is_standard: bool) -> Iterator[None]:
+        """A context manager for a call at `span`. If the called block is in std (`is_standard`),
         errors inside it are shown at the outermost such call of the user.
         """
         outer_call = self.errors.user_call
-        self.errors.user_call = (outer_call or span) if standard else None
+        self.errors.user_call = (outer_call or span) if is_standard else None
         try:
             yield
         except Failed as failed:

@@ -232,7 +232,7 @@ class ElaborationRecord:
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
     is_complete: bool = False
 
-    def record(self, span: Span, value: EvalResult) -> None:
+    def add_value(self, span: Span, value: EvalResult) -> None:
         """Record the value of a name or a call at `span`, at most `MAX_VALUES_PER_SPAN` different
         ones.
         """
@@ -255,13 +255,13 @@ RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", d
 
 
 @contextmanager
-def record_elaboration(*, symbolic: bool) -> Iterator[None]:
+def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
     """A context manager that records one elaboration of a spec, if values are being recorded."""
     records = RECORDED_VALUES.get()
     if records is None:
         yield
         return
-    records.elaborations.append(ElaborationRecord(symbolic))
+    records.elaborations.append(ElaborationRecord(is_symbolic))
     yield
     records.elaborations[-1].is_complete = True
 
@@ -272,4 +272,4 @@ def record_value(span: Span | None, value: EvalResult) -> None:
     if records is None or span is None or value is POISON:
         return
     if records.elaborations:
-        records.elaborations[-1].record(span, value)
+        records.elaborations[-1].add_value(span, value)

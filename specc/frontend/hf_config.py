@@ -39,7 +39,7 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
         if not isinstance(value, Missing):
             return value
     # null sets an optional field to none; for other fields, it is treated as absent
-    members = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    members = [data.find_member(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
     return None if entry.type.optional and any(members) else MISSING
 
 
@@ -49,7 +49,7 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
     `none` in an expectation matches a key that is absent or null.
     """
     for entry in program_entries:
-        member = data.find(entry.key)
+        member = data.find_member(entry.key)
         if _format_member(member) not in entry.values:
             actual = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
             labels = Label.list_from_span(entry.span, "expected by this spec")
@@ -101,7 +101,7 @@ def _read_source(
     if function == "len":
         return reader.count_items()
     value = reader.expand_layer_pattern() if function else member.value
-    return reader.convert(value, entry.type)
+    return reader.convert_value(value, entry.type)
 
 
 MAX_EXPANDED_LAYERS = 4096
@@ -169,7 +169,7 @@ class _MemberReader:
             )
         return JsonList(tuple(expanded), value.span)
 
-    def convert(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
+    def convert_value(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a JSON value to the declared type `type`; return a record unchanged. A single
         value becomes a list of one item, or both items of a pair.
         """
@@ -181,7 +181,7 @@ class _MemberReader:
         items = _list_json_items(value, type)
         if type.name == "pair" and len(items) != 2:
             self.raise_wrong_type(value, type, f"a list of {len(items)}")
-        return tuple(self.convert(item, element) for item in items)
+        return tuple(self.convert_value(item, element) for item in items)
 
     def convert_scalar(self, value: JsonNode, type: ast.TypeName) -> SpecValue:
         """Convert a scalar value. Raise E0403 if it has the wrong type."""
@@ -293,14 +293,14 @@ def _iterate_unread_keys(
         if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known_keys:
             continue
         depth = path.count(".")
-        max_depth = max((p.count(".") for p in known_keys if _matches_prefix(p, path)), default=-1)
+        max_depth = max((p.count(".") for p in known_keys if _has_prefix(p, path)), default=-1)
         if max_depth > depth and isinstance(member.value, JsonObject):
             yield from _iterate_unread_keys(known_keys, member.value, f"{path}.")
         elif max_depth < depth:
             yield path, member
 
 
-def _matches_prefix(known_key: str, path: str) -> bool:
+def _has_prefix(known_key: str, path: str) -> bool:
     """Return True if `known_key` begins with `path`. `*` in `known_key` matches any key."""
     pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")

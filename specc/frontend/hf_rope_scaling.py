@@ -229,7 +229,7 @@ class _RopeReader:
 
     def _read_scaling_kind(self, table: JsonObject) -> str:
         """Return the scaling kind of a table, or `default` if the table has no scaling kind."""
-        member = table.find("rope_type") or table.find("type")
+        member = table.find_member("rope_type") or table.find_member("type")
         if member is None:
             return "default"
         name = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -326,7 +326,7 @@ class _ScalingTable:
         """Return the scaling factor. For yarn and longrope, null means the ratio of the maximum
         length to the original length. For longrope, a missing key has the same meaning.
         """
-        member = self.table.find("factor")
+        member = self.table.find_member("factor")
         if member and not member.is_null:
             return self.reader.read_number(member)
         if self.kind == "longrope" or (member and self.kind == "yarn"):

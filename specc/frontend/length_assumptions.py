@@ -175,7 +175,7 @@ def _expand_equations(
     """
     expanded = dict(lengths)
     for _ in equations:
-        expanded = {e.name: _substitute(expanded[e.name], expanded, e) for e in equations}
+        expanded = {e.name: _substitute_length(expanded[e.name], expanded, e) for e in equations}
     for equation in equations:
         if expanded[equation.name].symbols() & expanded.keys():
             raise_error(
@@ -188,7 +188,7 @@ def _expand_equations(
     return expanded
 
 
-def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
+def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
     """Return `length` with symbols replaced. Raise E0309 or E0310 at `equation` if it is
     undefined.
     """

@@ -221,7 +221,7 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         # the weights of a definition belong to the place where it was bound, so two attention
         # layers with the same bias use the same table without a `share` rule
         with (
-            context.enter_call(function.span, standard=function.module.is_standard),
+            context.enter_call(function.span, is_standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
         ):
             yield

@@ -77,7 +77,7 @@ class _ScalingParameters:
         assert isinstance(number, float | int), f"every kind with `{name}` sets it"
         return number
 
-    def find(self, name: str) -> float | None:
+    def find_number(self, name: str) -> float | None:
         """Return the number with this name, or None if it is absent."""
         return None if self._values.get(name) is None else self[name]
 
@@ -165,10 +165,10 @@ def _compute_longrope(
     d: int, theta: float, numbers: _ScalingParameters
 ) -> tuple[tuple[float, ...], float]:
     """Return one frequency per divisor, and the attention factor."""
-    exceeds_original = (numbers.find("longest") or 0) > numbers["original"]
+    exceeds_original = (numbers.find_number("longest") or 0) > numbers["original"]
     divisors = numbers.read_list("beyond" if exceeds_original else "divisors")
     frequencies = tuple(theta ** (-2 * n / d) / divisor for n, divisor in enumerate(divisors))
-    attention_factor = numbers.find("attention_factor")
+    attention_factor = numbers.find_number("attention_factor")
     if attention_factor is None:
         attention_factor = _compute_longrope_factor(numbers["factor"], numbers["original"])
     return frequencies, attention_factor
@@ -178,7 +178,7 @@ def get_max_rope_length(rope: Rope) -> int:
     """Return the maximum sequence length for which the frequencies are valid, or 0 if they are
     valid for every length.
     """
-    return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find("longest") or 0)
+    return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find_number("longest") or 0)
 
 
 def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
@@ -237,14 +237,14 @@ def _compute_yarn(
         return d * math.log(wavelength) / (2 * math.log(theta))
 
     first, last = find_pair(numbers["beta_fast"]), find_pair(numbers["beta_slow"])
-    truncate = numbers.find("truncate")
+    truncate = numbers.find_number("truncate")
     if truncate is None or truncate:
         first, last = math.floor(first), math.ceil(last)
     low, high = max(first, 0), min(last, d - 1)
     # the published code also avoids a division by zero in this way
     span = high - low if high != low else 0.001
     ramp = [min(max((n - low) / span, 0.0), 1.0) for n in range(d // 2)]
-    factor, attention_factor = numbers["factor"], numbers.find("attention_factor")
+    factor, attention_factor = numbers["factor"], numbers.find_number("attention_factor")
     frequencies = (f / factor * r + f * (1 - r) for f, r in zip(unscaled, ramp, strict=True))
     if attention_factor is None:
         attention_factor = compute_yarn_scale(factor)

@@ -151,9 +151,9 @@ class UsedSpec:
         return None
 
 
-def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
+def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> SpecModule:
     """Build the module of a file. Raise E0217 if a name is duplicated."""
-    module = SpecModule(file=file, path=path, is_standard=standard)
+    module = SpecModule(file=file, path=path, is_standard=is_standard)
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorScope()
     for item in file.items:
@@ -354,7 +354,7 @@ def _check_assigned_names(program: Program) -> None:
         parent, _, key = path.rpartition(".")
         siblings = [k for k in fields if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in siblings]
-        fields_of_key = [k for k in siblings if _reads_config_key(fields[k], key)]
+        fields_of_key = [k for k in siblings if _has_source_key(fields[k], key)]
         default = f"expected one of {', '.join(siblings) or 'none'}"
         helps = suggest_similar_name(key, names, default)
         if fields_of_key:
@@ -365,8 +365,8 @@ def _check_assigned_names(program: Program) -> None:
     errors.raise_collected()
 
 
-def _reads_config_key(field: ast.Field, key: str) -> bool:
-    """Return True if a field reads a key of config.json."""
+def _has_source_key(field: ast.Field, key: str) -> bool:
+    """Return True if one of the sources of a field is the key `key` of config.json."""
     return any(isinstance(s, ast.TextLiteral) and s.value == key for s in field.sources)
 
 

@@ -110,7 +110,7 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration(symbolic=reader.is_symbolic),
+            record_elaboration(is_symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
     except UnresolvedValueError as structure_error:

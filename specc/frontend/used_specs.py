@@ -85,7 +85,7 @@ def _raise_missing_section(
     keys, span = used_spec.use.sources, used_spec.use.span
     keys_text = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
-    member = member or next(filter(None, map(data.find, keys)), None)
+    member = member or next(filter(None, map(data.find_member, keys)), None)
     helps = [f"if the model has no `{used_spec.name}`, use a spec without it: docs/families.md"]
     if not (member and member.is_null):
         helps.insert(0, f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec')

@@ -143,7 +143,7 @@ class ShareRule:
     depth: int = 0
     is_from_used_spec: bool = False
 
-    def covers(self, name: str) -> bool:
+    def is_applicable_to(self, name: str) -> bool:
         """Return True if the rule applies to the weight or scope `name`."""
         if not self.scope:
             return self.path.matches(name)
@@ -217,7 +217,9 @@ class WeightSharing:
             call_path[divergence:]
         ) | {name}
         # a rule that is declared inside one of the branches applies only to this branch
-        rules = [r for r in self._rules if r.depth <= divergence and any(map(r.covers, scopes))]
+        rules = [
+            r for r in self._rules if r.depth <= divergence and any(map(r.is_applicable_to, scopes))
+        ]
         if not rules:
             raise Failed(
                 explain_unshared_weight(name, first_use[divergence:], call_path[divergence:])

@@ -113,8 +113,8 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
             "path_initial_model_for_weight_conversion of peft",
         )
     return LoraScaling(
-        rank=_read_rank(config, "r", config.find("r"), 8),
-        alpha=_read_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
+        rank=_read_rank(config, "r", config.find_member("r"), 8),
+        alpha=_read_number(config, "lora_alpha", config.find_member("lora_alpha"), 8.0),
         is_rank_stabilized=_read_flag(config, "use_rslora"),
         is_transposed=_read_flag(config, "fan_in_fan_out"),
         ranks={k: _read_rank(config, k, m, 0) for k, m in _read_table(config, "rank_pattern")},
@@ -151,13 +151,13 @@ def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | N
     found = [item for item in items if isinstance(item, kind)]
     if len(found) < len(items):
         _raise_invalid_config(
-            config, config.find(key), f'"{key}" contains values of the wrong type'
+            config, config.find_member(key), f'"{key}" contains values of the wrong type'
         )
     return found
 
 
 def _read_plain_value(config: JsonObject, key: str, default: object = None) -> object:
-    member = config.find(key)
+    member = config.find_member(key)
     return default if member is None else member.value.to_plain()
 
 
@@ -198,7 +198,7 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
 def _read_flag(config: JsonObject, key: str) -> bool:
     value = _read_plain_value(config, key)
     if not isinstance(value, bool | None):
-        _raise_invalid_config(config, config.find(key), f'"{key}" must be true or false')
+        _raise_invalid_config(config, config.find_member(key), f'"{key}" must be true or false')
     return value is True
 
 
@@ -215,7 +215,7 @@ def _raise_invalid_config(config: JsonObject, member: JsonMember | None, reason:
 def _raise_unsupported_setting(
     config: JsonObject, key: str, reason: str, help: str = ""
 ) -> NoReturn:
-    member = config.find(key)
+    member = config.find_member(key)
     if member is None:
         _raise_invalid_config(config, None, f'"{key}" is missing')
     _raise_unsupported_member(member, reason, help)

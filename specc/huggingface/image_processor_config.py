@@ -327,7 +327,7 @@ class _FileReader:
         return float(value)
 
     def read_bool(self, key: str, default: bool) -> bool:
-        member = self.file.find(key)  # null means False, as in transformers
+        member = self.file.find_member(key)  # null means False, as in transformers
         value = default if member is None else member.value.to_plain()
         if not isinstance(value, bool | None):
             self.raise_unsupported(key, "expected true or false")

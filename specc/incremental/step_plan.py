@@ -311,7 +311,7 @@ class StepDraft:
         origin, new_node = self.plan.graph.node_origins.get(node), results[0].node
         if origin and new_node:
             merged_origin = self.builder.node_origins.get(new_node, NodeOrigin())
-            self.builder.node_origins[new_node] = merged_origin.merge(origin)
+            self.builder.node_origins[new_node] = merged_origin.merge_origin(origin)
         return results
 
     def slice_last_positions(

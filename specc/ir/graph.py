@@ -120,7 +120,7 @@ class NodeOrigin:
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
-    def merge(self, other: "NodeOrigin") -> "NodeOrigin":
+    def merge_origin(self, other: "NodeOrigin") -> "NodeOrigin":
         """Return the union of both origins."""
         scopes, spans = (*self.scopes, *other.scopes), (*self.spans, *other.spans)
         return NodeOrigin(tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(spans)))

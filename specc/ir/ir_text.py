@@ -266,9 +266,9 @@ class IrLineReader:
         self.node_count = 0
         self.line = ""
         self.column = 0
-        self._load()
+        self._load_line()
 
-    def _load(self) -> None:
+    def _load_line(self) -> None:
         """Load the line that starts at `offset`, and skip its indentation."""
         self.start = self.offset
         end = self.source.text.find("\n", self.offset)
@@ -281,7 +281,7 @@ class IrLineReader:
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
         self.offset = min(self.start + len(self.line) + 1, len(self.source.text))
-        self._load()
+        self._load_line()
 
     def get_rest_span(self) -> Span:
         """Return the span of the rest of the current line."""

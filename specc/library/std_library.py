@@ -124,7 +124,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
             source = self._sources[name]
             entry = self._trees.get(name)
             file = tree_from_json(entry["tree"], source) if entry else parse_spec(source)
-            self.modules[name] = build_module(file, f"std/{name}", standard=True)
+            self.modules[name] = build_module(file, f"std/{name}", is_standard=True)
         return self.modules[name]
 
 

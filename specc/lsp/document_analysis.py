@@ -332,7 +332,7 @@ class FixTrial:
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
-    def removes_diagnostic(self, edit: FixEdit) -> bool:
+    def is_diagnostic_removed(self, edit: FixEdit) -> bool:
         """Return True if an edit removes the diagnostic and introduces no new error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         counts_before, counts_after = _count_diagnostics(self.analysis), _count_diagnostics(result)

@@ -311,7 +311,7 @@ def find_quick_fixes(
     for edit in islice(edits_by_text.values(), MAX_TRIED):
         # for each title, keep the first edit that removes the diagnostic, which is the most likely
         # one
-        if edit.title not in fixes and trial.removes_diagnostic(edit):
+        if edit.title not in fixes and trial.is_diagnostic_removed(edit):
             fixes[edit.title] = edit
         if len(fixes) == MAX_SUGGESTIONS:
             break

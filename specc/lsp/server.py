@@ -279,7 +279,7 @@ class SpeccLanguageServer:
         path = path_from_uri(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
             self.documents.remove_document(uri)
-            self._publish(uri, [], document.version)
+            self._publish_diagnostics(uri, [], document.version)
             return
         self.documents.set_text(uri, path, document.source, document.version or 0)
 
@@ -288,7 +288,7 @@ class SpeccLanguageServer:
 
     def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
         self.documents.remove_document(params.text_document.uri)
-        self._publish(params.text_document.uri, [], None)
+        self._publish_diagnostics(params.text_document.uri, [], None)
 
     def _get_lines(self, text: str) -> DocumentLines:
         """Split a text into lines, with the position encoding that the editor has negotiated."""
@@ -314,7 +314,7 @@ class SpeccLanguageServer:
         lsp_diagnostics = [
             protocol_conversion.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
         ]
-        self._publish(uri, lsp_diagnostics, version)
+        self._publish_diagnostics(uri, lsp_diagnostics, version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
         """Report an internal error. Runs in the analysis thread."""
@@ -336,9 +336,11 @@ class SpeccLanguageServer:
             code="E0969",
             source=protocol_conversion.DIAGNOSTIC_SOURCE,
         )
-        self._publish(uri, [lsp_diagnostic], version)
+        self._publish_diagnostics(uri, [lsp_diagnostic], version)
 
-    def _publish(self, uri: str, diagnostics: list[lsp.Diagnostic], version: int | None) -> None:
+    def _publish_diagnostics(
+        self, uri: str, diagnostics: list[lsp.Diagnostic], version: int | None
+    ) -> None:
         """Publish the diagnostics of one version of a document, which replace its earlier ones."""
         self.editor.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)

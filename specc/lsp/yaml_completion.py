@@ -138,7 +138,7 @@ def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
     yield from _iterate_alternatives(schema)
     if isinstance(items := schema.get("items"), dict):
         yield items
-    if isinstance(then := schema.get("then"), dict) and _applies_to_text(schema.get("if"), text):
+    if isinstance(then := schema.get("then"), dict) and _is_condition_true(schema.get("if"), text):
         yield then
 
 
@@ -149,7 +149,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
         yield from alternatives if isinstance(alternatives, list) else ()
 
 
-def _applies_to_text(condition: object, text: str) -> bool:
+def _is_condition_true(condition: object, text: str) -> bool:
     """Return True if a condition on `extends` is true for this text. Other conditions count as
     true.
     """

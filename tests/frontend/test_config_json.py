@@ -46,7 +46,7 @@ def parse_invalid(text: str) -> Diagnostic:
 def test_values_have_source_spans() -> None:
     config = read(TEXT)
     assert config.to_plain() == json.loads(TEXT)
-    member = config.find("n_embd")
+    member = config.find_member("n_embd")
     assert member
     assert member.get_origin().text == 'ck/config.json:3 "n_embd"'
     assert member.value.span.text == "768"
@@ -59,8 +59,8 @@ def test_find_resolves_dotted_paths() -> None:
         member = config.find(path)
         assert member
         assert member.value.to_plain() == value
-    assert config.find("rope.beta") is None
-    assert config.find("n_embd.x") is None
+    assert config.find_member("rope.beta") is None
+    assert config.find_member("n_embd.x") is None
     assert [path for path, _ in config.iterate_members()] == [
         "model_type", "n_embd", "dropout", "rope", "rope.theta", "rope.a.b", "layer_types", "id.x",
     ]  # fmt: skip

@@ -301,7 +301,7 @@ class _RecurrentLayer:
     def operands(self) -> ops.RecurrentOperands[Tensor]:
         """Return the operands of the op by role."""
         is_quantized = isinstance(self.op, ops.QuantizedLstm)
-        return ops.RecurrentOperands.from_operands(self.tensors, quantized=is_quantized)
+        return ops.RecurrentOperands.from_operands(self.tensors, is_quantized=is_quantized)
 
     @property
     def layout(self) -> RecurrentBatchLayout:

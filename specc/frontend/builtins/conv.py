@@ -50,7 +50,7 @@ def conv(
     window = operand.make_window(sizes, stride, dilation, padding)
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
-    weight = weight or _make_kernel(operand, out, groups, window, init, transposed=False)
+    weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=False)
     # without this, a window at the end of a sequence would read values at padded positions
     masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
@@ -91,7 +91,7 @@ def conv_transpose(
     window = operand.make_transposed_window(sizes, stride, dilation, padding, output_padding)
     _check_groups(site, operand.channels, groups)
     has_own_weight = weight is None
-    weight = weight or _make_kernel(operand, out, groups, window, init, transposed=True)
+    weight = weight or _make_kernel(operand, out, groups, window, init, is_transposed=True)
     bias_operand = _get_bias(site, bias, weight.shape[1] * groups, has_own_weight)
     return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, bias_operand)
 
@@ -207,7 +207,7 @@ def _make_kernel(
     window: SlidingWindow,
     init: str,
     *,
-    transposed: bool,
+    is_transposed: bool,
 ) -> Tensor:
     """Return the weight of a convolution, [out, channels / groups, kernel], or of a transposed
     convolution, [channels, out / groups, kernel].
@@ -216,7 +216,7 @@ def _make_kernel(
         _raise_missing_option(operand.site, "out")
     _check_groups(operand.site, out, groups)
     channels, options = [out, operand.channels], ["out", ""]
-    if transposed:
+    if is_transposed:
         channels.reverse()
         options.reverse()
     shape = (

@@ -329,24 +329,28 @@ def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) ->
     """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
     token or a prefix.
     """
-    return _concat_broadcast(site, x, p, axis, prepends=True)
+    return _concat_broadcast(site, x, p, axis, is_prefix=True)
 
 
 @register_builtin()
 def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Concatenate `p` after `x` along an axis, broadcasting `p` over the batch."""
-    return _concat_broadcast(site, x, p, axis, prepends=False)
+    return _concat_broadcast(site, x, p, axis, is_prefix=False)
 
 
-def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, prepends: bool) -> Tensor:
-    """Concatenate `p` before (`prepends`) or after `x`, with `p` broadcast along the other axes."""
+def _concat_broadcast(
+    site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, is_prefix: bool
+) -> Tensor:
+    """Concatenate `p` before `x` (`is_prefix`) or after it; `p` is broadcast along the other
+    axes.
+    """
     axis_index = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
             # broadcast every axis except the concatenated axis
             if n != axis_index and length == 1 and target != 1:
                 p = site.add_op(ops.Expand(n, target), p)
-    return site.add_op(ops.Concat(axis_index), *((p, x) if prepends else (x, p)))
+    return site.add_op(ops.Concat(axis_index), *((p, x) if is_prefix else (x, p)))
 
 
 @register_builtin()

@@ -61,18 +61,18 @@ class RecurrentOperands(Generic[T]):
 
     @classmethod
     def from_operands(
-        cls, args: Sequence[T | None], *, quantized: bool = False
+        cls, args: Sequence[T | None], *, is_quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Group a per-operand list of `rnn`, `gru`, `lstm` or `quantized_lstm` by role. `quantized`
-        selects the operand order of `quantized_lstm`.
+        """Group a per-operand list of `rnn`, `gru`, `lstm` or, with `is_quantized`,
+        `quantized_lstm` by role.
         """
-        required_args = args[: 5 if quantized else 3]
+        required_args = args[: 5 if is_quantized else 3]
         required_operands = [a for a in required_args if a is not None]
         assert len(required_operands) == len(required_args), "inputs and weights are present"
         sequence, input_weights, recurrent_weights, *weight_scales = required_operands
         optional_names = [f.name for f in fields(cls)][4:]
         optional_operands = dict(zip(optional_names, args[len(required_args) :], strict=False))
-        scales = (weight_scales[0], weight_scales[1]) if quantized else None
+        scales = (weight_scales[0], weight_scales[1]) if is_quantized else None
         return cls(
             sequence=sequence,
             input_weights=input_weights,

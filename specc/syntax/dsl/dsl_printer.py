@@ -117,7 +117,7 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
-    if len(children) <= max_on_line and not end and not _have_comments(children):
+    if len(children) <= max_on_line and not end and not _has_any_comment(children):
         entries = "  ".join(join_pieces(format_simple_node(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
@@ -130,7 +130,7 @@ def format_section(node: ast.Commentable, indent: int) -> list[str]:
     ]
 
 
-def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
+def _has_any_comment(nodes: Iterable[ast.Commentable]) -> bool:
     """Return True if any of the nodes has a comment."""
     return any(node.comments != ast.NO_COMMENTS for node in nodes)
 

@@ -199,18 +199,18 @@ class LalrParser:
                     return None
                 index = restart
             elif action >= 0:
-                if index in restart_points and self.accepts(self.states, "NAME"):
+                if index in restart_points and self.can_accept(self.states, "NAME"):
                     self.keywords_as_names.add(index)
                 self.states.append(action)
                 self.stack.append(StackEntry(token, index, index, 0))
                 index += 1
             else:
-                self.reduce(action, token.kind)
+                self.apply_reduction(action, token.kind)
                 if token.kind == "$END" and self.states[-1] == end:
                     return None if self.errors else self.stack[-1].value
         return None
 
-    def accepts(self, states: Sequence[int], kind: str) -> bool:
+    def can_accept(self, states: Sequence[int], kind: str) -> bool:
         """Return True if a token of this kind may follow these states."""
         return (
             self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
@@ -220,7 +220,7 @@ class LalrParser:
         """Return the terminals that may come next."""
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
-    def reduce(self, action: int, kind: str) -> None:
+    def apply_reduction(self, action: int, kind: str) -> None:
         """Apply the reduction `action`: replace the children of its rule on the stack by their
         value. `kind` is the kind of the next token.
         """
@@ -328,7 +328,7 @@ def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
     # states that also accept a name are in an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]
-        if parser.accepts(states, kind) and not parser.accepts(states, "NAME"):
+        if parser.can_accept(states, kind) and not parser.can_accept(states, "NAME"):
             del parser.states[depth:]
             del parser.stack[depth - 1 :]
             return True

@@ -42,7 +42,7 @@ def format_yaml(file: ast.File) -> str:
     lines += format_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
     for group, pair in convert_item_groups(file.items):
-        if _needs_blank_line(previous, group[0]):
+        if _has_blank_line_before(previous, group[0]):
             lines.append("")
         lines += format_yaml_block(YamlMap([pair]), 0)
         previous = group[-1]
@@ -51,7 +51,7 @@ def format_yaml(file: ast.File) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
+def _has_blank_line_before(previous: ast.Item | None, item: ast.Item) -> bool:
     """Return True if a blank line precedes an item."""
     return (
         previous is None
