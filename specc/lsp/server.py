@@ -325,13 +325,10 @@ class SpeccLanguageServer:
     def _publish_crash(self, uri: str, version: int, error: Exception) -> None:
         """Publish an internal error of the analysis as E0969 at the start of the document."""
         start = lsp.Position(0, 0)
-        text = (
-            f"internal error: {type(error).__name__}; this is a bug in specc, please report it "
-            "with the text"
-        )
+        title = f"internal error: {type(error).__name__}"
         lsp_diagnostic = lsp.Diagnostic(
             range=lsp.Range(start, start),
-            message=text,
+            message=f"{title}; this is a bug in specc, please report it with the text",
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
             source=protocol_conversion.DIAGNOSTIC_SOURCE,
