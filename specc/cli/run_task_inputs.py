@@ -232,6 +232,9 @@ def add_example_command(error: Failed, path: str, model: ModelInputs, task: Task
     else:
         readings = dict(model.preprocessing.inputs).values()
         computed_names = {r.shape_input for r in readings if isinstance(r, ImageConfig)}
+        titles = [d.title for d in error.diagnostics]
+        if not any(f"`{model.sequence_input}`" in title for title in titles):
+            computed_names.add(model.sequence_input)  # it is generated
         names = [name for name in model.required_inputs if name not in computed_names]
         arguments = [_make_example_argument(model, name) for name in names]
     example = f"example: `specc run {escape_text(path)} {' '.join(arguments)}`"

@@ -12,6 +12,7 @@ import pytest
 
 import specc
 from specc.api import Model
+from specc.cli.main import main
 from specc.cli.run_inputs import parse_input_arguments
 from specc.diagnostics.diagnostic import Failed
 
@@ -174,3 +175,15 @@ def test_pil_images_equal_image_files(tmp_path: Path) -> None:
     opened = [pillow.open(path) for path in paths]
     assert np.array_equal(model.run(pixels=opened)["y"], model.run(pixels=batch)["y"])
     assert np.array_equal(model.run(pixels=opened[3])["y"], model.run(pixels=batch[3:4])["y"])
+
+
+def test_example_for_a_missing_input_omits_the_generated_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = str(tmp_path / "dates")
+    specc.compile("dates", package, graphs="all")
+    assert main(["run", package]) == 1
+    example = f'specc run {package} "a text"`'
+    assert example in capsys.readouterr().err
+    assert main(["run", package, "--graph", "score"]) == 1
+    assert f'{example[:-1]} target="[[1, 2, 3]]"`' in capsys.readouterr().err
