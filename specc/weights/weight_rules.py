@@ -293,7 +293,9 @@ class ParameterNaming:
             if declared.startswith(path):
                 return path + inner.resolve_name(declared[len(path) :], tensors, prefix + path)
         if self.removed_prefix and declared.startswith(self.removed_prefix):
-            return declared[len(self.removed_prefix) :]
+            stripped = declared[len(self.removed_prefix) :]
+            is_kept = {prefix + declared, prefix + stripped} & tensors == {prefix + declared}
+            return declared if is_kept else stripped  # in some files, only some names have it
         # In a file, a task head is next to the base model and lacks its prefix, so the prefix is
         # added only if the file has the resulting name.
         prefixed = self.added_prefix + declared
@@ -303,8 +305,7 @@ class ParameterNaming:
         """Return the parameter names to which the tensor may correspond."""
         for path, inner in self.part_namings:
             if tensor.startswith(path):
-                names = inner.list_candidate_names(tensor[len(path) :])
-                return tuple(path + spelling for spelling in names)
+                return tuple(path + n for n in inner.list_candidate_names(tensor[len(path) :]))
         if self.removed_prefix:
             return tensor, self.removed_prefix + tensor
         if tensor.startswith(self.added_prefix):

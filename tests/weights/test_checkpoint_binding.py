@@ -298,6 +298,15 @@ def test_base_model_prefix(tmp_path: Path, prefix: str) -> None:
         ).tolist() == [0, 1]
 
 
+def test_part_of_the_names_has_the_base_prefix(tmp_path: Path) -> None:
+    """As transformers 5.24 saves ViTMSNForImageClassification."""
+    want = [RequiredParameter(name=f"vit.{n}", shape=(2,)) for n in (*BASE, "norm")]
+    with open_saved(tmp_path, {**BASE, "vit.norm": make_values(2) + 7}) as checkpoint:
+        bound = bind_parameters(want, WeightRules(), checkpoint)
+        assert read_parameter(bound, "vit.norm").tolist() == [7, 8]
+        assert read_parameter(bound, "vit.h.1.w").tolist() == [0, 1]
+
+
 def test_head_has_no_base_prefix(tmp_path: Path) -> None:
     want = [
         *(RequiredParameter(name=n, shape=(2,)) for n in BASE),
