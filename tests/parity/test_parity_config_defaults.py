@@ -73,7 +73,7 @@ OWN_TEXT_SIZES = ("voxtral",)
 spec has those of the language model's class.
 """
 OTHER_MEANINGS = (
-    ("deepseek_v3", "head_dim"),
+    ("glm4_moe_lite", "head_dim"),
     *((type, "initializer_range") for type in ("plbart", "led")),
 )
 """Other names of keys that specs read with another meaning, or that have no effect."""
