@@ -268,7 +268,7 @@ def _make_model(name: str, tiny: bool) -> Any:
     width, layers, heads, vocab = (64, 2, 2, 100) if tiny else (768, 12, 12, 50257)
     config = transformers.LlamaConfig(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
-        intermediate_size=4 * width * 2 // 3, vocab_size=vocab, max_position_embeddings=64 if tiny else 2048,
+        intermediate_size=4 * width * 2 // 3, vocab_size=vocab, max_position_embeddings=64 if tiny else 8192,
         tie_word_embeddings=True, bos_token_id=vocab - 1, eos_token_id=vocab - 1,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)

@@ -3,8 +3,8 @@ COUNT THREADS` prints JSON.
 
 `first` is the wall time from the start of the process to the first token, imports included,
 `first_processor` its CPU time. `prefill` and `step` are wall times of a second, warm run,
-`prefill_processor` and `step_processor` its CPU times (`step` is the minimum over all steps,
-`step_processor` the mean); `peak` is the peak resident memory in MB.
+`prefill_processor` and `step_processor` its CPU times, where a step is the minimum over all steps;
+`peak` is the peak resident memory in MB.
 """
 
 import json
@@ -19,7 +19,7 @@ from itertools import pairwise
 Generate = Callable[[list[int], int], Iterator[int]]
 
 
-def load_specc(model: str, threads: int) -> Generate:
+def load_specc(model: str, threads: int, length: int) -> Generate:
     """Load a specc package through the Python API."""
     import specc
 
@@ -32,7 +32,7 @@ def load_specc(model: str, threads: int) -> Generate:
     return generate
 
 
-def load_genai(model: str, threads: int) -> Generate:
+def load_genai(model: str, threads: int, length: int) -> Generate:
     """Load a directory with a `genai_config.json` in onnxruntime-genai."""
     import onnxruntime_genai as og
 
@@ -56,7 +56,7 @@ def load_genai(model: str, threads: int) -> Generate:
     return generate
 
 
-def load_ctranslate2(model: str, threads: int) -> Generate:
+def load_ctranslate2(model: str, threads: int, length: int) -> Generate:
     """Load a converted model in CTranslate2; its tokens are numbers in decimal."""
     import ctranslate2
 
@@ -71,12 +71,12 @@ def load_ctranslate2(model: str, threads: int) -> Generate:
     return generate
 
 
-def load_llama_cpp(model: str, threads: int) -> Generate:
+def load_llama_cpp(model: str, threads: int, length: int) -> Generate:
     """Load a GGUF file in llama.cpp, with its default KV cache in float16."""
     import llama_cpp
 
     opened = llama_cpp.Llama(
-        model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False
+        model, n_ctx=length, n_threads=threads, n_threads_batch=threads, verbose=False
     )
 
     def generate(prompt: list[int], count: int) -> Iterator[int]:
@@ -90,7 +90,7 @@ def load_llama_cpp(model: str, threads: int) -> Generate:
     return generate
 
 
-def load_openvino(model: str, threads: int) -> Generate:
+def load_openvino(model: str, threads: int, length: int) -> Generate:
     """Load a GGUF file in OpenVINO GenAI, `FILE` or `FILE:PRECISION` (a hint for activations)."""
     import openvino as ov
     import openvino_genai as genai
@@ -139,12 +139,8 @@ def measure_process(
 ) -> dict[str, object]:
     """Load and generate twice, in this process."""
     began = started()
-    rng = 12345
-    ids = []
-    for _ in range(prompt):
-        rng = (1103515245 * rng + 12345) % 2**31
-        ids.append(rng % 50000)
-    generate = PROGRAMS[program](model, threads)
+    ids = make_prompt(prompt)
+    generate = PROGRAMS[program](model, threads, prompt + count)
     next(iter(generate(ids, 1)))
     first, processor = time.time() - began, time.process_time()
     start, processor_start = time.perf_counter(), time.process_time()
@@ -154,17 +150,25 @@ def measure_process(
         times.append(time.perf_counter())
         processor_times.append(time.process_time())
         tokens.append(token)
-    steps = processor_times[-1] - processor_times[0]
     return {
         "first": first,
         "first_processor": processor,
         "prefill": times[0] - start,
         "prefill_processor": processor_times[0] - processor_start,
         "step": min(b - a for a, b in pairwise(times)),
-        "step_processor": steps / (count - 1),
+        "step_processor": min(b - a for a, b in pairwise(processor_times)),
         "peak": read_peak_memory(),
         "tokens": tokens,
     }
+
+
+def make_prompt(length: int, seed: int = 12345) -> list[int]:
+    """Return pseudorandom token ids."""
+    ids = []
+    for _ in range(length):
+        seed = (1103515245 * seed + 12345) % 2**31
+        ids.append((seed >> 8) % 50000)
+    return ids
 
 
 def started() -> float:

@@ -20,12 +20,21 @@ import generation
 import measure
 
 PROCESS = Path(__file__).parent / "load_process.py"
+BATCH_PROCESS = Path(__file__).parent / "batch_process.py"
 Runs = dict[str, tuple[str, str, str]]
 """Python interpreter, program and model of each run, by name: `PROGRAM, WEIGHTS`."""
-COUNT = 17
-"""Number of generated tokens."""
-REFERENCES = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}
+COUNT = 161
+"""Number of generated tokens; after 128, specc moves the weights to huge pages."""
+BATCH_COUNT = 17
+REFERENCES = {"float16": "float32", "bfloat16": "float32"}
 """The weights of specc that 16-bit weights are compared with; other weights have the same name."""
+SPECC_OPTIONS = {
+    "float32": (),
+    "8 bits": ("--quantize", "int8-weights"),
+    "8 bits, per channel": ("--quantize", "int8"),
+    "4 bits": ("--quantize", "int4", "--calibration-samples", "0"),
+}
+"""Options of specc by weights. llama.cpp and OpenVINO also quantize weights in groups."""
 
 
 def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -35,24 +44,33 @@ def iterate_report_lines(directory: Path, rounds: int, quick: bool) -> Iterator[
     runs, remarks = list_programs(checkpoint, directory)
     yield from (f"* {remark}" for remark in remarks)
     yield "" if remarks else "All programs are installed.\n"
-    for prompt, threads in ((8, 2), (8, 1)) if quick else ((128, 2), (1024, 2), (128, 1)):
+    for prompt, threads in (
+        ((8, 2), (8, 1)) if quick else ((128, 2), (1024, 2), (4096, 2), (128, 1))
+    ):
         found = run_programs(runs, directory, rounds, prompt, threads)
         title = f"#### A prompt of {prompt} tokens, {threads} thread{'s' * (threads > 1)}"
         yield f"{title}, minimum of {rounds} rounds\n"
         yield from format_table(runs, found, threads)
+    for batch, prompt in ((2, 8),) if quick else ((8, 128), (32, 128), (8, 1024)):
+        yield f"#### {batch} sequences after {prompt} tokens each, 2 threads, {rounds} rounds\n"
+        yield from format_batch_table(run_programs(runs, directory, rounds, prompt, 2, batch))
 
 
 def run_programs(
-    runs: Runs, directory: Path, rounds: int, prompt: int, threads: int
+    runs: Runs, directory: Path, rounds: int, prompt: int, threads: int, batch: int = 0
 ) -> dict[str, list[dict[str, float]]]:
-    """Run each program `rounds` times in alternation; return its measurements by name."""
+    """Run each program `rounds` times in alternation, for one prompt or for a batch of prompts;
+    return its measurements by name.
+    """
     # Python keeps what it made of source files, as it does for an installed package
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(directory / "compiled")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in runs}
     for index in range(rounds + 1):
         for name, (python, program, model) in runs.items():
-            command = [python, str(PROCESS), program, model, str(prompt), str(COUNT), str(threads)]
+            numbers = (prompt, BATCH_COUNT, threads, batch) if batch else (prompt, COUNT, threads)
+            process = BATCH_PROCESS if batch else PROCESS
+            command = [python, str(process), program, model, *map(str, numbers)]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=program == "specc", env=environment
             )
@@ -79,12 +97,10 @@ def format_table(
             yield f"| {name} | fails | | | | | | | |"
             continue
         best = {key: min(run[key] for run in found[name]) for key in found[name][0] if key != "tokens"}  # fmt: skip
-        weights = name.split(", ")[-1]
-        ours = found[f"specc, {REFERENCES.get(weights, weights)}"]
-        ratios = {}
-        for key in ("first", "step"):
-            times = [[run[key + suffix] for run in each] for each in (ours, found[name])]
-            ratios[key] = "" if program == "specc" else str(measure.estimate_ratio(*times))
+        ratios = {
+            key: "" if program == "specc" else _estimate_ratio(found, name, key + suffix)
+            for key in ("first", "step")
+        }
         path = Path(model.partition(":")[0])
         size = (
             measure.measure_directory_size(path) if path.is_dir() else path.stat().st_size
@@ -98,16 +114,41 @@ def format_table(
     yield ""
 
 
+def format_batch_table(found: dict[str, list[dict[str, float]]]) -> Iterator[str]:
+    """Yield a table of throughput: tokens of all sequences per second."""
+    yield (
+        "| | prefill, tokens/s | generated tokens/s | specc's time / its (95 % interval) | peak, MB |"
+    )
+    yield "|---|---|---|---|---|"
+    for name, runs in found.items():
+        if len(runs) < len(found["specc, float32"]):
+            yield f"| {name} | fails | | | |"
+            continue
+        best = {key: min(run[key] for run in runs) for key in ("prefill", "step", "peak")}
+        batch, prompt = len(runs[0]["tokens"]), runs[0]["prompt"]
+        ratio = "" if name.startswith("specc, ") else _estimate_ratio(found, name, "step")
+        yield (
+            f"| {name} | {batch * prompt / best['prefill']:.0f} | {batch / best['step']:.0f} "
+            f"| {ratio} | {best['peak']:.0f} |"
+        )
+    yield ""
+
+
+def _estimate_ratio(found: dict[str, list[dict[str, float]]], name: str, key: str) -> str:
+    """Return the ratio of the time of specc, with weights as in `name`, to that of `name`."""
+    weights = name.split(", ")[-1]
+    ours = found[f"specc, {REFERENCES.get(weights, weights)}"]
+    return str(
+        measure.estimate_ratio(*([run[key] for run in each] for each in (ours, found[name])))
+    )
+
+
 def list_programs(checkpoint: Path, directory: Path) -> tuple[Runs, list[str]]:
     """Return the programs with their models, and remarks about those that are missing."""
     runs: Runs = {}
     remarks = []
-    for name, options in {
-        "float32": (),
-        "8 bits": ("--quantize", "int8"),
-        "4 bits": ("--quantize", "int4", "--calibration-samples", "0"),
-    }.items():
-        package = directory / f"loading-{name.replace(' ', '-')}"
+    for name, options in SPECC_OPTIONS.items():
+        package = directory / f"loading-{name.replace(' ', '-').replace(',', '')}"
         command = [sys.executable, "-m", "specc", "compile", "llama", "--graphs", "step", *options]
         measure.measure_process([*command, "--weights", str(checkpoint), "-o", str(package)])
         runs[f"specc, {name}"] = (sys.executable, "specc", str(package))

@@ -2,12 +2,14 @@
 on the same random weights, in one run with two threads.
 
 The results name programs that are not installed: CTranslate2 (`pip install
-ctranslate2`), onnxruntime-genai (`make readers`).
+ctranslate2`), onnxruntime-genai (`make readers`). OpenVINO is measured if it is installed
+(`pip install openvino nncf`).
 """
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ class Reader:
     """Goal: the speedup over float32 with the last of `kinds`, or with int8."""
     kinds: tuple[str, ...] = ()
     """Quantization kinds that only this model is measured with."""
+    has_openvino: bool = False
+    """True if the model is also measured in OpenVINO."""
 
 
 TINY = {"d": 32, "heads": 2, "layers": 2, "hidden": 64}
@@ -60,6 +64,7 @@ READERS = (
         small={**TINY, "vocab": 100},
         result="prediction_logits",
         faster=2.3,
+        has_openvino=True,
     ),
     Reader(
         name="BERT-base, 8×128",
@@ -69,6 +74,7 @@ READERS = (
         small={**TINY, "vocab": 100},
         result="prediction_logits",
         faster=2.3,
+        has_openvino=True,
     ),
     Reader(
         name="ViT-base, one image",
@@ -76,6 +82,7 @@ READERS = (
         inputs={"pixel_values": (1, 3, 224, 224)},
         config={},
         small={**TINY},
+        has_openvino=True,
     ),
     Reader(
         name="LSTM language model, 1×128",
@@ -259,6 +266,8 @@ def _reading(
         calls[kind] = _run(model, prepared, reader.result)
     peer = "quantize_dynamic (int8)"
     calls[peer], sizes[peer] = _dynamic(reader, directory, config, prepared)
+    for name, (call, size) in _openvino(reader, directory, prepared).items():
+        calls[name], sizes[name] = call, size
     exact = calls["float32"]()
     angles = {kind: _compute_angle(call(), exact) for kind, call in calls.items()}
     times = measure.time_in_turn(calls, rounds)
@@ -315,6 +324,20 @@ def _dynamic(
     names = {i.name for i in session.get_inputs()}
     given = {n: v for n, v in prepared.items() if n in names}
     return lambda: session.run([reader.result], given)[0], measure.measure_directory_size(out)
+
+
+def _openvino(
+    reader: Reader, directory: Path, prepared: Mapping[str, np.ndarray]
+) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Run the same encoder in OpenVINO, if it is installed."""
+    if not reader.has_openvino or not find_spec("openvino") or not find_spec("nncf"):
+        return {}
+    from openvino_peer import make_openvino_calls
+
+    out = directory / f"{reader.spec}-openvino"
+    out.mkdir(exist_ok=True)
+    full = directory / f"{reader.spec}-full" / "m.onnx"
+    return make_openvino_calls(full, prepared, reader.result, out)
 
 
 def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
