@@ -56,23 +56,24 @@ def evaluate_nodes(
     active_hook = result_hook or _CURRENT_HOOK.get()
 
     def convert(value: Value, array: Array) -> Array:
-        return np.asarray(array).astype(get_numpy_dtype(value.type.dtype), copy=False)
+        dtype = get_numpy_dtype(value.type.dtype)
+        return array if array.dtype.type is dtype else np.asarray(array).astype(dtype)
 
     def evaluate_node(node: Node, operands: list[Array | None]) -> Array | tuple[Array, ...]:
         pairs = zip(node.args, operands, strict=True)
-        arrays = (convert(a, x) if a and x is not None else None for a, x in pairs)
-        # infinities and NaN propagate, as in any runtime
-        with np.errstate(all="ignore"):
-            return evaluate[node.op](node.op, env, *arrays)
+        arrays = [convert(a, x) if a and x is not None else None for a, x in pairs]
+        return evaluate[node.op](node.op, env, *arrays)
 
     def replace_result(value: Value, array: Array) -> Array:
         return np.asarray(array) if active_hook is None else active_hook(value, np.asarray(array))
 
     token = _CURRENT_HOOK.set(active_hook)
     try:
-        results = evaluate_live_nodes(
-            graph, known_values, requested_values, evaluate_node, replace_result
-        )
+        # infinities and NaN propagate, as in any runtime
+        with np.errstate(all="ignore"):
+            results = evaluate_live_nodes(
+                graph, known_values, requested_values, evaluate_node, replace_result
+            )
         return {value: convert(value, array) for value, array in results.items()}
     finally:
         _CURRENT_HOOK.reset(token)

@@ -3,6 +3,7 @@ dimensions, slices and windows at run time.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import NoReturn, Protocol, TypeVar
 
@@ -38,20 +39,35 @@ def evaluate_live_nodes(
     computes a node from its operands; `replace_result` is applied to each of its used results. A
     value is freed after its last use.
     """
-    values, requested = dict(known_values), list(requested)
+    values, requested = dict(known_values), tuple(requested)
+    for node, used_results, freed_operands in _plan_evaluation(graph, requested):
+        output = evaluate_node(node, [values[a] if a else None for a in node.args])
+        outputs = output if isinstance(output, tuple) else (output,)
+        values |= {r: replace_result(r, x) for r, x in zip(used_results, outputs, strict=True) if r}
+        for operand in freed_operands:
+            values.pop(operand, None)
+    return {v: values[v] for v in requested}
+
+
+# the body of a loop is evaluated once per iteration
+@lru_cache(maxsize=16)
+def _plan_evaluation(
+    graph: Graph, requested: tuple[Value, ...]
+) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
+    """Return the nodes that `requested` depend on, each with its results (None if unused) and the
+    operands that no later node reads.
+    """
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last_uses = _map_last_uses([node for node, _ in nodes], requested)
-    for n, (node, results) in enumerate(nodes):
-        output = evaluate_node(node, [values[a] if a else None for a in node.args])
-        outputs = output if isinstance(output, tuple) else (output,)
-        values |= {
-            r: replace_result(r, x) for r, x in zip(results, outputs, strict=True) if r in last_uses
-        }
-        for operand in node.args:
-            if operand and last_uses[operand] == n:
-                values.pop(operand, None)
-    return {v: values[v] for v in requested}
+    return [
+        (
+            node,
+            tuple(r if r in last_uses else None for r in results),
+            [a for a in dict.fromkeys(node.args) if a and last_uses[a] == n],
+        )
+        for n, (node, results) in enumerate(nodes)
+    ]
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:

@@ -52,9 +52,9 @@ class HalfRounding:
             return array
         offset = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
         rounded = format.round_array(array, offset)
-        has_overflowed = np.isinf(rounded) & np.isfinite(array)
-        if self.overflow is None and has_overflowed.any():
-            self.overflow = value, float(array[has_overflowed].flat[0])
+        if self.overflow is None and (is_infinite := np.isinf(rounded)).any():
+            overflowing = array[is_infinite & np.isfinite(array)]
+            self.overflow = (value, float(overflowing.flat[0])) if overflowing.size else None
         return rounded
 
     def _select_indices(self, result: Value, scores: Array, exact_scores: Array) -> Array:

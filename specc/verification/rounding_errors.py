@@ -160,7 +160,8 @@ class RoundingPerturbation:
 
     def _draw_errors(self, shape: tuple[int, ...]) -> Array:
         """Return random relative errors of this shape with the size of a perturbation."""
-        return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * self.rng.choice([-1.0, 1.0], shape)
+        signs = 2.0 * self.rng.integers(2, size=shape) - 1
+        return ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * signs
 
 
 def _is_gelu(node: Node | None) -> bool:
@@ -211,10 +212,11 @@ class HalfFormat:
         """
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
-        nearest = np.round(x / unit + 0.5 * offset) * unit
-        has_overflowed = np.isfinite(x) & (np.abs(nearest) > self.max_value)
-        rounded: Array = np.where(has_overflowed, np.copysign(np.inf, x), nearest)
-        return rounded
+        nearest: Array = np.rint(x / unit + 0.5 * offset) * unit
+        has_overflowed = np.abs(nearest) > self.max_value
+        if not has_overflowed.any():
+            return nearest
+        return np.where(has_overflowed, np.copysign(np.inf, x), nearest)
 
 
 HALF_FORMATS: Mapping[str, HalfFormat] = {
