@@ -5,11 +5,11 @@ compares them with declared types, merges them, and joins those of two branches.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import onnx
-from onnx import TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
@@ -50,6 +50,7 @@ class InferredTypes:
     declared_types: dict[str, TypeProto] = field(default_factory=dict)
     unknown_lengths: list[tuple[str, int, str]] = field(default_factory=list)
     is_reached: bool = True
+    _shapes: dict[str, PartialShape | None] = field(default_factory=dict, init=False)
 
     def add_value(self, name: str, type: TypeProto, constant_value: Array | None = None) -> None:
         """Add the inferred type of a value, and its elements if they are a small integer constant.
@@ -60,7 +61,7 @@ class InferredTypes:
             if reason := find_type_conflict(declared_type, type):
                 raise UnsoundModelError(f"`{name}`: {reason}")
             type = merge_types(declared_type, type)
-        self.types[name] = type
+        self.types[name], self._shapes[name] = type, read_shape(type)
         if (
             constant_value is not None
             and constant_value.size <= MAX_FOLDED_ELEMENTS
@@ -102,7 +103,12 @@ class InferredTypes:
 
     def get_shape(self, name: str) -> PartialShape | None:
         """Return the axis sizes of a value, or None if its rank is unknown."""
-        return read_shape(self.types[name])
+        return self._shapes[name]
+
+    @cached_property
+    def opset_imports(self) -> list[OperatorSetIdProto]:
+        """The opsets as ONNX messages."""
+        return [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def get_element_type(self, name: str) -> int:
         """Return the ONNX element type of a value."""
@@ -112,8 +118,9 @@ class InferredTypes:
     def get_static_shape(self, name: str) -> list[int] | None:
         """Return the axis sizes of a value if all of them are known, otherwise None."""
         shape = self.get_shape(name)
-        lengths = [d for d in shape or () if d is not None]
-        return lengths if shape is not None and len(lengths) == len(shape) else None
+        if shape is None or None in shape:
+            return None
+        return [d for d in shape if d is not None]
 
 
 def choose_distinct_lengths(
@@ -187,7 +194,10 @@ def read_shape(type: TypeProto) -> PartialShape | None:
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    return tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    # the value of an absent field is 0
+    return tuple(
+        [d.dim_value or (0 if d.HasField("dim_value") else None) for d in tensor.shape.dim]
+    )
 
 
 def has_unknown_length(type: TypeProto) -> bool:

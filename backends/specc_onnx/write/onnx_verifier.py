@@ -9,6 +9,7 @@ ONNX lacks are in `specc_onnx.write.onnx_shape_rules`. Data-dependent dimensions
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import onnx
@@ -128,16 +129,21 @@ def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeP
 
 def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Return the result types of a node, inferred by the ONNX schema of its operator."""
-    schema = defs.get_schema(node.op_type, inferred_types.opsets[node.domain], node.domain)
+    schema = _get_schema(node.op_type, inferred_types.opsets[node.domain], node.domain)
     types = {n: inferred_types.types[n] for n in node.input if n}
     data = {
         n: numpy_helper.from_array(inferred_types.constants[n])
         for n in node.input
         if n in inferred_types.constants
     }
-    opsets = [helper.make_opsetid(d, v) for d, v in inferred_types.opsets.items()]
-    results = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+    results = infer_node_outputs(
+        schema, node, types, data, opset_imports=inferred_types.opset_imports
+    )
     return [results.get(n, TypeProto()) for n in node.output if n]
+
+
+# ONNX copies a schema, with its documentation, at each call
+_get_schema = cache(defs.get_schema)
 
 
 def _infer_body(
