@@ -42,12 +42,13 @@ class Offender(NamedTuple):
 def list_file_offenders(path: Path) -> tuple[Offender, ...]:
     """Return all violations in one file."""
     name = str(path.relative_to(ROOT))
-    return tuple(find_offenders(path.read_text(encoding="utf-8"), name))
+    tree = measure.parse_module(path)
+    return tuple(find_offenders(path.read_text(encoding="utf-8"), name, tree))
 
 
-def find_offenders(text: str, name: str) -> Iterator[Offender]:
-    """Yield all violations in the text of a file called `name`."""
-    tree = ast.parse(text)
+def find_offenders(text: str, name: str, tree: ast.Module | None = None) -> Iterator[Offender]:
+    """Yield all violations in the text of a file called `name`, of which `tree` is the syntax tree."""
+    tree = tree or ast.parse(text)
     if not ast.get_docstring(tree):
         yield Offender("docstring", name, "no module docstring")
     if text.count("\n") > MAX_FILE and name not in CLASS_LISTS:
