@@ -48,10 +48,11 @@ DimLike: TypeAlias = Union["Dim", int]
 
 class Dim:
     """A symbolic dimension: `Dim.from_value(3)`, `Dim.symbol("batch")`, `+ - *` and the functions
-    below. `origin` is where the user set its value, for messages; comparisons ignore it.
+    below. `number` is the value of a static dimension, otherwise None. `origin` is where the user
+    set its value, for messages; comparisons ignore it.
     """
 
-    __slots__ = ("_hash", "origin", "terms")
+    __slots__ = ("_hash", "number", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
         # drop terms with coefficient 0 and sort the others: equal dims have equal terms
@@ -61,9 +62,12 @@ class Dim:
                 size = f"{len(kept_terms)} terms"
                 raise DimLimitError(f"a length of {size}; the limit is {MAX_MONOMIALS}")
             kept_terms.sort(key=_get_monomial_sort_key)
-        if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept_terms):
-            raise DimLimitError(TOO_LARGE)
+        for _, c in kept_terms:
+            if abs(c) >= MAX_DIM_INTEGER:
+                raise DimLimitError(TOO_LARGE)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept_terms)
+        is_constant = len(kept_terms) == 1 and not kept_terms[0][0]
+        self.number: int | None = kept_terms[0][1] if is_constant else None if kept_terms else 0
         self.origin = origin
         self._hash = hash(self.terms)
 
@@ -84,17 +88,9 @@ class Dim:
         if origin is None:
             return self
         copy = object.__new__(Dim)
-        copy.terms, copy.origin, copy._hash = self.terms, origin, self._hash
+        copy.terms, copy.number = self.terms, self.number
+        copy.origin, copy._hash = origin, self._hash
         return copy
-
-    @property
-    def number(self) -> int | None:
-        """The value if the dimension is static, otherwise None."""
-        if not self.terms:
-            return 0
-        if len(self.terms) == 1 and not self.terms[0][0]:
-            return self.terms[0][1]
-        return None
 
     @property
     def name(self) -> str | None:
@@ -130,7 +126,7 @@ class Dim:
     def __add__(self, other: DimLike) -> "Dim":
         a, b = self.number, (other if isinstance(other, int) else other.number)
         if a is not None and b is not None:
-            return Dim({(): a + b})
+            return _make_constant_dim(a + b)
         terms = dict(self.terms)
         for monomial, c in Dim.from_value(other).terms:
             terms[monomial] = terms.get(monomial, 0) + c
@@ -149,6 +145,8 @@ class Dim:
 
     def __mul__(self, other: DimLike) -> "Dim":
         other = Dim.from_value(other)
+        if self.number is not None and other.number is not None:
+            return _make_constant_dim(self.number * other.number)
         terms: dict[Monomial, int] = {}
         for left, c in self.terms:
             for right, d in other.terms:
