@@ -63,8 +63,8 @@ class _BatchAxis:
             factor = divide_dims_exactly(length, self.length)
         except DimError:
             return False
-        others = self.dependent_symbols - {self.length.name}
-        return self.length.name not in factor.symbols() and not length.symbols() & others
+        other_symbols = self.dependent_symbols - {self.length.name}
+        return self.length.name not in factor.symbols() and not length.symbols() & other_symbols
 
     def is_batched_input(self, value: Value) -> bool:
         """Return True if at most one axis size of an input depends on the batch size, and this axis

@@ -237,10 +237,10 @@ def _make_diagnostic(
     graph: Graph, flow: TimeDataflow, leak: Leak, output: str, time_input: str
 ) -> Diagnostic:
     message = describe_violation(graph, leak, flow)
-    primary, others = make_violation_labels(graph, leak, flow)
+    primary, secondary = make_violation_labels(graph, leak, flow)
     message = add_normalizer_name(message, primary)
     title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
-    others += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
+    secondary += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
     notes = message.notes
     if (
         leak.reason == "ahead"
@@ -248,7 +248,7 @@ def _make_diagnostic(
         and _is_compensated_later(flow, graph.outputs.get(output))
     ):
         notes = (*notes, LATER_DELAY_NOTE)
-    return Diagnostic(message.code, title, primary, others, notes, message.helps)
+    return Diagnostic(message.code, title, primary, secondary, notes, message.helps)
 
 
 def make_violation_labels(
@@ -353,14 +353,14 @@ def _iterate_default_errors(
         if leak:
             message = describe_violation(defaults, leak, flow)
             node, reason, notes = leak.node, message.text, message.notes
-            primary, others = make_violation_labels(defaults, leak, flow)
+            primary, secondary = make_violation_labels(defaults, leak, flow)
         else:
             reason = f"the default is computed from `{time_input}`, which grows during generation"
             node = value.node
-            notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
+            notes, secondary = (f"a default without the axis `{symbol}` is computed once",), ()
             primary = Label.from_span(find_node_span(defaults, node), reason)
         title = f"the default of `{name}` would change during generation: {reason}"
         helps = (
             f"compute it from earlier positions, like `cumsum(x)`, or remove the default `{name}`",
         )
-        yield node, Diagnostic("E0718", title, primary, (*others, *axis_labels), notes, helps)
+        yield node, Diagnostic("E0718", title, primary, (*secondary, *axis_labels), notes, helps)

@@ -155,13 +155,13 @@ def has_context_length(context_length: int, graph: Graph) -> bool:
     """Return True if a rotary embedding in the graph or in a loop body is scaled for
     `context_length`.
     """
-    found = (
+    matches = (
         op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)
         else isinstance(op, ops.Scan) and has_context_length(context_length, op.body)
         for op in (node.op for node, _ in graph.nodes)
     )
-    return any(found)
+    return any(matches)
 
 
 @lru_cache(maxsize=8)

@@ -170,8 +170,10 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
                 x, shift_axis(qk.query_axis, axis), shift_axis(qk.key_axis, axis)
             )
             length = x.shape[axis].number or 0
-            kept = {n for n in constants if is_reduction_fixed_point(function_name, n, length)}
-            return {n: constants[n] for n in kept}
+            fixed_points = {
+                n for n in constants if is_reduction_fixed_point(function_name, n, length)
+            }
+            return {n: constants[n] for n in fixed_points}
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
     if not isinstance(node.op, REORDERING_OPS):
@@ -188,10 +190,8 @@ def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRul
     """
     results: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
-        others = factors[:n] + factors[n + 1 :]
-        if all(
-            has_no_key_dependent_infinities(other) and not can_be_nan(other) for other in others
-        ):
+        other_factors = factors[:n] + factors[n + 1 :]
+        if all(has_no_key_dependent_infinities(f) and not can_be_nan(f) for f in other_factors):
             constants = yield factor
             results.append({0.0: constants[0.0]} if 0.0 in constants else NO_MASKED_CONSTANTS)
     return intersect_masked_constants(results)

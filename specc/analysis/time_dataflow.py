@@ -327,11 +327,11 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *next_state.axes}:
         previous = carry.axes.get(axis, EMPTY_INTERVAL)
-        new = previous | next_state.axes.get(axis, EMPTY_INTERVAL)
-        if iteration >= MAX_FOLLOWED_ITERATIONS and new != previous:
-            low = -inf if new.low < previous.low else new.low
-            new = Interval(low, inf if new.high > previous.high else new.high)
-        axes[axis] = new
+        merged = previous | next_state.axes.get(axis, EMPTY_INTERVAL)
+        if iteration >= MAX_FOLLOWED_ITERATIONS and merged != previous:
+            low = -inf if merged.low < previous.low else merged.low
+            merged = Interval(low, inf if merged.high > previous.high else merged.high)
+        axes[axis] = merged
     first_offsets = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
     return TimeState(
         axes,

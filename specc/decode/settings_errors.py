@@ -34,29 +34,29 @@ def find_value_error(
 
 
 def make_unknown_setting_error(
-    setting_name: str, known: Sequence[str], noun: str, span: Span | None = None
+    setting_name: str, valid_names: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return the error E0731 for an unknown name of a setting or strategy. `known` are the valid
-    names; `noun` describes the kind of name, e.g. `generation setting`.
+    """Return the error E0731 for a name of a setting or strategy that is not one of `valid_names`.
+    `noun` describes the kind of name, e.g. `generation setting`.
     """
     # prefer the equivalent of another program's setting to a setting with a similar name
     groups = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
     same_settings = set[str]().union(*(names for names in groups if setting_name in names)) - {
         setting_name
     }
-    equivalent = next((name for name in known if name in same_settings), None)
-    suggestion = equivalent or find_similar_name(setting_name, known)
+    equivalent = next((name for name in valid_names if name in same_settings), None)
+    suggestion = equivalent or find_similar_name(setting_name, valid_names)
     helps = (
         (format_suggestion(suggestion),)
         if suggestion
-        else _suggest_owner(setting_name, known, "strategy" in noun)
+        else _suggest_owner(setting_name, valid_names, "strategy" in noun)
     )
     title = f"unknown {noun} `{_quote_name(setting_name)}`"
     return Diagnostic("E0731", title, _make_label(span), helps=helps)
 
 
 def _suggest_owner(
-    setting_name: str, known: Sequence[str], is_strategy_option: bool
+    setting_name: str, valid_names: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
     """Return the help texts that name the strategy to which an option belongs, or the valid
     names.
@@ -66,7 +66,7 @@ def _suggest_owner(
         return (
             f"`{setting_name}` is an argument of a strategy: {strategies[0]}({setting_name}=…)",
         )
-    helps = [f"expected one of {', '.join(known)}"] if known else []
+    helps = [f"expected one of {', '.join(valid_names)}"] if valid_names else []
     if strategies:
         helps.append(
             f"`{setting_name}` is an option of {' and '.join(f'`{o}`' for o in strategies)}"

@@ -126,8 +126,8 @@ class LastPositionBuilder:
                 self.positions.append(position)
             elif position not in visited:
                 visited.add(position)
-                operand_positions, others = self._find_operand_positions(position)
-                self.full_values += others if operand_positions else [position[0]]
+                operand_positions, fully_read = self._find_operand_positions(position)
+                self.full_values += fully_read if operand_positions else [position[0]]
                 if operand_positions:
                     worklist.append((position, True))
                     worklist += [(p, False) for p in operand_positions.values()]

@@ -191,19 +191,19 @@ def build_loop_step(
     """
     node, op = loop.node, loop.op
     operands = outer.draft.slice_operands(node, demand)
-    given = op.split_operands([a for a in operands if a is not None])
-    _add_body_inputs(inner, loop, given)
+    args = op.split_operands([a for a in operands if a is not None])
+    _add_body_inputs(inner, loop, args)
     for body_node, body_results in loop.body.nodes:
         if body_node in inner.plan.live_nodes:
             inner.build_node(body_node, body_results)
     body = _finish_body(
-        inner, loop, loop.get_output_positions(results, outer.plan.needs), len(given.scanned)
+        inner, loop, loop.get_output_positions(results, outer.plan.needs), len(args.scanned)
     )
     body_states = inner.states.states
     # The states of a body value in all iterations are stacked along a new axis of a tensor in the
     # outer graph.
     stacked_states = [
-        outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, given.scanned[0]))
+        outer.states.add_state_input(stack_loop_state(s, loop.scan_axis, args.scanned[0]))
         for s in body_states
     ]
     new = replace(
@@ -213,8 +213,8 @@ def build_loop_step(
         # A finished iteration still computes values that later positions may read.
         unfrozen_output_count=0 if op.end_condition_index == -1 else len(body_states),
     )
-    keep = [] if given.keep is None else [given.keep]
-    inputs = [*keep, *given.scanned, *stacked_states, *given.initial_carries, *given.captured]
+    keep = [] if args.keep is None else [args.keep]
+    inputs = [*keep, *args.scanned, *stacked_states, *args.initial_carries, *args.captured]
     body_results = outer.draft.add_node(node, new, *inputs)
     outer.states.initial_values |= stack_initial_values(
         loop, inner.states.initial_values, outer.plan.batch_size

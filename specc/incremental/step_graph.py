@@ -202,8 +202,8 @@ class StepGraphBuilder:
                 new_values[results[0]] = self.draft.add_node(node, ops.Range(length))[0]
             return
         new_results = self.draft.add_node(node, node.op, *(a and new_values[a] for a in node.args))
-        for value, new in zip(results, new_results, strict=True):
-            new_values.setdefault(value, new)
+        for value, new_value in zip(results, new_results, strict=True):
+            new_values.setdefault(value, new_value)
 
     def build_node(self, node: Node, results: NodeResults) -> None:
         """Build the results of a node in the step."""
@@ -218,16 +218,16 @@ class StepGraphBuilder:
         demand = compute_node_demand(plan, node, results, plan.needs)
         build = self._resume_op if plan.resumes_from_state(node, results) else self._copy_op
         new_results = build(node, results, demand)
-        for axes, value, new in zip(demand.result_axes, results, new_results, strict=True):
+        for axes, value, new_value in zip(demand.result_axes, results, new_results, strict=True):
             # Of a cached value, only the new positions are computed; earlier positions are a state.
             is_cached = value in plan.cached_values
             needs = plan.needs.get(value, {})
             for axis, name in axes.items():
                 need = 0.0 if is_cached else needs.get(axis, NEWEST_ONLY)
                 available = demand.positions[name]
-                new = self.draft.slice_last_positions(new, value, axis, available, need)
-            new = self.states.append_to_cache(value, new) if is_cached else new
-            self.draft.new_values[value] = new
+                new_value = self.draft.slice_last_positions(new_value, value, axis, available, need)
+            new_value = self.states.append_to_cache(value, new_value) if is_cached else new_value
+            self.draft.new_values[value] = new_value
 
     def _copy_op(self, node: Node, results: NodeResults, demand: Demand) -> NodeResults:
         """Build a node that has no state: apply its op to the demanded positions."""

@@ -213,8 +213,8 @@ class StepStates:
         # The state contains all positions, or as many of the last positions as the maximum
         # look-back.
         total = plan.count_positions(max_positions, layout)
-        kept = plan.count_next_past_positions(max_positions, layout)
-        last_positions = self.draft.select_last_positions(positions, axis, total, kept)
+        next_length = plan.count_next_past_positions(max_positions, layout)
+        last_positions = self.draft.select_last_positions(positions, axis, total, next_length)
         self.next_values[state.next_output] = last_positions
         return positions
 

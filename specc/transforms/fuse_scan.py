@@ -328,9 +328,9 @@ class _LoopFusion:
         inputs |= {f"outer {n}": v for n, v in enumerate(captured)}
         new_values = {v: builder.add_input(name, Input(v.type)) for name, v in inputs.items()}
         computed = [v for v in values if v not in inputs.values()]
-        given = frozenset(new_values)
+        body_inputs = frozenset(new_values)
         nodes = collect_required_nodes(
-            computed, lambda n: [a for a in n.operands if a not in given]
+            computed, lambda n: [a for a in n.operands if a not in body_inputs]
         )
         builder.copy_nodes(op.body, new_values, nodes)
         body: Graph = builder.build_graph(

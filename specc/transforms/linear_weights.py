@@ -124,7 +124,7 @@ class _ValueUsers:
         self.users_by_value = {value: [node for node, _ in uses] for value, uses in users}
         self.outputs = set(graph.outputs.values())
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
-        self.results = {node: made for node, (made, *_) in graph.nodes}
+        self.results = {node: result for node, (result, *_) in graph.nodes}
 
     def find_fold(self, norm: Node, result: Value) -> NormFold | None:
         """Return the fold of the weight of a norm into linear layers, or None."""

@@ -161,8 +161,8 @@ def _format_range(values: Sequence[str]) -> str:
     first = int(values[0])
     if list(map(int, values)) == list(range(first, first + len(values))):
         return f"{{{values[0]}..{values[-1]}}}"
-    shown = ",".join(values) if len(values) <= 8 else ",".join((*values[:6], "…", values[-1]))
-    return f"{{{shown}}}"
+    text = ",".join(values) if len(values) <= 8 else ",".join((*values[:6], "…", values[-1]))
+    return f"{{{text}}}"
 
 
 def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:

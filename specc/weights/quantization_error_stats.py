@@ -20,12 +20,12 @@ class QuantizationErrorStats:
     squared_error: float = 0.0
     max_error: float = 0.0
 
-    def add_rows(self, before: Array, after: Array) -> None:
-        """Add the quantization error of some rows, given `before` and after quantization; `after`
-        is overwritten.
+    def add_rows(self, exact: Array, quantized: Array) -> None:
+        """Add the quantization error of some rows of a weight. `exact` and `quantized` are the rows
+        before and after quantization; `quantized` is overwritten.
         """
-        errors = np.subtract(before, after, out=after)
-        self.squared_norm += _sum_squares(before.reshape(-1))
+        errors = np.subtract(exact, quantized, out=quantized)
+        self.squared_norm += _sum_squares(exact.reshape(-1))
         self.squared_error += _sum_squares(errors.reshape(-1))
         bounds = errors.max(initial=0.0), -errors.min(initial=0.0)
         self.max_error = max(self.max_error, *map(float, bounds))

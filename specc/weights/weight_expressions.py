@@ -362,9 +362,9 @@ def _check_distinct(side: list[str]) -> None:
 
 
 def _infer_group_lengths(
-    group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
+    group: AxisGroup, length: int, sizes: Mapping[str, int], lengths: dict[str, int]
 ) -> None:
-    """Add the sizes of all names of an axis `group` of size `length` to `known`. At most one of
+    """Add the sizes of all names of an axis `group` of size `length` to `lengths`. At most one of
     them may be missing in `sizes`. Raise PatternMismatchError if the sizes do not match.
     """
     known_sizes = {n: sizes[n] for n in group if n in sizes}
@@ -383,4 +383,4 @@ def _infer_group_lengths(
         raise PatternMismatchError(
             f"an axis of {length} cannot be split as `({text})`, which needs {product}"
         )
-    known |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))
+    lengths |= known_sizes | dict.fromkeys(unknown, length // max(product, 1))

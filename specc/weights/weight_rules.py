@@ -386,7 +386,7 @@ def _infer_one_naming(names: Set[str], tensors: Set[str], path: Path) -> Paramet
 def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming]:
     """Return the namings that match at least one additional name, most frequent prefix first."""
     counts: Counter[ParameterNaming] = Counter()
-    for longer, others in ((names, tensors), (tensors, names)):
+    for longer, shorter in ((names, tensors), (tensors, names)):
         for name in longer:
             # prefixes that end at one of the first four dots
             for dot in islice(re.finditer(r"\.", name), 4):
@@ -394,7 +394,7 @@ def _list_candidates(names: Set[str], tensors: Set[str]) -> list[ParameterNaming
                 naming = ParameterNaming(removed_prefix=prefix)
                 if longer is tensors:
                     naming = ParameterNaming(added_prefix=prefix)
-                counts[naming] += name[dot.end() :] in others
+                counts[naming] += name[dot.end() :] in shorter
     # makes the order of equally frequent prefixes independent of the set order
     ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
     return ordered[:16]

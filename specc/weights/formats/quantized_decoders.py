@@ -195,13 +195,13 @@ def make_scaled_decoder(suffix: str) -> tuple[InferLayout, Decode]:
 
     def read_codes(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
         down, along = layout.block_shape
-        high, wide = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
+        i, j = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
         stacked = len(layout.shape) > 2
 
         def expand_grid(grid: Array) -> Array:
             if grid.ndim > 2:
                 grid = grid[rows]
-            return grid[..., high if stacked else high[rows], :][..., wide]
+            return grid[..., i if stacked else i[rows], :][..., j]
 
         rank = len(layout.shape)
         scales = expand_grid(reshape_scale_grid(read_scales(parts[suffix]), rank))
@@ -271,8 +271,8 @@ def infer_bnb4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -
     ):
         raise LayoutError("absmax is quantized, or nested_absmax and nested_quant_map are missing")
     if ".nested_absmax" in parts:
-        needed = -(-lengths["blocks"] // int(state["nested_blocksize"]))
-        check_equal_counts("nested_absmax", len(parts[".nested_absmax"]), needed)
+        block_count = -(-lengths["blocks"] // int(state["nested_blocksize"]))
+        check_equal_counts("nested_absmax", len(parts[".nested_absmax"]), block_count)
     return QuantizedLayout(shape=shape, is_uniform=False)
 
 
