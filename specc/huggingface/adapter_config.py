@@ -17,8 +17,8 @@ Item = TypeVar("Item", str, int)
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 ADAPTER_PICKLE_FILE = "adapter_model.bin"
-BEGINNING, ENDING = "adapter.", ".safetensors"
-"""The file name of a language adapter (transformers' `load_adapter`)."""
+ADAPTER_PREFIX, ADAPTER_SUFFIX = "adapter.", ".safetensors"
+"""Prefix and suffix of the file name of a language adapter, e.g. `adapter.fra.safetensors`."""
 
 _IGNORED_KEYS = frozenset(
     {
@@ -44,18 +44,20 @@ _READ_KEYS = frozenset(
 )  # fmt: skip
 _SUPPORTED_INITIALIZATIONS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Initializations that do not change the base weights."""
-_PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
+_MODULE_NAME_CHARACTERS = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
+)
 
 
 def is_language_adapter(adapter: str) -> bool:
     """Return True if an adapter is a file of complete tensors rather than a PEFT directory."""
-    return adapter.endswith(ENDING)
+    return adapter.endswith(ADAPTER_SUFFIX)
 
 
 def list_adapter_config_files(adapter: str) -> list[Path]:
     """Return the config files of an adapter, or [] if there is no adapter."""
-    whole = not adapter or is_language_adapter(adapter)
-    return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
+    has_no_config = not adapter or is_language_adapter(adapter)
+    return [] if has_no_config else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
 def get_adapter_language(adapter: str) -> str:
@@ -63,9 +65,9 @@ def get_adapter_language(adapter: str) -> str:
     or "" if `adapter` is not one.
     """
     name = Path(adapter).name
-    if not is_language_adapter(adapter) or not name.startswith(BEGINNING):
+    if not is_language_adapter(adapter) or not name.startswith(ADAPTER_PREFIX):
         return ""
-    return name.removeprefix(BEGINNING).removesuffix(ENDING).lstrip(".")
+    return name.removeprefix(ADAPTER_PREFIX).removesuffix(ADAPTER_SUFFIX).lstrip(".")
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
@@ -92,7 +94,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
 
 def _read_scaling(config: JsonObject) -> LoraScaling:
     """Read the LoRA scaling of an adapter. Raise an error if the adapter cannot be merged."""
-    kind = _read_plain_value(config, "peft_type")
+    kind = _read_value(config, "peft_type")
     if kind != "LORA":
         _raise_unsupported_setting(
             config, "peft_type", f"unsupported `peft_type` {escape_text(kind)}, expected LORA"
@@ -104,7 +106,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
                 key,
                 f'"{escape_text(key)}" changes the computation of the adapter and is not supported',
             )
-    if _read_plain_value(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
+    if _read_value(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
         _raise_unsupported_setting(
             config,
             "init_lora_weights",
@@ -117,9 +119,12 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
         alpha=_read_number(config, "lora_alpha", config.find_member("lora_alpha"), 8.0),
         is_rank_stabilized=_read_flag(config, "use_rslora"),
         is_transposed=_read_flag(config, "fan_in_fan_out"),
-        ranks={k: _read_rank(config, k, m, 0) for k, m in _read_table(config, "rank_pattern")},
+        ranks={
+            k: _read_rank(config, k, m, 0) for k, m in _read_pattern_object(config, "rank_pattern")
+        },
         alphas={
-            k: _read_number(config, k, m, 0.0) for k, m in _read_table(config, "alpha_pattern")
+            k: _read_number(config, k, m, 0.0)
+            for k, m in _read_pattern_object(config, "alpha_pattern")
         },
     )
 
@@ -128,40 +133,44 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     """Read the target modules in the config. A regular expression (or `all-linear`) is not
     evaluated, because its run time is unbounded; instead, the tensor names determine the modules.
     """
-    named = _read_list(config, "target_modules", str)
-    numbered = _read_plain_value(config, "layers_pattern") in (None, "", [])
+    target_modules = _read_list(config, "target_modules", str)
+    has_default_layers = _read_value(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # `all-linear` may also be the only item of a list
-        included_modules=None if named is None or "all-linear" in named else named,
+        included_modules=None
+        if target_modules is None or "all-linear" in target_modules
+        else target_modules,
         fully_trained_modules=_read_list(config, "modules_to_save", str) or (),
         excluded_modules=_read_list(config, "exclude_modules", str) or (),
         # in other names, the number before the last component may be a layer index
-        layer_indices=_read_list(config, "layers_to_transform", int) if numbered else None,
+        layer_indices=_read_list(config, "layers_to_transform", int)
+        if has_default_layers
+        else None,
     )
 
 
-def _read_list(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
+def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
     """Read a list, or return None if the value is not a list. A single integer becomes a list of
     one item.
     """
-    value = _read_plain_value(config, key)
+    value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None
     items = value if isinstance(value, list) else [value]
-    found = [item for item in items if isinstance(item, kind)]
-    if len(found) < len(items):
+    typed_items = [item for item in items if isinstance(item, item_type)]
+    if len(typed_items) < len(items):
         _raise_invalid_config(
             config, config.find_member(key), f'"{key}" contains values of the wrong type'
         )
-    return found
+    return typed_items
 
 
-def _read_plain_value(config: JsonObject, key: str, default: object = None) -> object:
+def _read_value(config: JsonObject, key: str, default: object = None) -> object:
     member = config.find_member(key)
     return default if member is None else member.value.to_plain()
 
 
-def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
+def _read_pattern_object(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     """Read an object that maps name suffixes to numbers."""
     member = config.find_non_null(key)
     if member is None:
@@ -172,7 +181,7 @@ def _read_table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     for pattern, entry in members.items():
         # PEFT interprets keys as regular expressions; only plain names are accepted here, because
         # the run time of matching is unbounded
-        if not set(pattern) <= _PLAIN_CHARACTERS:
+        if not set(pattern) <= _MODULE_NAME_CHARACTERS:
             _raise_unsupported_member(
                 entry, f'`{escape_text(pattern)[:60]}` in "{key}" is not a suffix of a module name'
             )
@@ -196,7 +205,7 @@ def _read_number(config: JsonObject, key: str, member: JsonMember | None, defaul
 
 
 def _read_flag(config: JsonObject, key: str) -> bool:
-    value = _read_plain_value(config, key)
+    value = _read_value(config, key)
     if not isinstance(value, bool | None):
         _raise_invalid_config(config, config.find_member(key), f'"{key}" must be true or false')
     return value is True

@@ -128,10 +128,10 @@ class _GenerationConfigFile:
 
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0847 at a key, or for the whole file if no key is given."""
-        what = f"`{key}` in " if key else ""
+        location = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
-            f"{what}`{escape_text(self.path)}` {reason}",
+            f"{location}`{escape_text(self.path)}` {reason}",
             helps=[
                 "remove the setting from the file if the generated sequences may differ",
                 "or compile from a directory without this file",
@@ -151,29 +151,29 @@ def apply_generation_config(
     file = _GenerationConfigFile(path, read_json_object(path))
     _check_types(file)
     _read_general_settings(file)
-    said = dict(model.generation.settings)
-    _read_start_tokens(file, said)
+    spec_settings = dict(model.generation.settings)
+    _read_start_tokens(file, spec_settings)
     _read_strategy(file)
-    if faults := check_spec_settings(file.settings):
-        file.raise_unsupported("", f"is invalid: {faults[0].title}")
-    where = escape_text(path)
-    dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
-    settings = {**said, **file.settings}
-    if (wrong := find_unknown_token(model, settings))[0]:
-        file.raise_unsupported(*wrong)
+    if errors := check_spec_settings(file.settings):
+        file.raise_unsupported("", f"is invalid: {errors[0].title}")
+    file_name = escape_text(path)
+    drop_remarks = [f"{r} in `{file_name}`" for r in drop_unknown_tokens(model, file.settings)]
+    settings = {**spec_settings, **file.settings}
+    if (unknown_token := find_unknown_token(model, settings))[0]:
+        file.raise_unsupported(*unknown_token)
     generation = replace(model.generation, settings=settings)
     new_model = replace(model, generation=generation)
-    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *dropped))
+    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *drop_remarks))
 
 
 def _check_types(file: _GenerationConfigFile) -> None:
     """Raise E0847 if a value has the wrong type; it would otherwise be ignored."""
-    for key, (kind, otherwise) in KEY_TYPES.items():
+    for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
         # in Python, True is an integer
-        fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
-        if value is not None and not fits:
-            file.raise_unsupported(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
+        has_type = isinstance(value, type) and isinstance(value, bool) is (type is bool)
+        if value is not None and not has_type:
+            file.raise_unsupported(key, f"is {escape_text(value)[:60]}, expected {expected}")
     beams = file.get_value("num_beams")
     if isinstance(beams, int) and beams < 1:
         file.raise_unsupported("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
@@ -181,26 +181,26 @@ def _check_types(file: _GenerationConfigFile) -> None:
 
 def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
     yield f"generation settings are from `{escape_text(file.path)}`"
-    for what in _iterate_unsupported(file):
-        yield f"generated sequences may differ from transformers: {what} is not supported"
-    listed = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
-    known = {
+    for feature in _iterate_unsupported(file):
+        yield f"generated sequences may differ from transformers: {feature} is not supported"
+    key_lists = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
+    known_keys = {
         *GENERAL_KEYS,
         *SAMPLING_KEYS,
         *BEAM_SEARCH_KEYS,
         *NEUTRAL_VALUES,
-        *(k for ks in listed for k in ks.split()),
+        *(key_in_list for key_list in key_lists for key_in_list in key_list.split()),
     }
-    for key in sorted(file.keys.keys() - known):
+    for key in sorted(file.keys.keys() - known_keys):
         yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
 
 def _read_general_settings(file: _GenerationConfigFile) -> None:
     """Read the settings that apply to all strategies."""
-    for key, word in GENERAL_KEYS.items():
+    for key, name in GENERAL_KEYS.items():
         value = file.get_value(key)
         if value is not None and value != []:
-            file.settings[word] = value
+            file.settings[name] = value
     pad = file.settings.get("pad")
     if isinstance(pad, int) and pad < 0:  # as in files of the first LLaMA: no padding token
         del file.settings["pad"]
@@ -217,12 +217,14 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
     """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list that
     are not suppressed, and greedy search selects the lowest id among equal scores.
     """
-    forced = {key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)}
+    forced_tokens = {
+        key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
+    }
     suppressed = _list_tokens(file.get_value("suppress_tokens"))
-    for key, tokens in forced.items():
+    for key, tokens in forced_tokens.items():
         if tokens and all(token in suppressed for token in tokens):
             file.raise_unsupported(key, "is suppressed by its `suppress_tokens`")
-    allowed = [token for token in forced[FORCED_EOS_KEY] if token not in suppressed]
+    allowed = [token for token in forced_tokens[FORCED_EOS_KEY] if token not in suppressed]
     if isinstance(file.get_value(FORCED_EOS_KEY), list) and allowed:
         ids = [token for token in allowed if isinstance(token, int)]
         file.settings[FORCED_EOS_KEY] = min(ids) if ids == allowed else allowed[0]
@@ -232,26 +234,34 @@ def _read_banned_tokens(file: _GenerationConfigFile) -> None:
     """Read `bad_words_ids`. Single tokens become suppressed tokens, except stop tokens, which
     transformers ignores here.
     """
-    runs = _read_token_lists(file)
+    sequences = _read_token_lists(file)
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
-    forced = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
-    single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
-    if single:
-        known = _as_list(file.settings.get("suppress_tokens", []))
-        file.settings["suppress_tokens"] = [*known, *single]
-    if longer := [run for run in runs if len(run) > 1 or run[0] in forced]:
-        file.settings["bad_words_ids"] = longer
+    forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
+    single_tokens = [
+        sequence[0]
+        for sequence in sequences
+        if len(sequence) == 1 and sequence[0] not in forced_tokens
+    ]
+    if single_tokens:
+        suppressed = _as_list(file.settings.get("suppress_tokens", []))
+        file.settings["suppress_tokens"] = [*suppressed, *single_tokens]
+    if longer_sequences := [
+        sequence for sequence in sequences if len(sequence) > 1 or sequence[0] in forced_tokens
+    ]:
+        file.settings["bad_words_ids"] = longer_sequences
 
 
 def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
     """Return `bad_words_ids` without sequences that consist of a single stop token."""
-    words = file.get_value("bad_words_ids")
-    if not isinstance(words, list):
+    sequences = file.get_value("bad_words_ids")
+    if not isinstance(sequences, list):
         return []  # absent or null
-    if not all(isinstance(word, list) and word for word in words):
+    if not all(isinstance(sequence, list) and sequence for sequence in sequences):
         file.raise_unsupported("bad_words_ids", "is not a list of token lists")
-    stops = _as_list(file.get_value("eos_token_id"))
-    return [word for word in words if len(word) > 1 or word[0] not in stops]
+    stop_tokens = _as_list(file.get_value("eos_token_id"))
+    return [
+        sequence for sequence in sequences if len(sequence) > 1 or sequence[0] not in stop_tokens
+    ]
 
 
 def _as_list(value: object) -> list[object]:
@@ -266,18 +276,18 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
-    starts = _list_tokens(start)
-    first = file.get_value(FORCED_BOS_KEY)
+    start_tokens = _list_tokens(start)
+    forced_bos = file.get_value(FORCED_BOS_KEY)
     # transformers forces this token only after exactly one token, i.e. after a start token but not
     # after a longer prompt
-    places = [first] if first is not None and starts else []
+    forced_tokens = [forced_bos] if forced_bos is not None and start_tokens else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
-        places = _split_forced_tokens(file, starts)
-    if len(starts) > 1:
-        file.settings["start"] = starts
-    if places:
-        file.settings["begin"] = places
-    _read_min_length(file, len(starts))
+        forced_tokens = _split_forced_tokens(file, start_tokens)
+    if len(start_tokens) > 1:
+        file.settings["start"] = start_tokens
+    if forced_tokens:
+        file.settings["begin"] = forced_tokens
+    _read_min_length(file, len(start_tokens))
 
 
 def _list_tokens(value: object) -> list[object]:
@@ -288,28 +298,28 @@ def _list_tokens(value: object) -> list[object]:
 
 def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> None:
     """Read `min_length`, which includes the start tokens."""
-    least = file.get_value("min_length")
+    min_length = file.get_value("min_length")
     is_set = file.get_value("min_new_tokens") is not None
-    if is_set or not isinstance(least, int) or least <= 0:
+    if is_set or not isinstance(min_length, int) or min_length <= 0:
         return
     if start_token_count:
-        file.settings.setdefault("min_tokens", max(least - start_token_count, 0))
+        file.settings.setdefault("min_tokens", max(min_length - start_token_count, 0))
     else:
-        file.settings["min_length"] = least
+        file.settings["min_length"] = min_length
 
 
 def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
     """Append the forced tokens of Whisper that are known in advance to `start_tokens`. Return the
     remaining forced tokens, from the first token that the model chooses.
     """
-    places = _read_transcription_tokens(file)
-    while places and not isinstance(places[0], list):
-        start_tokens.append(places.pop(0))
+    forced_tokens = _read_transcription_tokens(file)
+    while forced_tokens and not isinstance(forced_tokens[0], list):
+        start_tokens.append(forced_tokens.pop(0))
     # in published files, `max_length` includes the prompt
-    most = file.settings.pop("max_length", None)
-    if isinstance(most, int) and file.get_value("max_new_tokens") is None:
-        file.settings["max_tokens"] = most + len(places)
-    return places
+    max_length = file.settings.pop("max_length", None)
+    if isinstance(max_length, int) and file.get_value("max_new_tokens") is None:
+        file.settings["max_tokens"] = max_length + len(forced_tokens)
+    return forced_tokens
 
 
 def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
@@ -319,54 +329,54 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
     if file.get_value("return_timestamps") is True:
         file.raise_unsupported("return_timestamps", "requests timestamps, which are not supported")
     # settings by name (language, task) take precedence over the token ids in older files
-    named = any(file.get_value(key) is not None for key in ("language", "task"))
-    places = _read_named_tokens(file) if named else _read_forced_tokens(file)
+    has_names = any(file.get_value(key) is not None for key in ("language", "task"))
+    tokens = _read_named_tokens(file) if has_names else _read_forced_tokens(file)
     languages = file.get_table("lang_to_id")
-    if languages and not any(places[:1]):
-        places[:1] = [sorted(languages.values(), key=str)]
-    times = file.get_value("no_timestamps_token_id")
-    if times is not None and places[-1:] != [times]:
-        places.append(times)
-    return [place for place in places if place is not None]
+    if languages and not any(tokens[:1]):
+        tokens[:1] = [sorted(languages.values(), key=str)]
+    no_timestamps = file.get_value("no_timestamps_token_id")
+    if no_timestamps is not None and tokens[-1:] != [no_timestamps]:
+        tokens.append(no_timestamps)
+    return [token for token in tokens if token is not None]
 
 
 def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
     """Return the language token (None if it is not set) and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
-    found = None
+    language_token = None
     if language is not None:
         languages = file.get_table("lang_to_id")
-        found = languages.get(str(language), languages.get(f"<|{language}|>"))
-        if found is None:
+        language_token = languages.get(str(language), languages.get(f"<|{language}|>"))
+        if language_token is None:
             file.raise_unsupported("language", "is not in its `lang_to_id`")
     task = tasks.get(str(file.get_value("task") or "transcribe"))
-    return [found] if task is None else [found, task]
+    return [language_token] if task is None else [language_token, task]
 
 
 def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
-    forced, places = file.get_value("forced_decoder_ids"), list[object]()
-    for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
+    pairs, tokens = file.get_value("forced_decoder_ids"), list[object]()
+    for number, pair in enumerate(pairs if isinstance(pairs, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
             file.raise_unsupported("forced_decoder_ids", "does not force consecutive tokens")
-        places.append(pair[1])
-    return places
+        tokens.append(pair[1])
+    return tokens
 
 
 def _read_strategy(file: _GenerationConfigFile) -> None:
     """Read the strategy and its options if the file sets them."""
-    sampled, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
-    wide = isinstance(beams, int) and beams > 1
-    if sampled and wide:
+    uses_sampling, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
+    has_beams = isinstance(beams, int) and beams > 1
+    if uses_sampling and has_beams:
         reason = "requests sampling with beam search, which is not supported"
         file.raise_unsupported("do_sample", reason)
-    kind, keys = _choose_strategy(sampled, wide)
-    given = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
-    options = {key: value for key, value in given.items() if value is not None}
-    if sampled:
+    strategy, keys = _choose_strategy(uses_sampling, has_beams)
+    values = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
+    options = {key: value for key, value in values.items() if value is not None}
+    if uses_sampling:
         options.setdefault("top_k", DEFAULT_TOP_K)
     if options or "do_sample" in file.keys or "num_beams" in file.keys:
-        file.settings["strategy"] = {"kind": kind, **options}
+        file.settings["strategy"] = {"kind": strategy, **options}
 
 
 def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[str]]:
@@ -380,9 +390,9 @@ def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[st
 
 def _iterate_unsupported(file: _GenerationConfigFile) -> Iterator[str]:
     """Yield the unsupported features that the file enables, each with its value."""
-    for key, idle in NEUTRAL_VALUES.items():
+    for key, neutral_values in NEUTRAL_VALUES.items():
         value = file.get_value(key)
-        if value is not None and value not in idle and value != []:
+        if value is not None and value not in neutral_values and value != []:
             yield f"`{key}` {escape_text(value)[:60]}"
     if file.get_value(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
         yield f"`{FORCED_BOS_KEY}` {file.get_value(FORCED_BOS_KEY)} after a prompt of one token"

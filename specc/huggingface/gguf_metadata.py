@@ -69,23 +69,23 @@ def read_gguf_config(path: str | Path) -> JsonObject:
     """Read the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
     with open_gguf(path) as file:
         fields = _build_config(file, select_architecture(file.header, str(path)).model_type)
-    shown = f"metadata of {escape_text(path)}"
-    return parse_config_json(Source(shown, json.dumps(fields, indent=2)))
+    source_name = f"metadata of {escape_text(path)}"
+    return parse_config_json(Source(source_name, json.dumps(fields, indent=2)))
 
 
 def _build_config(file: GGUFFile, model_type: str) -> Fields:
     metadata = file.header.metadata
     values = _select_prefix(metadata, f"{metadata['general.architecture']}.")
     keys = {**_COMMON_KEYS, **MODEL_KEYS[model_type]}
-    found: Fields = {"model_type": model_type, **FIXED_VALUES.get(model_type, {})}
-    found |= {ours: values[key] for key, ours in keys.items() if key in values}
-    found |= _build_tensor_fields(file, model_type)
-    stops = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKENS}
-    if listed := sorted(number for number in stops if isinstance(number, int)):
-        found["eos_token_id"] = listed
+    fields: Fields = {"model_type": model_type, **FIXED_VALUES.get(model_type, {})}
+    fields |= {name: values[key] for key, name in keys.items() if key in values}
+    fields |= _build_tensor_fields(file, model_type)
+    stop_ids = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKENS}
+    if sorted_ids := sorted(number for number in stop_ids if isinstance(number, int)):
+        fields["eos_token_id"] = sorted_ids
     if model_type in LARGEST_GEMMA:
-        found["query_pre_attn_scalar"] = _compute_query_scale(found, LARGEST_GEMMA[model_type])
-    return found | _build_rope_fields(file, model_type, found, _select_prefix(values, "rope."))
+        fields["query_pre_attn_scalar"] = _compute_query_scale(fields, LARGEST_GEMMA[model_type])
+    return fields | _build_rope_fields(file, model_type, fields, _select_prefix(values, "rope."))
 
 
 def _select_prefix(values: Metadata, prefix: str) -> Metadata:
@@ -96,13 +96,13 @@ def _select_prefix(values: Metadata, prefix: str) -> Metadata:
 def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
     """Return the config fields that are inferred from tensor shapes and names."""
     tensors = {tensor.name: tensor for tensor in file.header.tensors}
-    found: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
+    fields: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
     if (embedding := tensors.get("token_embd.weight")) is not None:
-        found["vocab_size"] = embedding.shape[0]
+        fields["vocab_size"] = embedding.shape[0]
     if model_type == "llama":
-        found["attention_bias"] = "blk.0.attn_output.bias" in tensors
-        found["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
-    return found
+        fields["attention_bias"] = "blk.0.attn_output.bias" in tensors
+        fields["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
+    return fields
 
 
 def _compute_query_scale(fields: Fields, num_layers_of_largest: int) -> object:
@@ -120,13 +120,13 @@ def _compute_head_width(fields: Fields) -> int | None:
     return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
 
 
-def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Metadata) -> Fields:
+def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Metadata) -> Fields:
     fields: Fields = {"rope_theta": rope.get("freq_base", DEFAULT_THETA)}
-    if scaling := _build_rope_scaling(file, found, rope):
+    if scaling := _build_rope_scaling(file, config, rope):
         fields["rope_scaling"] = scaling
-    rotated, width = rope.get("dimension_count"), _compute_head_width(found)
-    if model_type == "phi3" and isinstance(rotated, int) and width and rotated != width:
-        fields["partial_rotary_factor"] = rotated / width
+    rotated_width, width = rope.get("dimension_count"), _compute_head_width(config)
+    if model_type == "phi3" and isinstance(rotated_width, int) and width and rotated_width != width:
+        fields["partial_rotary_factor"] = rotated_width / width
     return fields
 
 
@@ -136,31 +136,33 @@ def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Field
     """
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
-    short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
-    if both:  # Llama 3.1: a single list of factors for all lengths
+    short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)
+    if factors:  # Llama 3.1: a single list of factors for all lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
-        return (
-            {"rope_type": "longrope", "short_factor": both, "long_factor": both}
-            | divisors
-            | original
-        )
+        longrope: Fields = {"rope_type": "longrope", "short_factor": factors}
+        return longrope | {"long_factor": factors} | divisors | original
     if short and long:
         return {"rope_type": "longrope", "short_factor": short, "long_factor": long} | original
-    kind, factor = rope.get("scaling.type"), rope.get("scaling.factor", rope.get("scale_linear"))
-    if kind == "none" or factor is None:
+    scaling_type, factor = (
+        rope.get("scaling.type"),
+        rope.get("scaling.factor", rope.get("scale_linear")),
+    )
+    if scaling_type == "none" or factor is None:
         return None
-    return {"rope_type": kind or "linear", "factor": factor} | _build_yarn_fields(
-        rope, kind, factor, original
+    return {"rope_type": scaling_type or "linear", "factor": factor} | _build_yarn_fields(
+        rope, scaling_type, factor, original
     )
 
 
-def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: Fields) -> Fields:
+def _build_yarn_fields(
+    rope: Metadata, scaling_type: object, factor: object, original: Fields
+) -> Fields:
     """Build the other YaRN fields. llama.cpp multiplies the standard factor of cos and sin."""
-    times = rope.get("scaling.attn_factor", 1.0)
-    if kind != "yarn" or not isinstance(factor, float) or not isinstance(times, float):
+    multiplier = rope.get("scaling.attn_factor", 1.0)
+    if scaling_type != "yarn" or not isinstance(factor, float) or not isinstance(multiplier, float):
         return {}
     default = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    return {**original, "attention_factor": default * times}
+    return {**original, "attention_factor": default * multiplier}
 
 
 CONTROL, USER_DEFINED = 3, 4
@@ -247,10 +249,10 @@ def _convert_tokenizer(header: GGUFHeader) -> GGUFTokenizer | None:
 
 def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | None:
     """Build a tokenizer.json: byte-level BPE or SentencePiece BPE."""
-    kind, split = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
-    if kind == "gpt2" and split in PRE_TOKENIZERS:
-        parts = _build_byte_level(metadata, tokens, PRE_TOKENIZERS[str(split)])
-    elif kind == "llama":
+    model, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    if model == "gpt2" and pre in PRE_TOKENIZERS:
+        parts = _build_byte_level(metadata, tokens, PRE_TOKENIZERS[str(pre)])
+    elif model == "llama":
         parts = _build_sentencepiece(metadata, tokens)
     else:
         return None
@@ -260,11 +262,11 @@ def _build_tokenizer(metadata: Metadata, tokens: list[str]) -> dict[str, Any] | 
 
 
 def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[dict[str, Any]]:
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return [
-        {"id": number, "content": token, **plain, "special": kind == CONTROL}
-        for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
-        if kind in (CONTROL, USER_DEFINED)
+        {"id": number, "content": token, **flags, "special": token_type == CONTROL}
+        for number, (token, token_type) in enumerate(zip(tokens, types, strict=False))
+        if token_type in (CONTROL, USER_DEFINED)
     ]
 
 
@@ -272,16 +274,16 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
     """Read the special tokens by name, whether they are added at the start and end of text, and the
     chat template.
     """
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
-            found[name] = token
+            settings[name] = token
     # as in llama.cpp, SentencePiece adds BOS unless the file disables it
     default = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
     for key in ADDED_TOKEN_KEYS:
-        found[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))
+        settings[key] = metadata.get(f"tokenizer.ggml.{key}", default.get(key, False))
     template = metadata.get("tokenizer.chat_template")
-    return {**found, "chat_template": template} if template is not None else found
+    return {**settings, "chat_template": template} if template is not None else settings
 
 
 def _get_token(tokens: list[str], number: object) -> str | None:
@@ -290,24 +292,26 @@ def _get_token(tokens: list[str], number: object) -> str | None:
 
 
 def _build_byte_level(
-    metadata: Metadata, tokens: list[str], split: _ByteLevelSplit
+    metadata: Metadata, tokens: list[str], pre_tokenizer: _ByteLevelSplit
 ) -> dict[str, Any]:
     """Build the tokenizer.json of a byte-level BPE tokenizer."""
-    listed = metadata.get("tokenizer.ggml.merges")
-    merges = [str(merge).split(" ", 1) for merge in listed] if isinstance(listed, list) else []
+    merge_texts = metadata.get("tokenizer.ggml.merges")
+    merges = (
+        [str(merge).split(" ", 1) for merge in merge_texts] if isinstance(merge_texts, list) else []
+    )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    steps: list[dict[str, Any]] = [{**byte_level, "use_regex": not split.regex}]
-    if split.regex:
-        pattern = {"Regex": split.regex}
-        first = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-        steps.insert(0, first)
-    if split.splits_digits:
+    steps: list[dict[str, Any]] = [{**byte_level, "use_regex": not pre_tokenizer.regex}]
+    if pre_tokenizer.regex:
+        pattern = {"Regex": pre_tokenizer.regex}
+        split_step = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        steps.insert(0, split_step)
+    if pre_tokenizer.splits_digits:
         steps.insert(0, {"type": "Digits", "individual_digits": True})
     return {
-        "normalizer": {"type": "NFC"} if split.normalizes_nfc else None,
+        "normalizer": {"type": "NFC"} if pre_tokenizer.normalizes_nfc else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": {**byte_level, "use_regex": True},
-        "model": _make_bpe(tokens, merges, ignore_merges=split.ignores_merges),
+        "model": _make_bpe(tokens, merges, ignore_merges=pre_tokenizer.ignores_merges),
     }
 
 
@@ -320,20 +324,20 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
     """Build the tokenizer.json of a SentencePiece BPE tokenizer. Merges are derived from token
     scores.
     """
-    gemma = str(metadata.get("general.architecture")).startswith("gemma")
-    if gemma:  # repeated spaces are preserved
+    is_gemma = str(metadata.get("general.architecture")).startswith("gemma")
+    if is_gemma:  # repeated spaces are preserved
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
-    scores = [] if gemma else _read_scores(metadata)
+    scores = [] if is_gemma else _read_scores(metadata)
     merges = _derive_merges(tokens, scores)
-    prefix = not gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True
+    adds_prefix = not is_gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    steps = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    steps = [{"type": "Prepend", "prepend": SPACE}] if adds_prefix else []
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
-    if prefix:
+    if adds_prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = _get_token(tokens, metadata.get("tokenizer.ggml.unknown_token_id", 0))
     return {
@@ -346,9 +350,9 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
 
 def _read_scores(metadata: Metadata) -> list[float]:
     """Read the token scores."""
-    listed = metadata.get("tokenizer.ggml.scores")
-    known = listed if isinstance(listed, list) else []
-    return [float(score) for score in known if isinstance(score, int | float)]
+    scores = metadata.get("tokenizer.ggml.scores")
+    scores = scores if isinstance(scores, list) else []
+    return [float(score) for score in scores if isinstance(score, int | float)]
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
@@ -357,10 +361,10 @@ def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:
     """
     ids = {token: number for number, token in enumerate(tokens)}
     ranks = [-score for score in scores] if len(scores) == len(tokens) else range(len(tokens))
-    found = []
+    ranked_merges = []
     for rank, token in zip(ranks, tokens, strict=True):
-        for at in range(1, min(len(token), MAX_TOKEN)):
-            left, right = token[:at], token[at:]
+        for position in range(1, min(len(token), MAX_TOKEN)):
+            left, right = token[:position], token[position:]
             if left in ids and right in ids:
-                found.append((rank, ids[token], ids[left], ids[right], [left, right]))
-    return [merge for *_, merge in sorted(found, key=lambda m: m[:4])]
+                ranked_merges.append((rank, ids[token], ids[left], ids[right], [left, right]))
+    return [merge for *_, merge in sorted(ranked_merges, key=lambda m: m[:4])]

@@ -2,14 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-
-if TYPE_CHECKING:
-    pass
-
 
 HUB_PREFIX = "hf:"
 _MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
@@ -28,10 +24,10 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """
     if not model.startswith(HUB_PREFIX):
         return model, ()
-    parsed = _MODEL_ID.fullmatch(model.removeprefix(HUB_PREFIX))
-    if parsed is None:
+    match = _MODEL_ID.fullmatch(model.removeprefix(HUB_PREFIX))
+    if match is None:
         _raise_download(model, "expected `hf:org/name` or `hf:org/name@revision`")
-    name, revision = parsed[1], parsed[2]
+    name, revision = match[1], match[2]
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -53,13 +49,15 @@ def download_model(model: str) -> tuple[str, tuple[str, ...]]:
             ignore_patterns=[*_OTHER_FILES],
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        first = str(error).strip().partition("\n")[0]
-        _raise_download(model, first or type(error).__name__)
+        message = str(error).strip().partition("\n")[0]
+        _raise_download(model, message or type(error).__name__)
     commit = Path(directory).name
     if revision == commit or len(commit) != _COMMIT_DIGITS:
         return directory, ()
-    pinned = f"{HUB_PREFIX}{name}@{commit}"
-    return directory, (f"`{escape_text(model)}` is commit {commit} now; to pin it: `{pinned}`",)
+    pinned_name = f"{HUB_PREFIX}{name}@{commit}"
+    return directory, (
+        f"`{escape_text(model)}` is commit {commit} now; to pin it: `{pinned_name}`",
+    )
 
 
 def _raise_download(model: str, reason: str) -> NoReturn:

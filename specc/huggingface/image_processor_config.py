@@ -22,7 +22,7 @@ MISSING_CONFIG_HELP = (
     "download the file that belongs to the weights, or compile from a directory without it, "
     "to use the preprocessing of the spec"
 )
-MIN_SHARE = 0.01
+MIN_CROP_RATIO = 0.01
 CONVNEXT_WARP_SIZE = 384
 """ConvNeXt resizes images of at least this size without a crop."""
 
@@ -112,7 +112,7 @@ _SIZED_DEFAULTS: Mapping[str, _Defaults] = {
 }  # fmt: skip
 """Image processors whose output size depends on the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
-_FOLLOWED_KEYS = frozenset(
+_SUPPORTED_KEYS = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
         "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
@@ -146,8 +146,8 @@ def read_image_options(
     reader = _FileReader(file, span, str(spec_options.get("sizing", "")))
     if reader.kind.sizing or spec_options.get("sizing"):
         kind = reader.kind
-        sized = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
-        return {**spec_options, **sized, **reader.read_pixel_options()}
+        size_options = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
+        return {**spec_options, **size_options, **reader.read_pixel_options()}
     file_options = reader.read_options()
     expected = spec_options.get("size")
     size = [*expected] if isinstance(expected, list | tuple) else None
@@ -174,10 +174,10 @@ def describe_image_config(directories: Sequence[Path]) -> Iterator[str]:
     if file is None or path is None:
         return
     yield f"image preprocessing settings are from `{escape_text(path)}`"
-    known = _FOLLOWED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
+    known_keys = _SUPPORTED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         value = member.value.to_plain()
-        if key not in known and value:
+        if key not in known_keys and value:
             yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
         if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
             yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
@@ -214,14 +214,14 @@ class _FileReader:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:
             size, resized = self._read_sizes()
-        page = self.kind.is_page
+        is_page = self.kind.is_page
         return {
             "size": size,
             "resized": resized,
             "fitted": fitted,
             "multiple": self.kind.side_multiple if fitted else None,
-            "centered": page or None,
-            "aligned": (page and self.read_bool("do_align_long_axis", False)) or None,
+            "centered": is_page or None,
+            "aligned": (is_page and self.read_bool("do_align_long_axis", False)) or None,
             "crop": False,
             **self.read_pixel_options(),
         }
@@ -229,8 +229,8 @@ class _FileReader:
     def _check_supported(self) -> None:
         """Raise E0422 if a key has an unsupported value."""
         # images in a fixed frame are always padded; document pages without a frame are never padded
-        padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
-        for key, expected in (("do_pad", padded), ("data_format", ("channels_first",))):
+        padding_values = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
+        for key, expected in (("do_pad", padding_values), ("data_format", ("channels_first",))):
             if self.read_value(key, expected[0]) not in expected:
                 self.raise_unsupported(key, "unsupported value")
 
@@ -254,13 +254,13 @@ class _FileReader:
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
                 continue
-            kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
-            known = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
-            if kind not in known:
-                self.raise_unsupported(key, f"expected one of {', '.join(known)}")
-            return known[kind]
-        sized = [kind for kind in _SIZED_DEFAULTS.values() if kind.sizing == self.sizing]
-        return next(iter(sized), _CLASS_DEFAULTS["ViT"])
+            class_name = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
+            defaults = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
+            if class_name not in defaults:
+                self.raise_unsupported(key, f"expected one of {', '.join(defaults)}")
+            return defaults[class_name]
+        candidates = (c for c in _SIZED_DEFAULTS.values() if c.sizing == self.sizing)
+        return next(candidates, _CLASS_DEFAULTS["ViT"])
 
     def read_value(self, key: str, default: object) -> object:
         """Return the value of a key, or `default` if it is absent or null."""
@@ -279,13 +279,13 @@ class _FileReader:
                 self.raise_unsupported("do_resize", "a crop without resizing is not supported")
             return None, None  # default: the input size of the model
         if self.kind.crop_ratio:
-            return _read_shared_size(self, size)
+            return _read_crop_sizes(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
                 self.raise_unsupported("size", "without a crop the aspect ratio is undefined")
             return size, None
-        cropped = self.read_size("crop_size", (self.kind.crop,) * 2, edge=False)
-        return cropped, size
+        crop_size = self.read_size("crop_size", (self.kind.crop,) * 2, edge=False)
+        return crop_size, size
 
     def read_size(self, key: str, default: tuple[int, ...], *, edge: bool) -> list[int]:
         """Read a height and width, or the size of the shorter side."""
@@ -298,8 +298,8 @@ class _FileReader:
                 return [number] if edge else [number, number]
             case {"height": int(rows), "width": int(columns), **rest} if not any(rest.values()):
                 return [rows, columns]
-            case {"shortest_edge": int(short), **rest} if not any(rest.values()):
-                return [short]
+            case {"shortest_edge": int(length), **rest} if not any(rest.values()):
+                return [length]
         self.raise_unsupported(key, "unsupported size")
 
     def _read_filter(self) -> str:
@@ -314,10 +314,10 @@ class _FileReader:
             return list(self.kind.channel_stats[_BY_CHANNEL.index(key)])
         value = member.value
         items = value.items if isinstance(value, JsonList) else (value,)
-        found = [float(n) for n in map(get_finite_number, items) if n is not None]
-        if len(found) != len(items) or len(found) not in (1, 3):
+        values = [float(n) for n in map(get_finite_number, items) if n is not None]
+        if len(values) != len(items) or len(values) not in (1, 3):
             self.raise_unsupported(key, "expected one number per channel, or one for all")
-        return found
+        return values
 
     def read_number(self, key: str, default: float) -> float:
         member = self.file.find_non_null(key)
@@ -336,51 +336,51 @@ class _FileReader:
     def raise_unsupported(self, key: str, reason: str) -> NoReturn:
         """Raise E0422 at a key of the file, or in the spec if the file lacks the key."""
         member: JsonMember | None = self.file.find_non_null(key)
-        others = [Label(self.span, "read for this entry of the spec")] if self.span else []
+        related_labels = [Label(self.span, "read for this entry of the spec")] if self.span else []
         raise_error(
             "E0422",
             f'unsupported "{escape_text(key)}" in the image preprocessing settings',
             member.span if member else self.file.span,
             reason,
-            related_labels=others,
+            related_labels=related_labels,
             helps=[MISSING_CONFIG_HELP],
         )
 
 
-def _read_shared_size(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
+def _read_crop_sizes(reader: _FileReader, size: list[int]) -> tuple[list[int], list[int] | None]:
     """Read the sizes of ConvNeXt, which crops only small images."""
     if len(size) != 1:
         reader.raise_unsupported("size", "expected an object with `shortest_edge`")
     (edge,) = size
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
-    share = reader.read_number("crop_pct", reader.kind.crop_ratio)
-    if share < MIN_SHARE:
-        reader.raise_unsupported("crop_pct", f"expected at least {MIN_SHARE}")
-    return [edge, edge], [int(edge / share)]
+    crop_ratio = reader.read_number("crop_pct", reader.kind.crop_ratio)
+    if crop_ratio < MIN_CROP_RATIO:
+        reader.raise_unsupported("crop_pct", f"expected at least {MIN_CROP_RATIO}")
+    return [edge, edge], [int(edge / crop_ratio)]
 
 
 def _read_fitted_size(reader: _FileReader) -> list[int] | None:
     """Read the shorter side and the maximum longer side, or return None if the size is fixed."""
     if not reader.read_bool("do_resize", True):
         reader.raise_unsupported("do_resize", "images without resizing are not supported")
-    most = reader.read_value("max_size", reader.kind.size[1])
-    found: list[int] = []
+    max_size = reader.read_value("max_size", reader.kind.size[1])
+    sizes: list[int] = []
     match reader.read_value("size", {}):
-        case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
-            found = [] if any(rest.values()) else [short, long]
+        case {"shortest_edge": int(shorter), "longest_edge": int(longer), **rest}:
+            sizes = [] if any(rest.values()) else [shorter, longer]
         case {"height": int(), "width": int()}:
             return None
         # the format of files written before 2023
-        case int(short) if isinstance(most, int):
-            found = [short, most]
+        case int(shorter) if isinstance(max_size, int):
+            sizes = [shorter, max_size]
         # absent: the default of the processor class
         case {**rest} if not rest:
-            found = list(reader.kind.size)
+            sizes = list(reader.kind.size)
     # in a match pattern, a bool matches int
-    if not found or any(isinstance(n, bool) or n < 1 for n in found):
+    if not sizes or any(isinstance(n, bool) or n < 1 for n in sizes):
         reader.raise_unsupported("size", "unsupported size")
-    return found
+    return sizes
 
 
 def _read_page_size(reader: _FileReader) -> list[int]:

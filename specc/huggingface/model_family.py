@@ -84,8 +84,8 @@ def has_checkpoint_config(path: str) -> bool:
 
 def describe_config(path: str) -> str:
     """Describe, for messages, where `load_checkpoint_config` reads the config of a checkpoint."""
-    where = "metadata of" if is_gguf_path(path) else "config.json in"
-    return f"the {where} `{escape_text(path)}`"
+    location = "metadata of" if is_gguf_path(path) else "config.json in"
+    return f"the {location} `{escape_text(path)}`"
 
 
 def find_spec_for_checkpoint(directory: str) -> str:
@@ -94,30 +94,30 @@ def find_spec_for_checkpoint(directory: str) -> str:
     """
     data = load_checkpoint_config(directory)
     member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
-    where = escape_text(Path(directory) / CONFIG_FILE_NAME)
+    path = escape_text(Path(directory) / CONFIG_FILE_NAME)
     if not value:
         raise_error(
             "E0419",
-            f"`{where}` has no model type",
+            f"`{path}` has no model type",
             member.value.span if member else None,
             notes=[f'"{MODEL_TYPE_KEY}" is missing, or not a string'],
             helps=["pass the spec: specc compile --spec my.specc DIR"],
         )
-    found = find_spec_for_type(data, value)
-    if not found:
-        near = _find_nearest_type(value, data)
+    spec_name = find_spec_for_type(data, value)
+    if not spec_name:
+        similar = _find_nearest_type(value, data)
         raise_error(
             "E0419",
             f"unsupported model type `{escape_text(value)[:60]}`",
             member.value.span if member else None,
             notes=[UNSUPPORTED_TYPES[value]] if value in UNSUPPORTED_TYPES else [],
             helps=[
-                *([f"the most similar supported type is `{near}`"] if near else []),
+                *([f"the most similar supported type is `{similar}`"] if similar else []),
                 "`specc list types` prints the supported types",
                 "write a spec and pass it: specc compile --spec my.specc DIR (docs/families.md)",
             ],
         )
-    return found
+    return spec_name
 
 
 def find_spec_for_type(data: JsonObject, model_type: str) -> str:
@@ -130,10 +130,10 @@ def find_spec_for_type(data: JsonObject, model_type: str) -> str:
         return next(iter(names), "")
     architecture = _read_text(data, TIMM_ARCHITECTURE_KEY)
     expected = {n: read_expected_values(specs[n], TIMM_ARCHITECTURE_KEY) for n in names}
-    if found := next((n for n in names if architecture in expected[n]), ""):
-        return found
-    known = sorted(set[str]().union(*expected.values()))
-    near = find_similar_name(architecture, known)
+    if name := next((n for n in names if architecture in expected[n]), ""):
+        return name
+    architectures = sorted(set[str]().union(*expected.values()))
+    similar = find_similar_name(architecture, architectures)
     member = data.find_non_null(TIMM_ARCHITECTURE_KEY)
     title = f"unsupported timm architecture `{escape_text(architecture)[:60]}`"
     raise_error(
@@ -142,7 +142,7 @@ def find_spec_for_type(data: JsonObject, model_type: str) -> str:
         member.value.span if member else None,
         notes=[f"specs of timm networks: {', '.join(names)}"],
         helps=[
-            *([f"the most similar supported architecture is `{near}`"] if near else []),
+            *([f"the most similar supported architecture is `{similar}`"] if similar else []),
             "write a spec and pass it: specc compile --spec my.specc DIR (docs/families.md)",
         ],
     )
@@ -169,29 +169,30 @@ def map_supported_model_types() -> dict[str, str]:
     """Map every supported `model_type` to its first built-in spec."""
     specs: dict[str, str] = {}
     for name, path in find_builtin_specs().items():
-        for kind in read_expected_types(path):
-            specs.setdefault(kind, name)
+        for model_type in read_expected_types(path):
+            specs.setdefault(model_type, name)
     return specs
 
 
-def _find_nearest_type(kind: str, data: JsonObject) -> str:
+def _find_nearest_type(model_type: str, data: JsonObject) -> str:
     """Return the supported model type that is most similar to an unsupported config.json, or "" if
     no spec reads any of its keys.
 
     Prefer a model type with a similar name if its spec reads nearly as many keys as the best spec.
     """
     types = map_supported_model_types()
-    read = count_known_keys(data, types.values())
-    best = next(iter(read), "")
-    similar_type = find_similar_name(kind, types) or ""
+    key_counts = count_known_keys(data, types.values())
+    best_spec = next(iter(key_counts), "")
+    similar_type = find_similar_name(model_type, types) or ""
     # keys such as `vocab_size` are in every config.json, so two common keys are not significant
     if similar_type and (
-        read[best] <= 2 or read[types[similar_type]] >= MIN_KEY_SHARE * read[best]
+        key_counts[best_spec] <= 2
+        or key_counts[types[similar_type]] >= MIN_KEY_SHARE * key_counts[best_spec]
     ):
         return similar_type
-    if not read[best]:
+    if not key_counts[best_spec]:
         return ""
-    return best if best in types else next(t for t, s in types.items() if s == best)
+    return best_spec if best_spec in types else next(t for t, s in types.items() if s == best_spec)
 
 
 def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
@@ -199,14 +200,16 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
     descending order. With equal counts, specs that read fewer other keys come first.
     """
     keys = set(data.members)
-    chosen = set(spec_names)
-    found = {
+    selected = set(spec_names)
+    keys_by_spec = {
         name: read_config_keys(path)
         for name, path in find_builtin_specs().items()
-        if not chosen or name in chosen
+        if not selected or name in selected
     }
-    counts = {name: len(keys & sources) for name, sources in found.items()}
-    return dict(sorted(counts.items(), key=lambda one: (-one[1], len(found[one[0]]), one[0])))
+    counts = {name: len(keys & sources) for name, sources in keys_by_spec.items()}
+    return dict(
+        sorted(counts.items(), key=lambda entry: (-entry[1], len(keys_by_spec[entry[0]]), entry[0]))
+    )
 
 
 @cache
@@ -236,9 +239,9 @@ def read_expected_values(path: Path, key: str) -> frozenset[str]:
     """Return the values of a config key that a built-in spec expects, without parsing the whole
     spec.
     """
-    for found in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
-        if found[1] == key:
-            return frozenset(a or b for a, b in TYPE_NAME.findall(found[2])) - {"none"}
+    for match in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
+        if match[1] == key:
+            return frozenset(a or b for a, b in TYPE_NAME.findall(match[2])) - {"none"}
     return frozenset()
 
 
@@ -254,22 +257,22 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     """
     graphs = [g for g in list_graphs(program) if g.architectures]
     member = data.find_non_null(ARCHITECTURES_KEY)
-    named = read_architectures(data)
+    classes = read_architectures(data)
     # the file or the spec names no class, so the first graph is used
-    if not graphs or not named or member is None:
+    if not graphs or not classes or member is None:
         return ""
     for graph in graphs:
-        if set(named) & set(graph.architectures):
+        if set(classes) & set(graph.architectures):
             return graph.name
-    every = _list_all_architectures(graphs)
-    near = find_similar_name(named[0], every)
+    architectures = _list_all_architectures(graphs)
+    similar = find_similar_name(classes[0], architectures)
     raise_error(
         "E0420",
-        f"no graph of `{program.module.path}` corresponds to `{escape_text(named[0])[:80]}`",
+        f"no graph of `{program.module.path}` corresponds to `{escape_text(classes[0])[:80]}`",
         member.value.span,
-        notes=[f"supported class names: {', '.join(every)}"],
+        notes=[f"supported class names: {', '.join(architectures)}"],
         helps=[
-            *([format_suggestion(near)] if near else []),
+            *([format_suggestion(similar)] if similar else []),
             f"select a graph: --graph {graphs[0].name}",
         ],
     )

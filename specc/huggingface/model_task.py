@@ -43,7 +43,7 @@ SPECIAL_TOKENS_BY_FIELD = {
 }
 """Task fields that contain the id of a special token, with the config key of the token and its
 default names."""
-FIRST_OR_NOT = ("IsNext", "NotNext")
+NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Lengths of at least this value mean that there is no limit."""
 SIGLIP_LENGTH = 64
@@ -64,17 +64,17 @@ def add_checkpoint_task(
     """Return the preprocessing config with the task of the graph, if the graph has a task and a
     text input.
     """
-    texts = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
-    text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
+    text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
+    text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
-    kind = find_task(classes, tuple(model.graph.outputs))
-    if text is None or not kind:
+    task = find_task(classes, tuple(model.graph.outputs))
+    if text_input is None or not task:
         return preprocessing
-    name, record = text
-    if not _can_preprocess(kind, record, preprocessing):
+    name, record = text_input
+    if not _can_preprocess(task, record, preprocessing):
         return preprocessing
     config = _select_encoder_config(config_json)
-    return preprocessing.with_task(_find_task(kind, name, record, config, directories))
+    return preprocessing.with_task(_build_task(task, name, record, config, directories))
 
 
 def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
@@ -85,9 +85,9 @@ def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
 
 def _select_encoder_config(config_json: JsonObject | None) -> Fields:
     """Return the config of the encoder, or the whole config if it has no such section."""
-    whole: Fields = config_json.to_plain() if config_json is not None else {}
-    part = whole.get(ENCODER_PART)
-    return part if isinstance(part, dict) else whole
+    config: Fields = config_json.to_plain() if config_json is not None else {}
+    encoder_config = config.get(ENCODER_PART)
+    return encoder_config if isinstance(encoder_config, dict) else config
 
 
 def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingConfig) -> bool:
@@ -98,58 +98,60 @@ def _can_preprocess(kind: str, text: TextReading, preprocessing: PreprocessingCo
     return not takes_image or any(isinstance(r, ImageConfig) for _, r in preprocessing.inputs)
 
 
-def _find_task(
-    kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
+def _build_task(
+    task: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Build the task with the settings in the files of the checkpoint."""
     tokenizer_config = _read_tokenizer_config(directories)
-    found: Fields = {
+    fields: Fields = {
         "labels": _read_labels(config),
         "score_function": _read_function(
             {**_read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories), **config}
         ),
         "uses_token_types": _uses_token_types(tokenizer_config, config),
     }
-    if kind == "next-sentence-prediction":
-        found |= {"labels": FIRST_OR_NOT, "score_function": "softmax"}
-    if kind == "sentence-similarity":
-        found |= _read_sentence_task(config, tokenizer_config, directories)
-    if kind == "zero-shot-image-classification":
-        found |= _read_image_text_settings(config)
+    if task == "next-sentence-prediction":
+        fields |= {"labels": NEXT_SENTENCE_LABELS, "score_function": "softmax"}
+    if task == "sentence-similarity":
+        fields |= _read_sentence_task(config, tokenizer_config, directories)
+    if task == "zero-shot-image-classification":
+        fields |= _read_image_text_settings(config)
     if isinstance(record, JsonTokenizer):
         # use the padding token in config.json if no tokenizer file has one
-        found |= _find_special_ids(
+        fields |= _find_special_ids(
             map_token_ids(json.loads(record.file.json_text)), tokenizer_config
         )
-    return Task(kind=kind, text_input=name, **found)
+    return Task(kind=task, text_input=name, **fields)
 
 
 def _read_labels(config: Config) -> tuple[str, ...]:
     """Read the class names by index; missing names become `LABEL_n`."""
-    tokenizer_config = config.get("id2label")
-    if not isinstance(tokenizer_config, dict):
+    labels = config.get("id2label")
+    if not isinstance(labels, dict):
         return ()
-    numbered = {int(k): str(v) for k, v in tokenizer_config.items() if str(k).isdecimal()}
-    return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
+    label_by_index = {int(k): str(v) for k, v in labels.items() if str(k).isdecimal()}
+    return tuple(label_by_index.get(i, f"LABEL_{i}") for i in range(len(label_by_index)))
 
 
 def _read_function(config: Config) -> str:
     """Read the function that converts logits to scores, as transformers and sentence-transformers
     do.
     """
-    own = config.get("sentence_transformers")
-    named = own.get("activation_fn") if isinstance(own, dict) else None
-    named = named or config.get("activation_fn")
-    named = named or config.get("sbert_ce_default_activation_function")
-    if isinstance(named, str):
-        return {"Sigmoid": "sigmoid", "Softmax": "softmax"}.get(named.rpartition(".")[2], "none")
+    own_settings = config.get("sentence_transformers")
+    activation = own_settings.get("activation_fn") if isinstance(own_settings, dict) else None
+    activation = activation or config.get("activation_fn")
+    activation = activation or config.get("sbert_ce_default_activation_function")
+    if isinstance(activation, str):
+        return {"Sigmoid": "sigmoid", "Softmax": "softmax"}.get(
+            activation.rpartition(".")[2], "none"
+        )
     problem = config.get("problem_type")
     labels = config.get("id2label")
     count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
     if problem == "regression":
         return "none"
-    single = count == 1 or problem == "multi_label_classification"
-    return "sigmoid" if single else "softmax"
+    is_independent = count == 1 or problem == "multi_label_classification"
+    return "sigmoid" if is_independent else "softmax"
 
 
 def _read_image_text_settings(config: Config) -> Fields:
@@ -158,13 +160,13 @@ def _read_image_text_settings(config: Config) -> Fields:
     """
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
-    part = config.get("text_config")
-    text = part if isinstance(part, dict) else {}
-    length = text.get("max_position_embeddings", SIGLIP_LENGTH)
+    text_config = config.get("text_config")
+    settings = text_config if isinstance(text_config, dict) else {}
+    length = settings.get("max_position_embeddings", SIGLIP_LENGTH)
     return {
         "score_function": "sigmoid",
         "padded_length": min(int(length), SIGLIP_LENGTH),
-        "pad_token_id": int(text.get("pad_token_id", 1)),
+        "pad_token_id": int(settings.get("pad_token_id", 1)),
     }
 
 
@@ -173,19 +175,21 @@ def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
     return read_optional_object(find_repository_file(directories, name))
 
 
-def _read_max_length(config: Config, tokenizer_config: Config, about: Config) -> int | None:
+def _read_max_length(
+    config: Config, tokenizer_config: Config, encoder_settings: Config
+) -> int | None:
     """Read the maximum number of tokens per text: 0 if texts are not truncated, and None if the
     setting is not a valid length.
     """
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
-    known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
-    longest = (
-        get_call_arguments(about).get("max_length")
-        or get_tokenizer_arguments(about).get("model_max_length")
-        or about.get("max_seq_length")
-        or min(known, default=0)
+    limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
+    max_length = (
+        get_call_arguments(encoder_settings).get("max_length")
+        or get_tokenizer_arguments(encoder_settings).get("model_max_length")
+        or encoder_settings.get("max_seq_length")
+        or min(limits, default=0)
     )
-    return longest if type(longest) is int and longest >= 0 else None
+    return max_length if type(max_length) is int and max_length >= 0 else None
 
 
 def _read_sentence_task(
@@ -197,28 +201,28 @@ def _read_sentence_task(
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
-    about = read_optional_object(path)
+    encoder_settings = read_optional_object(path)
     settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
     prompts = settings.get("prompts")
-    longest = _read_max_length(config, tokenizer_config, about)
-    if longest is None:
-        _raise_setting(path, "max_seq_length", "an integer")
-    named = prompts if isinstance(prompts, dict) else {}
-    if not all(isinstance(text, str | None) for text in named.values()):
-        _raise_setting(
+    max_length = _read_max_length(config, tokenizer_config, encoder_settings)
+    if max_length is None:
+        _raise_invalid_setting(path, "max_seq_length", "an integer")
+    prompt_texts = prompts if isinstance(prompts, dict) else {}
+    if not all(isinstance(text, str | None) for text in prompt_texts.values()):
+        _raise_invalid_setting(
             find_repository_file(directories, SENTENCE_TRANSFORMERS_FILE),
             "prompts",
             "an object of strings",
         )
     return {
-        "max_length": longest,
+        "max_length": max_length,
         "truncates_left": tokenizer_config.get("truncation_side") == "left",
-        "prompts": tuple((str(name), text or "") for name, text in named.items()),
+        "prompts": tuple((str(name), text or "") for name, text in prompt_texts.items()),
         "prompt": settings.get("default_prompt_name") or "",
     }
 
 
-def _raise_setting(path: Path | None, key: str, expected: str) -> NoReturn:
+def _raise_invalid_setting(path: Path | None, key: str, expected: str) -> NoReturn:
     """Raise E0427 because a setting has the wrong type."""
     title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
@@ -228,30 +232,33 @@ def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
     """Merge special_tokens_map.json, tokenizer_config.json and the tokenizer arguments of
     sentence-transformers; later files take precedence.
     """
-    about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
+    encoder_settings = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
     files = {
         **_read_optional_file(SPECIAL_TOKENS, directories),
         **_read_optional_file(TOKENIZER, directories),
     }
-    return {**files, **get_tokenizer_arguments(about)}
+    return {**files, **get_tokenizer_arguments(encoder_settings)}
 
 
 def _uses_token_types(tokenizer_config: Config, config: Config) -> bool:
     """Return True if the model takes the tokenizer's token type ids."""
-    names, kind = tokenizer_config.get("model_input_names"), tokenizer_config.get("tokenizer_class")
-    if isinstance(names, list):
-        return TOKEN_TYPES in names
-    if isinstance(kind, str):
-        return kind.startswith(TOKENIZERS_WITH_TOKEN_TYPE_IDS)
+    input_names, tokenizer_class = (
+        tokenizer_config.get("model_input_names"),
+        tokenizer_config.get("tokenizer_class"),
+    )
+    if isinstance(input_names, list):
+        return TOKEN_TYPES in input_names
+    if isinstance(tokenizer_class, str):
+        return tokenizer_class.startswith(TOKENIZERS_WITH_TOKEN_TYPE_IDS)
     return config.get("model_type") in MODEL_TYPES_WITH_TOKEN_TYPE_IDS
 
 
 def _find_special_ids(ids: Mapping[str, object], tokenizer_config: Config) -> Fields:
     """Find the ids of the special tokens of a tokenizer, by task field."""
-    found: Fields = {}
+    fields: Fields = {}
     for field, (key, *defaults) in SPECIAL_TOKENS_BY_FIELD.items():
-        named = get_token_content(tokenizer_config.get(key))
-        known = [ids[name] for name in ([named] if named else defaults) if name in ids]
-        if known and isinstance(known[0], int) and known[0] >= 0:
-            found[field] = known[0]
-    return found
+        token = get_token_content(tokenizer_config.get(key))
+        candidates = [ids[name] for name in ([token] if token else defaults) if name in ids]
+        if candidates and isinstance(candidates[0], int) and candidates[0] >= 0:
+            fields[field] = candidates[0]
+    return fields

@@ -25,7 +25,7 @@ ENCODER_PART = "transformer"
 """The name of the encoder in the generated spec and config of a sentence-transformers directory."""
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
-MAX_IDS = 1_000_000
+MAX_VOCABULARY_SIZE = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +116,13 @@ def list_audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Pat
 def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return the keys of the file that are ignored."""
     _, file = read_preprocessor_config(directories)
-    known = {
+    known_keys = {
         *FEATURE_EXTRACTORS[kind].keys,
         *FEATURE_EXTRACTORS[kind].required_values,
         *REQUIRED_AUDIO_SETTINGS,
         *IGNORED_KEYS,
     }
-    return tuple(key for key in file if key not in known)
+    return tuple(key for key in file if key not in known_keys)
 
 
 def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
@@ -143,9 +143,9 @@ def _convert_options(
     """Convert the keys of a file to preprocessing options. Raise E0844 if the file belongs to
     another feature extractor or a setting is not supported.
     """
-    kind = file.get("feature_extractor_type")
-    if kind not in (None, extractor.name):
-        reason = f"is for {escape_text(kind)}, but the model uses "
+    class_name = file.get("feature_extractor_type")
+    if class_name not in (None, extractor.name):
+        reason = f"is for {escape_text(class_name)}, but the model uses "
         _raise_unsupported_settings(path, reason + extractor.name, span)
     for key, expected in {**REQUIRED_AUDIO_SETTINGS, **extractor.required_values}.items():
         if file.get(key, expected) != expected:
@@ -171,8 +171,8 @@ def _count_frames(options: Mapping[str, object], path: Path, span: Span | None) 
     seconds, rate = options["frames"], options.get("rate", 16_000)
     hop = options.get("hop", DEFAULT_HOP_LENGTH)
     if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
-        frames, rest = divmod(seconds * rate, max(hop, 1))
-        if hop > 0 and not rest:
+        frames, remainder = divmod(seconds * rate, max(hop, 1))
+        if hop > 0 and not remainder:
             return frames
     _raise_unsupported_settings(
         path, "has a `chunk_length` that is not an integer number of frames", span
@@ -195,18 +195,18 @@ def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) 
     directory that contains one, or None. Raise E0203 if a directory contains several.
     """
     for directory in directories:
-        found = sorted(directory.glob("*.vocab"))
-        if len(found) > 1:
-            names = " and ".join(f"`{escape_text(path.name)}`" for path in found[:2])
+        paths = sorted(directory.glob("*.vocab"))
+        if len(paths) > 1:
+            names = " and ".join(f"`{escape_text(path.name)}`" for path in paths[:2])
             raise_error(
                 "E0203",
-                f"`words()` needs one vocabulary next to the weights, found {len(found)}",
+                f"`words()` needs one vocabulary next to the weights, found {len(paths)}",
                 span,
                 notes=[f"found {names}"],
                 helps=['name one next to the spec, `words("x.vocab")`, or keep only one'],
             )
-        if found:
-            return found[0]
+        if paths:
+            return paths[0]
     return None
 
 
@@ -229,8 +229,8 @@ def read_ctc_transcript_options(
     for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
     unknown = get_token_content(config.get("unk_token"), "<unk>")
-    if not ids or max(ids) >= MAX_IDS:
-        _raise_vocabulary(path, "has no tokens, or ids that are too large", span)
+    if not ids or max(ids) >= MAX_VOCABULARY_SIZE:
+        _raise_invalid_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
     blank = get_token_content(config.get("pad_token"), "<pad>")
     options: dict[str, object] = {
@@ -247,26 +247,26 @@ def _select_language(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Return the vocabulary, or the vocabulary of `target_lang` if it is multilingual."""
-    if not any(isinstance(part, dict) for part in file.values()):
+    if not any(isinstance(vocabulary, dict) for vocabulary in file.values()):
         return file
     language = config.get("target_lang")
-    part = file.get(language) if isinstance(language, str) else None
-    if not isinstance(part, dict):
+    vocabulary = file.get(language) if isinstance(language, str) else None
+    if not isinstance(vocabulary, dict):
         if isinstance(language, str) and language in file:
             reason = f"has no token map for `{escape_text(language)[:40]}`"
-            _raise_vocabulary(path, reason, span)
-        known = ", ".join(list(file)[:10])
-        reason = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
-        _raise_vocabulary(path, reason, span)
-    return part
+            _raise_invalid_vocabulary(path, reason, span)
+        languages = ", ".join(list(file)[:10])
+        reason = f"has a vocabulary for each language ({languages}), and `target_lang` selects none"
+        _raise_invalid_vocabulary(path, reason, span)
+    return vocabulary
 
 
 def _iterate_ids(
-    words: Mapping[str, object], path: Path, span: Span | None
+    vocabulary: Mapping[str, object], path: Path, span: Span | None
 ) -> Iterator[tuple[int, str]]:
-    for token, number in words.items():
+    for token, number in vocabulary.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            _raise_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
+            _raise_invalid_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
@@ -274,12 +274,12 @@ def _iterate_added_tokens(
     directory: Path, config: Mapping[str, object]
 ) -> Iterator[tuple[int, str]]:
     """Iterate over the added tokens in either file format."""
-    listed = config.get("added_tokens_decoder")
-    for key, value in listed.items() if isinstance(listed, dict) else ():
+    added_tokens = config.get("added_tokens_decoder")
+    for key, value in added_tokens.items() if isinstance(added_tokens, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), get_token_content(value)
     for token, number in read_optional_object(directory / ADDED_TOKENS_FILE).items():
-        if isinstance(number, int) and 0 <= number < MAX_IDS:
+        if isinstance(number, int) and 0 <= number < MAX_VOCABULARY_SIZE:
             yield number, token
 
 
@@ -292,7 +292,7 @@ def get_token_content(value: object, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
-def _raise_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
+def _raise_invalid_vocabulary(path: Path, reason: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0845",
         f"the vocabulary `{escape_text(path)}` {reason[:300]}",
@@ -318,15 +318,15 @@ def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes to the tokenizer, which override the
     keys of tokenizer_config.json: `processor_kwargs`, or `tokenizer_args` in older files.
     """
-    given = settings.get("processor_kwargs", settings.get("tokenizer_args"))
-    return given if isinstance(given, dict) else {}
+    arguments = settings.get("processor_kwargs", settings.get("tokenizer_args"))
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that sentence-transformers passes when it calls the tokenizer."""
-    given = settings.get("processing_kwargs")
-    text = given.get("text") if isinstance(given, dict) else None
-    return text if isinstance(text, dict) else {}
+    arguments = settings.get("processing_kwargs")
+    text_arguments = arguments.get("text") if isinstance(arguments, dict) else None
+    return text_arguments if isinstance(text_arguments, dict) else {}
 
 
 def find_first_file(directories: Sequence[Path], names: Sequence[str]) -> Path | None:

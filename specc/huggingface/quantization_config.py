@@ -74,12 +74,12 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     if not isinstance(method, str) or method not in _METHOD_READERS:
         _raise_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
-        settings, activations = _METHOD_READERS[method](fields)
+        settings, quantizes_activations = _METHOD_READERS[method](fields)
         return CheckpointQuantization(
-            method=method, settings=settings, quantizes_activations=activations
+            method=method, settings=settings, quantizes_activations=quantizes_activations
         )
-    except _UnsupportedSettingError as reason:
-        _raise_unsupported(member, f" by {method} with {escape_text(reason)}")
+    except _UnsupportedSettingError as error:
+        _raise_unsupported(member, f" by {method} with {escape_text(error)}")
 
 
 def _get_method(fields: Mapping[str, Json]) -> Json:
@@ -100,10 +100,10 @@ def _find_section(data: JsonObject) -> JsonMember | None:
     return None
 
 
-def _raise_unsupported(member: JsonMember, shown: str) -> NoReturn:
+def _raise_unsupported(member: JsonMember, method_text: str) -> NoReturn:
     raise_error(
         "E0421",
-        f"the weights of this checkpoint are quantized{shown}, which is not supported",
+        f"the weights of this checkpoint are quantized{method_text}, which is not supported",
         member.span,
         notes=[f"supported: {', '.join(QUANTIZATION_METHODS)}"],
         helps=["use the original checkpoint with 16- or 32-bit weights"],
@@ -115,25 +115,25 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _require_value(fields: Mapping[str, Json], key: str, *known: Json) -> Json:
+def _require_value(fields: Mapping[str, Json], key: str, *supported: Json) -> Json:
     """Return the value of `key`, or the first supported value if it is null. Raise an error if the
     value is not supported.
     """
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()
-    if value is not None and value not in known:
+    if value is not None and value not in supported:
         raise _UnsupportedSettingError(f'"{key}": {str(value)[:40]!r}')
-    return known[0] if value is None else value
+    return supported[0] if value is None else value
 
 
 def _read_fp8(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
-    given = fields.get("weight_block_size")
-    block = _parse_block_shape(given)
-    if given is not None and block is None:
-        raise _UnsupportedSettingError(f'"weight_block_size": {str(given)[:40]}')
+    value = fields.get("weight_block_size")
+    block_shape = _parse_block_shape(value)
+    if value is not None and block_shape is None:
+        raise _UnsupportedSettingError(f'"weight_block_size": {str(value)[:40]}')
     _require_value(fields, "activation_scheme", "dynamic", "static")
-    return QuantizationSettings(block_shape=block), True
+    return QuantizationSettings(block_shape=block_shape), True
 
 
 def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
@@ -155,10 +155,10 @@ def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
     """Return the weight and activation schemes of every group of layers."""
     groups = fields.get("config_groups")
-    listed = groups.values() if isinstance(groups, dict) else ()
+    group_values = groups.values() if isinstance(groups, dict) else ()
     return [
         (key, value)
-        for group in listed
+        for group in group_values
         if isinstance(group, dict)
         for key, value in group.items()
         if isinstance(value, dict)
@@ -167,28 +167,30 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
-    for key, plain in (("sparsity_config", "format"), ("transform_config", "config_groups")):
-        _require_plain_part(fields, key, plain)
+    for key, neutral_key in (("sparsity_config", "format"), ("transform_config", "config_groups")):
+        _require_neutral_section(fields, key, neutral_key)
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
     # settings that all groups have in common
-    first = weights[0] if weights else {}
-    shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
+    first_scheme = weights[0] if weights else {}
+    common = {
+        k: v for k, v in first_scheme.items() if all(v == scheme.get(k) for scheme in weights)
+    }
     settings = QuantizationSettings(
-        block_shape=_parse_block_shape(shared.get("block_structure")),
-        bits=_get_integer(shared, "num_bits"),
-        group_size=_get_integer(shared, "group_size"),
+        block_shape=_parse_block_shape(common.get("block_structure")),
+        bits=_get_integer(common, "num_bits"),
+        group_size=_get_integer(common, "group_size"),
     )
     return settings, any("activations" in key for key, _ in schemes)
 
 
-def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> None:
-    """Raise an error unless a section of the config (sparsity or transforms) has the value `plain`,
-    which leaves weights unchanged.
+def _require_neutral_section(fields: Mapping[str, Json], key: str, neutral_key: str) -> None:
+    """Raise an error if a section of the config (sparsity or transforms) changes weights, i.e. if
+    `neutral_key` has a value in it other than null, `dense` or {}.
     """
-    part = fields.get(key)
-    if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
+    section = fields.get(key)
+    if isinstance(section, dict) and section.get(neutral_key) not in (None, "dense", {}):
         raise _UnsupportedSettingError(f'"{key}"')
 
 

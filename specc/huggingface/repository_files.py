@@ -38,11 +38,11 @@ def read_checkpoint_tokenizer(
     template of its checkpoint. Raise E0423, E0802 or E0941 if a file is invalid.
     """
     if is_gguf_path(path):
-        made = _read_gguf(path)
-        assert made is not None, "found before"
-        file = check_tokenizer_file(made.tokenizer_json.encode(), str(path), span)
-        template = made.tokenizer_config.get(CHAT_TEMPLATE_KEY)
-        return file, choose_chat_template(template, made.tokenizer_config, path, span)
+        tokenizer = _read_gguf_tokenizer_file(path)
+        assert tokenizer is not None, "found before"
+        file = check_tokenizer_file(tokenizer.tokenizer_json.encode(), str(path), span)
+        template = tokenizer.tokenizer_config.get(CHAT_TEMPLATE_KEY)
+        return file, choose_chat_template(template, tokenizer.tokenizer_config, path, span)
     file = read_tokenizer_file(path, str(path), span)
     file = TokenizerFile.from_text(
         read_tokenizer_settings(path.parent, file.json_text).tokenizer_json
@@ -57,20 +57,20 @@ def find_tokenizer_file(directories: Sequence[Path]) -> Path | None:
 
 def _find_tokenizer(directory: Path) -> Path | None:
     if is_gguf_path(directory) and directory.is_file():
-        return directory if _read_gguf(directory) else None
+        return directory if _read_gguf_tokenizer_file(directory) else None
     path = directory / TOKENIZER_FILE
     return path if os.path.lexists(path) else None
 
 
-def _read_gguf(path: Path) -> "GGUFTokenizer | None":
+def _read_gguf_tokenizer_file(path: Path) -> "GGUFTokenizer | None":
     # imported here: weight formats import NumPy, which a spec without a checkpoint does not need
     from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 
     return read_gguf_tokenizer(path)
 
 
-TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-LARGEST_TEMPLATE = 16 << 20
+TOKENIZER_CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+MAX_TEMPLATE_FILE_BYTES = 16 << 20
 CHAT_TEMPLATE_KEY = "chat_template"
 DEFAULT_TEMPLATE = "default"
 """The name of the default chat template among several."""
@@ -80,12 +80,12 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
     """Read the chat template of a directory, or return None. Raise E0802 or E0423 if it is
     invalid.
     """
-    path, own = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE
+    path, template_file = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     template: object = config.get(CHAT_TEMPLATE_KEY)
     # a separate file takes precedence, as in transformers
-    if os.path.lexists(own):
-        template, path = _read_text(own, span), own
+    if os.path.lexists(template_file):
+        template, path = _read_text(template_file, span), template_file
     return choose_chat_template(template, config, path, span)
 
 
@@ -107,7 +107,9 @@ def choose_chat_template(
 def list_chat_template_files(directory: Path) -> list[Path]:
     """Return the files that contain the chat template of a directory."""
     return [
-        f for f in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE) if os.path.lexists(f)
+        path
+        for path in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE)
+        if os.path.lexists(path)
     ]
 
 
@@ -115,21 +117,21 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
     """Return the default or only template of a list or an object, or None if there is no template.
     Raise E0423 if the choice is ambiguous.
     """
-    named: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
-    for one in templates if isinstance(templates, list) else ():
-        match one:
+    templates_by_name: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
+    for item in templates if isinstance(templates, list) else ():
+        match item:
             case {"name": str(name), "template": template}:
-                named[name] = template
+                templates_by_name[name] = template
             case _:
                 _raise_unusable(path, "a chat template has no name", span)
-    if DEFAULT_TEMPLATE in named or not named:
-        return named.get(DEFAULT_TEMPLATE)
-    if len(named) > 1:
-        names = escape_text(", ".join(named))[:80]
+    if DEFAULT_TEMPLATE in templates_by_name or not templates_by_name:
+        return templates_by_name.get(DEFAULT_TEMPLATE)
+    if len(templates_by_name) > 1:
+        names = escape_text(", ".join(templates_by_name))[:80]
         _raise_unusable(
             path, f"no chat template is named `{DEFAULT_TEMPLATE}`; found: {names}", span
         )
-    return next(iter(named.values()))
+    return next(iter(templates_by_name.values()))
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
@@ -137,10 +139,10 @@ def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) ->
     object.
     """
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
-    found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
-    if len(found) > MAX_TOKENS:
+    special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
+    if len(special_tokens) > MAX_TOKENS:
         _raise_unusable(path, f"more than {MAX_TOKENS} special tokens", span)
-    return found
+    return special_tokens
 
 
 def _read_object(path: Path, span: Span | None) -> dict[str, object]:
@@ -155,7 +157,7 @@ def _read_object(path: Path, span: Span | None) -> dict[str, object]:
 
 def _read_text(path: Path, span: Span | None) -> str:
     try:
-        return read_required_file(path, LARGEST_TEMPLATE, span=span).decode("utf-8-sig")
+        return read_required_file(path, MAX_TEMPLATE_FILE_BYTES, span=span).decode("utf-8-sig")
     except UnicodeDecodeError:
         _raise_unusable(path, "it is not UTF-8", span)
 
@@ -194,7 +196,7 @@ REPOSITORY_FILES = (
     "processor_config.json",
 )
 """Files that other programs save next to weights and load from there."""
-LARGEST_COMPANION = 64 * 2**20
+MAX_COMPANION_BYTES = 64 * 2**20
 DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """The tokenizer config that is generated if a checkpoint has only a `tokenizer.json`."""
 
@@ -219,7 +221,7 @@ def read_companions(
     for path in find_companion_paths(directories):
         if path.name not in names:
             names.add(path.name)
-            yield ExtraFile(path.name, read_required_file(path, LARGEST_COMPANION))
+            yield ExtraFile(path.name, read_required_file(path, MAX_COMPANION_BYTES))
     if TOKENIZER in names and TOKENIZER_CONFIG not in names:
         yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 

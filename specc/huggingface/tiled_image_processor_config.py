@@ -61,7 +61,9 @@ class _Settings:
         return value
 
     def check_length(self, key: str, expected: object, *parts: str) -> None:
-        """Raise E0422 if a setting contradicts the model."""
+        """Raise E0422 if the length under `key` differs from `expected`, the value of the spec. Any
+        length is accepted if `expected` is not an integer.
+        """
         length = self.read_length(key, *parts)
         if isinstance(expected, int) and length != expected:
             self.reader.raise_unsupported(key, f"got {length}, expected {expected}")
@@ -70,8 +72,8 @@ class _Settings:
 def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:
     reader, bounds = settings.reader, []
     for key, part in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        given = reader.read_value(key, None) is not None
-        bounds.append(settings.read_length(*((key,) if given else ("size", part, key))))
+        is_present = reader.read_value(key, None) is not None
+        bounds.append(settings.read_length(*((key,) if is_present else ("size", part, key))))
     patches = spec.get("patches")
     keys = ("patch_size", "merge_size", "temporal_patch_size")
     for key, expected in zip(
@@ -95,15 +97,15 @@ def _read_patches(settings: _Settings, spec: Mapping[str, object]) -> Options:
 
 def _read_tiles(settings: _Settings, spec: Mapping[str, object]) -> Options:
     settings.check_length("max_image_size", _get_tile_size(spec), "longest_edge")
-    split = settings.reader.read_bool("do_image_splitting", True)
-    return {"bounds": [[1, settings.read_length("size", "longest_edge")]], "split": split}
+    splits_image = settings.reader.read_bool("do_image_splitting", True)
+    return {"bounds": [[1, settings.read_length("size", "longest_edge")]], "split": splits_image}
 
 
 def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
-    tile, reader = _get_tile_size(spec), settings.reader
-    settings.check_length("size", tile, "shortest_edge", "height")
+    tile_size, reader = _get_tile_size(spec), settings.reader
+    settings.check_length("size", tile_size, "shortest_edge", "height")
     if reader.read_value("crop_size", settings.defaults.get("crop_size")) is not None:
-        settings.check_length("crop_size", tile, "height", "shortest_edge")
+        settings.check_length("crop_size", tile_size, "height", "shortest_edge")
     key = "image_grid_pinpoints"
     match reader.read_value(key, spec.get("bounds")):
         # the graph counts tiles with the grid sizes in the config

@@ -57,10 +57,15 @@ def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
     """Read the tokenizer.json of a directory, with the settings of tokenizer_config.json and other
     files applied.
     """
-    about = find_first_file([directory], SENTENCE_CONFIGS)
-    encoder = read_optional_object(about) if about else {}
-    settings = {**read_optional_object(directory / TOKENIZER), **get_tokenizer_arguments(encoder)}
-    return apply_tokenizer_settings(text, settings, lower=encoder.get("do_lower_case") is True)
+    path = find_first_file([directory], SENTENCE_CONFIGS)
+    encoder_settings = read_optional_object(path) if path else {}
+    settings = {
+        **read_optional_object(directory / TOKENIZER),
+        **get_tokenizer_arguments(encoder_settings),
+    }
+    return apply_tokenizer_settings(
+        text, settings, lowercases_text=encoder_settings.get("do_lower_case") is True
+    )
 
 
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
@@ -71,13 +76,13 @@ def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
 
 
 def apply_tokenizer_settings(
-    text: str, settings: Mapping[str, object], *, lower: bool = False
+    text: str, settings: Mapping[str, object], *, lowercases_text: bool = False
 ) -> AppliedSettings:
-    """Return a tokenizer.json with the settings of tokenizer_config.json; with `lower`, it also
-    lowercases text (`do_lower_case` of sentence-transformers).
+    """Return a tokenizer.json with the settings of tokenizer_config.json. With `lowercases_text`
+    (`do_lower_case` of sentence-transformers), it also lowercases text.
     """
     content: Part = json.loads(text)
-    before = json.dumps(content)
+    original = json.dumps(content)
     ignored = [*_apply_end_tokens(content, settings), *_find_missing_tokens(content, settings)]
     if settings.get("split_special_tokens") is True:
         ignored.append("split_special_tokens")
@@ -85,12 +90,13 @@ def apply_tokenizer_settings(
         ignored += _apply_normalizer_settings(content, settings)
         ignored += _apply_prefix_space(content, settings.get("add_prefix_space"))
     normalizers = _list_parts(content.get("normalizer"))
-    if lower and not any(map(_lowercases_text, normalizers)):
-        parts = [{"type": "Lowercase"}, *normalizers]
-        content["normalizer"] = {"type": "Sequence", "normalizers": parts}
-    same = json.dumps(content) == before
+    if lowercases_text and not any(map(_lowercases_text, normalizers)):
+        steps = [{"type": "Lowercase"}, *normalizers]
+        content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    is_unchanged = json.dumps(content) == original
     return AppliedSettings(
-        text if same else json.dumps(content, ensure_ascii=False), tuple(dict.fromkeys(ignored))
+        text if is_unchanged else json.dumps(content, ensure_ascii=False),
+        tuple(dict.fromkeys(ignored)),
     )
 
 
@@ -98,10 +104,14 @@ def _list_parts(value: object) -> list[Part]:
     """Return the items of a `Sequence`, a list with the single component, or [] for null."""
     if not isinstance(value, dict):
         return []
-    inner = next(
+    items = next(
         (value[k] for k in ("normalizers", "pretokenizers", "processors") if k in value), None
     )
-    return [p for part in inner for p in _list_parts(part)] if isinstance(inner, list) else [value]
+    return (
+        [nested_part for part in items for nested_part in _list_parts(part)]
+        if isinstance(items, list)
+        else [value]
+    )
 
 
 def _lowercases_text(part: Part) -> bool:
@@ -114,11 +124,15 @@ def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) ->
     contradicts it.
     """
     normalizers = _list_parts(content.get("normalizer"))
-    bert = [part for part in normalizers if part.get("type") == "BertNormalizer"]
-    for part in bert:
+    bert_normalizers = [part for part in normalizers if part.get("type") == "BertNormalizer"]
+    for part in bert_normalizers:
         part.update({n: settings[k] for k, n in BERT_NORMALIZER.items() if k in settings})
-    lower = settings.get("do_lower_case")
-    if not bert and isinstance(lower, bool) and lower != any(map(_lowercases_text, normalizers)):
+    lowercases = settings.get("do_lower_case")
+    if (
+        not bert_normalizers
+        and isinstance(lowercases, bool)
+        and lowercases != any(map(_lowercases_text, normalizers))
+    ):
         yield "do_lower_case"
 
 
@@ -139,16 +153,16 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     """Apply `add_bos_token` and `add_eos_token`. Yield the key if the post-processor adds other
     tokens or the token is not in the file.
     """
-    given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
+    keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
-    if not given or not _collect_added_tokens(content) <= {*names}:
+    if not keys or not _collect_added_tokens(content) <= {*names}:
         return
     ids = map_token_ids(content)
     bos, eos = (
         n if settings.get(k) is True else "" for k, n in zip(ADDED_TOKEN_KEYS, names, strict=True)
     )
     if {bos, eos} - {"", *ids}:
-        yield from given
+        yield from keys
         return
     content["post_processor"] = _make_template(bos, eos, ids)
 
@@ -158,8 +172,8 @@ def _collect_added_tokens(content: Part) -> set[str]:
     RoBERTa.
     """
     parts = _list_parts(content.get("post_processor"))
-    others = [part for part in parts if part.get("type") != "ByteLevel"]
-    return {str(name) for part in others for name in part.get("special_tokens", ("?",))}
+    processors = [part for part in parts if part.get("type") != "ByteLevel"]
+    return {str(name) for part in processors for name in part.get("special_tokens", ("?",))}
 
 
 def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
@@ -167,17 +181,18 @@ def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
 
     def make_sequence(name: str, type_id: int) -> list[Part]:
         text = {"Sequence": {"id": name, "type_id": type_id}}
-        first, last = (
-            [{"SpecialToken": {"id": t, "type_id": type_id}}] if t else [] for t in (bos, eos)
+        start, end = (
+            [{"SpecialToken": {"id": token, "type_id": type_id}}] if token else []
+            for token in (bos, eos)
         )
-        return [*first, text, *last]
+        return [*start, text, *end]
 
-    special = {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (bos, eos) if t}
+    special_tokens = {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (bos, eos) if t}
     return {
         "type": "TemplateProcessing",
         "single": make_sequence("A", 0),
         "pair": [*make_sequence("A", 0), *make_sequence("B", 1)],
-        "special_tokens": special,
+        "special_tokens": special_tokens,
     }
 
 
@@ -185,10 +200,10 @@ def map_token_ids(content: Part) -> dict[str, int]:
     """Return the ids of all tokens of a tokenizer.json."""
     model = content.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    listed = vocab if isinstance(vocab, list) else []
-    pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(listed)}
-    added = content.get("added_tokens") or ()
-    return {**pairs, **{token["content"]: token["id"] for token in added}}
+    pieces = vocab if isinstance(vocab, list) else []
+    pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(pieces)}
+    added_tokens = content.get("added_tokens") or ()
+    return {**pairs, **{token["content"]: token["id"] for token in added_tokens}}
 
 
 def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
@@ -199,11 +214,15 @@ def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Itera
         for key in SPECIAL_TOKEN_KEYS
         if (name := get_token_content(settings.get(key))) and name not in ids
     )
-    extra = settings.get("additional_special_tokens")
-    if isinstance(extra, list) and any(get_token_content(t) not in ids for t in extra):
+    additional_tokens = settings.get("additional_special_tokens")
+    if isinstance(additional_tokens, list) and any(
+        get_token_content(token) not in ids for token in additional_tokens
+    ):
         yield "additional_special_tokens"
     decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict) and any(get_token_content(t) not in ids for t in decoder.values()):
+    if isinstance(decoder, dict) and any(
+        get_token_content(token) not in ids for token in decoder.values()
+    ):
         yield "added_tokens_decoder"
 
 
@@ -228,17 +247,17 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
     key.
     """
     vocabulary = _read_vocabulary(model)
-    for word, key in FILTERING_SETTINGS.items():
-        value = settings.get(word)
+    for name, key in FILTERING_SETTINGS.items():
+        value = settings.get(name)
         items = value if isinstance(value, list) else [value]
-        unknown = [i for i in items if vocabulary.check_token_id(word, [i])]
+        unknown = [i for i in items if vocabulary.check_token_id(name, [i])]
         if value is None or not unknown:
             continue
         # if the only stop token in the file is unknown, sequences have no stop token, even if the
         # spec declares one
-        settings[word] = [item for item in items if item not in unknown]
-        if word == "pad":
-            del settings[word]
+        settings[name] = [item for item in items if item not in unknown]
+        if name == "pad":
+            del settings[name]
         yield f"`{key}` has {_format_value(unknown)}, which is not in the vocabulary; ignored"
 
 
@@ -247,10 +266,10 @@ def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -
     vocabulary; both are "" if there is none.
     """
     vocabulary = _read_vocabulary(model)
-    for word, key in GENERATED_SETTINGS.items():
-        value = settings.get(word)
-        if value is not None and (fault := vocabulary.check_token_id(word, value)):
-            return key, f"is invalid: {fault.title}"
+    for name, key in GENERATED_SETTINGS.items():
+        value = settings.get(name)
+        if value is not None and (error := vocabulary.check_token_id(name, value)):
+            return key, f"is invalid: {error.title}"
     return "", ""
 
 
@@ -264,8 +283,8 @@ def _read_vocabulary(model: ModelDefinition) -> VocabularySizes:
 
 def _format_value(items: Sequence[object]) -> str:
     """Format the first three items, each truncated to 60 characters."""
-    some = ", ".join(str(item)[:60] for item in items[:3])
-    return some if len(items) <= 3 else f"{some}, …"
+    text = ", ".join(str(item)[:60] for item in items[:3])
+    return text if len(items) <= 3 else f"{text}, …"
 
 
 ENCODER_SETTINGS: Mapping[str, Sequence[object]] = dict.fromkeys(
@@ -286,11 +305,11 @@ supported."""
 
 
 def _iterate_unread_settings(
-    path: Path | None, known: Mapping[str, Sequence[object]]
+    path: Path | None, supported_values: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
     """Yield a remark for each ignored key of a file."""
     for key, value in read_optional_object(path).items():
-        values = known.get(key, (None, {}, False))
+        values = supported_values.get(key, (None, {}, False))
         if values and value not in values:
             yield _format_ignored_note(key, path)
 
@@ -307,8 +326,8 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
     for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
             yield _format_ignored_note(key, path)
-    call = get_call_arguments(settings)
-    for key, value in call.items():
+    call_arguments = get_call_arguments(settings)
+    for key, value in call_arguments.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield _format_ignored_note(key, path)
     for key in _list_processing_keys(settings):
@@ -317,8 +336,8 @@ def _iterate_unread_arguments(path: Path | None) -> Iterator[str]:
 
 def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
     """Return the keys of arguments for processors of modalities other than text."""
-    given = settings.get("processing_kwargs")
-    items = given.items() if isinstance(given, dict) else ()
+    arguments = settings.get("processing_kwargs")
+    items = arguments.items() if isinstance(arguments, dict) else ()
     return [key for key, value in items if key != "text" and value]
 
 
@@ -326,10 +345,10 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` has no effect"
 
 
-def iterate_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str]:
+def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:
     """Yield a remark for each ignored setting in the config files of a sentence-transformers
     directory and its encoder.
     """
-    yield from _iterate_unread_settings(encoder, ENCODER_SETTINGS)
-    yield from _iterate_unread_arguments(encoder)
-    yield from _iterate_unread_settings(sentences, SUPPORTED_SETTINGS)
+    yield from _iterate_unread_settings(encoder_path, ENCODER_SETTINGS)
+    yield from _iterate_unread_arguments(encoder_path)
+    yield from _iterate_unread_settings(sentence_path, SUPPORTED_SETTINGS)

@@ -85,6 +85,8 @@ def test_settings_are_followed_or_named(kind: str, name: str, tmp_path: Path) ->
 def test_a_lowercased_text_keeps_special_tokens() -> None:
     """`do_lower_case` of sentence-transformers goes before the normalizer of the file."""
     text = TOKENIZERS["byte_bpe"](segments=False).backend_tokenizer.to_str()
-    ours = Tokenizer.from_str(apply_tokenizer_settings(text, {}, lower=True).tokenizer_json)
+    ours = Tokenizer.from_str(
+        apply_tokenizer_settings(text, {}, lowercases_text=True).tokenizer_json
+    )
     plain = Tokenizer.from_str(text)
     assert ours.encode("FOX <mask>").ids == plain.encode("fox <mask>").ids
