@@ -39,7 +39,7 @@ class WriteProgress(Protocol):
         """Add `size` to the number of written bytes."""
 
 
-WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=None)
+WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("write_progress", default=None)
 
 
 Chunk = bytes | bytearray | memoryview
@@ -52,7 +52,7 @@ MAX_STEM_LENGTH = 150
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
-    """Write chunks as the whole content of `path`. Raise E0810 to E0815 on failure."""
+    """Write a file that contains exactly `chunks`. Raise E0810 to E0815 on failure."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.write_entry(path.name, chunks)
@@ -68,8 +68,8 @@ def sanitize_file_stem(name: str) -> str:
 
 def check_free_disk_space(directory: str | Path, size: int) -> None:
     """Raise E0813 if the disk has fewer than `size` bytes of free space."""
-    if (watch := WRITE_PROGRESS.get()) is not None:
-        watch.add_expected_bytes(size)
+    if (progress := WRITE_PROGRESS.get()) is not None:
+        progress.add_expected_bytes(size)
     free = platform.get_free_disk_space(directory)
     if free is not None and free < size:
         raise_error(
@@ -92,24 +92,24 @@ class FileDigest:
 
 
 class OutputDirectory:
-    """Publishes a set of files in a directory together.
+    """A context manager that publishes a set of files in a directory together.
 
-    This is a context manager: `write_hash_named_file` and `write_entry` write temporary files, and
-    leaving the context without an exception renames them, with the entries last and in call order.
-    An entry keeps the mode of the file that it replaces. `file_digests` are the sizes and hashes of
-    the files written so far. Missing directories are created, and removed after a failure; files in
+    `write_hash_named_file` and `write_entry` write temporary files; leaving the context without an
+    exception renames them, with the entries last and in call order. An entry keeps the mode of the
+    file that it replaces. `file_digests` maps the names of the files written so far to their sizes
+    and hashes. Missing directories are created, and removed after a failure; the files named in
     `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
         self.path = normalize_output_path(path)
         self.file_digests: dict[str, FileDigest] = {}
-        self._new_folders: list[Path] = []
+        self._new_directories: list[Path] = []
         self._superseded = tuple(superseded)
-        self._parts: dict[str, Path] = {}
+        self._hash_named_files: dict[str, Path] = {}
         self._entries: dict[str, Path] = {}
-        self._temporary: list[Path] = []
-        self._made: list[Path] = []
+        self._temporary_files: list[Path] = []
+        self._published: list[Path] = []
 
     def __enter__(self) -> "OutputDirectory":
         with self._discard_on_error():
@@ -134,42 +134,42 @@ class OutputDirectory:
 
     def _create_directories(self) -> None:
         """Create the directory and its missing parents."""
-        missing, at = [], self.path
-        while not os.path.lexists(at):
-            missing.append(at)
-            at = at.parent
-        for directory in reversed(missing):
+        missing_directories, directory_path = [], self.path
+        while not os.path.lexists(directory_path):
+            missing_directories.append(directory_path)
+            directory_path = directory_path.parent
+        for directory in reversed(missing_directories):
             # created by another thread, or an alias of a parent directory
             with suppress(FileExistsError):
                 os.mkdir(directory)
-                self._new_folders.append(directory)
+                self._new_directories.append(directory)
 
     def write_hash_named_file(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
-        """Write a file, and return its name, which contains 16 hex digits of its SHA-256."""
-        temporary, facts = self._write_temporary_file(f"{stem}{suffix}", chunks)
-        name = f"{stem}-{facts.sha256[:16]}{suffix}"
-        self._parts[name] = temporary
-        self.file_digests[name] = facts
+        """Write a file and return its name, `stem-digits.suffix` with 16 digits of its SHA-256."""
+        temporary, digest = self._write_temporary_file(f"{stem}{suffix}", chunks)
+        name = f"{stem}-{digest.sha256[:16]}{suffix}"
+        self._hash_named_files[name] = temporary
+        self.file_digests[name] = digest
         return name
 
     def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
         """Write a file with exactly this name. Return the SHA-256 of its content."""
         target = self.path / name
-        former: int | None = None
+        existing_mode: int | None = None
         try:
-            former = os.lstat(target).st_mode
+            existing_mode = os.lstat(target).st_mode
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
             raise_os_error(error, target)
-        if former is not None and not stat.S_ISREG(former):
+        if existing_mode is not None and not stat.S_ISREG(existing_mode):
             kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a link"))
-            known = (what for test, what in kinds if test(former))
-            raise_not_a_file(target, next(known, "a device or a pipe"))
-        temporary, facts = self._write_temporary_file(name, chunks, former)
+            names = (kind for test, kind in kinds if test(existing_mode))
+            raise_not_a_file(target, next(names, "a device or a pipe"))
+        temporary, digest = self._write_temporary_file(name, chunks, existing_mode)
         self._entries[name] = temporary
-        self.file_digests[name] = facts
-        return facts.sha256
+        self.file_digests[name] = digest
+        return digest.sha256
 
     def __exit__(
         self,
@@ -186,11 +186,11 @@ class OutputDirectory:
     def _write_temporary_file(
         self, name: str, chunks: Iterable[Chunk], existing_mode: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """Write and sync a temporary file with the mode of the `existing_mode` file, or the default
-        mode (umask).
+        """Write and sync a temporary file for the file `name`, with the mode `existing_mode` of the
+        file that it replaces, or with the default mode (umask). Return its path and digest.
         """
         temporary = self._reserve_name()
-        digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
+        digest, size, progress = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
             fd = os.open(temporary, platform.get_create_flags(), 0o666)
             try:
@@ -198,8 +198,8 @@ class OutputDirectory:
                     digest.update(chunk)
                     size += memoryview(chunk).nbytes
                     _write_chunk(fd, chunk)
-                    if watch is not None:
-                        watch.add_written_bytes(memoryview(chunk).nbytes)
+                    if progress is not None:
+                        progress.add_written_bytes(memoryview(chunk).nbytes)
                 if existing_mode is not None:
                     platform.copy_file_mode(fd, stat.S_IMODE(existing_mode) & 0o777)
                 os.fsync(fd)
@@ -213,72 +213,72 @@ class OutputDirectory:
         return temporary, FileDigest(size, digest.hexdigest())
 
     def _reserve_name(self) -> Path:
-        """Return a new temporary name, which is registered for removal before the file exists."""
+        """Return the path of a new temporary file, registered for removal before it exists."""
         number = next(_FILE_COUNTER)
         while os.path.lexists(path := self.path / f".{get_temporary_prefix()}{number}"):
             number = next(_FILE_COUNTER)
-        self._temporary.append(path)
+        self._temporary_files.append(path)
         return path
 
     def _publish_files(self) -> None:
-        """Rename hashed files, sync the directory, then rename entries."""
-        for name, temporary in self._parts.items():
+        """Rename the hash-named files, sync the directory, and then rename the entries."""
+        for name, temporary in self._hash_named_files.items():
             target = self.path / name
             if not os.path.lexists(target):
-                self._made.append(target)
+                self._published.append(target)
             platform.replace_file(temporary, target)
-        if self._parts:
+        if self._hash_named_files:
             platform.sync_directory(self.path)
         self._publish_entries()
         # Keep files of the new package and files outside the directory, even if the old index lists
         # them.
         for name in self._superseded:
-            inside = name == os.path.basename(name)
-            if inside and name not in {*self._parts, *self._entries}:
+            is_file_name = name == os.path.basename(name)
+            if is_file_name and name not in {*self._hash_named_files, *self._entries}:
                 _unlink_quietly(self.path / name)
-        for second in self._temporary:  # hard links to the entries that are replaced
-            _unlink_quietly(second)
+        for backup in self._temporary_files:  # hard links to the entries that are replaced
+            _unlink_quietly(backup)
 
     def _publish_entries(self) -> None:
         """Rename the entries. If a rename fails, restore the previous entries."""
         if len(self._entries) == 1:
             self._publish_single_entry(*self._entries.items())
             return
-        former: dict[Path, Path | None] = {}
+        backups: dict[Path, Path | None] = {}
         try:
             for name, temporary in self._entries.items():
                 target = self.path / name
-                second_name = self._reserve_name() if os.path.lexists(target) else None
-                if second_name is not None:
-                    platform.link_or_copy_file(target, second_name)
-                former[target] = second_name
+                backup = self._reserve_name() if os.path.lexists(target) else None
+                if backup is not None:
+                    platform.link_or_copy_file(target, backup)
+                backups[target] = backup
                 platform.replace_file(temporary, target)
             platform.sync_directory(self.path)
         except BaseException:
-            for target, previous in former.items():
-                if previous is not None:
-                    platform.replace_file(previous, target)
+            for target, backup in backups.items():
+                if backup is not None:
+                    platform.replace_file(backup, target)
                 else:
                     _unlink_quietly(target)
             raise
-        self._made = []
+        self._published = []
 
     def _publish_single_entry(self, entry: tuple[str, Path]) -> None:
         """Publish the only entry of a set of files, which needs no backup of the previous entry."""
         name, temporary = entry
-        made, self._made = self._made, []
+        published, self._published = self._published, []
         try:
             platform.replace_file(temporary, self.path / name)
         except OSError:
-            self._made = made
+            self._published = published
             raise
         _sync_after_rename(self.path)
 
     def _discard_files(self) -> None:
         """Remove all files written in this run."""
-        for path in (*self._temporary, *self._made):
+        for path in (*self._temporary_files, *self._published):
             _unlink_quietly(path)
-        for directory in reversed(self._new_folders):
+        for directory in reversed(self._new_directories):
             with suppress(OSError):  # not empty: another process has written a file here
                 os.rmdir(directory)
 
@@ -307,6 +307,7 @@ def _sync_after_rename(path: Path) -> None:
 
 
 def _unlink_quietly(path: Path) -> None:
+    """Remove a file, and ignore errors of the operating system."""
     with suppress(OSError):
         os.unlink(path)
 
@@ -335,18 +336,18 @@ def get_process_namespace() -> str:
     """Return eight hex digits that identify the boot and the container, in which process ids are
     unique.
     """
-    known = [platform.get_host_name()]
-    for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+    identifiers = [platform.get_host_name()]
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # some systems lack these files
-            known.append(_read_system_fact(fact))
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:8]
+            identifiers.append(_read_file_or_link(path))
+    return hashlib.sha256("\n".join(identifiers).encode()).hexdigest()[:8]
 
 
-def _read_system_fact(fact: str) -> str:
+def _read_file_or_link(path: str) -> str:
     """Return the content of a system file, or the target of a symbolic link."""
-    if os.path.islink(fact):
-        return os.readlink(fact)
-    with open(fact, encoding="ascii", errors="replace") as file:
+    if os.path.islink(path):
+        return os.readlink(path)
+    with open(path, encoding="ascii", errors="replace") as file:
         return file.read()
 
 
@@ -359,10 +360,10 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
     """Return True if a temporary file with this name and modification time belongs to a terminated
     process.
     """
-    found = _TEMPORARY_NAME.fullmatch(name)
-    if found is None or platform.is_process_alive(int(found[2])):
+    match = _TEMPORARY_NAME.fullmatch(name)
+    if match is None or platform.is_process_alive(int(match[2])):
         return False
-    return found[1] == get_process_namespace() or time.time() - written_time > STALE_SECONDS
+    return match[1] == get_process_namespace() or time.time() - written_time > STALE_SECONDS
 
 
 @contextmanager
@@ -373,10 +374,10 @@ def create_temporary_directory() -> Iterator[Path]:
     try:
         parent_directory = Path(tempfile.gettempdir())
         _remove_stale_directories(parent_directory)
-        made = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
+        temporary = tempfile.TemporaryDirectory(prefix=get_temporary_prefix())
     except OSError as error:
         raise_os_error(error, Path(os.environ.get("TMPDIR", "/tmp")) / "specc")
-    with made as directory:
+    with temporary as directory:
         yield Path(directory)
 
 
@@ -389,11 +390,11 @@ def _remove_stale_directories(parent_directory: Path) -> None:
 
 
 def _is_stale_directory(entry: "os.DirEntry[str]") -> bool:
-    """Return True if a path is a temporary directory of this user and of a terminated process."""
+    """Return True if an entry is a temporary directory of this user and of a terminated process."""
     with suppress(OSError):  # another process has removed it
-        facts = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
         # on systems without user ids, each user has a separate temporary directory
-        mine = "getuid" not in vars(os) or facts.st_uid == os.getuid()
-        is_stale = is_stale_file_name(entry.name, facts.st_mtime)
-        return mine and is_stale and entry.is_dir(follow_symlinks=False)
+        is_own = "getuid" not in vars(os) or status.st_uid == os.getuid()
+        is_stale = is_stale_file_name(entry.name, status.st_mtime)
+        return is_own and is_stale and entry.is_dir(follow_symlinks=False)
     return False

@@ -50,8 +50,8 @@ CONVERSION_COMMAND = (
     "for k, v in torch.load(f, weights_only=True).items()}, "
     'sys.argv[1])" {target} {source}'
 )
-"""Python code that converts a PyTorch checkpoint of one or several files to safetensors, with
-`weights_only`."""
+"""The shell command that converts a PyTorch checkpoint of one or several files to safetensors. It
+loads the files with `weights_only`, which runs no code."""
 
 
 def is_gguf_path(path: str | Path) -> bool:
@@ -64,18 +64,20 @@ def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | 
     a fix, or None if the format is unknown.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
-    for mark, what, help in _FOREIGN_SIGNATURES:
-        if start.startswith(mark):
-            return what, help.replace("{convert}", format_conversion_command(name))
+    for signature, description, fix in _FOREIGN_SIGNATURES:
+        if start.startswith(signature):
+            return description, fix.replace("{convert}", format_conversion_command(name))
     return None
 
 
 def format_conversion_command(*names: str) -> str:
-    """Return the command that converts a file or the shards of a checkpoint."""
+    """Return the command that converts a PyTorch checkpoint, which is a file or several shards, to
+    safetensors.
+    """
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
-    whole = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
+    target_stem = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))
-    target = shlex.quote(f"{whole}.safetensors")
+    target = shlex.quote(f"{target_stem}.safetensors")
     return CONVERSION_COMMAND.replace("{source}", sources).replace("{target}", target)
 
 
@@ -86,10 +88,11 @@ SIDECAR_FILE_SUFFIXES = (".data", ".tokenizer.json")
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Protobuf field numbers of a model: producer name and metadata."""
-_MADE_BY, _HEAD = b"<!-- specc -->", 2048
-"""The text that identifies drawings and pages written by specc, and the number of bytes that are
-searched for it."""
-_LONGEST_HEADER = 100_000_000
+_GENERATOR_COMMENT, _MAX_COMMENT_OFFSET = b"<!-- specc -->", 2048
+"""The comment that identifies drawings and pages written by specc, and the number of bytes at the
+start of a file that are searched for it."""
+_MAX_HEADER_BYTES = 100_000_000
+"""The maximum header size of a safetensors file, which is a limit of the format."""
 _MAX_FIELDS = 10_000
 """Maximum number of parsed protobuf fields, because other files may appear to contain many
 fields."""
@@ -110,35 +113,38 @@ def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bo
 @_make_content_test
 def is_specc_model(data: mmap.mmap) -> bool:
     """Return True if a file is an ONNX model with a specc manifest."""
-    made = described = False
+    has_producer = has_manifest = False
     key = PRODUCER_NAME.encode()
-    for number, begin, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
-        made |= number == _PRODUCER and data[begin:end] == key
-        described |= (
+    for number, start, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
+        has_producer |= number == _PRODUCER and data[start:end] == key
+        has_manifest |= (
             number == _METADATA
-            and data[begin : begin + 2 + len(key)] == bytes([10, len(key)]) + key
+            and data[start : start + 2 + len(key)] == bytes([10, len(key)]) + key
         )
-    return made and described
+    return has_producer and has_manifest
 
 
 @_make_content_test
 def is_specc_png(data: mmap.mmap) -> bool:
     """Return True if a file is a PNG written by specc."""
-    at = len(_PNG_SIGNATURE)
-    while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        kind, body = data[at + 4 : at + 8], at + 8
-        if kind == b"tEXt" and data[body : body + length] == b"Software\0" + PRODUCER_NAME.encode():
+    offset = len(_PNG_SIGNATURE)
+    while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and offset + 8 <= len(data):
+        length = int.from_bytes(data[offset : offset + 4], "big")
+        chunk_type, body_offset = data[offset + 4 : offset + 8], offset + 8
+        if (
+            chunk_type == b"tEXt"
+            and data[body_offset : body_offset + length] == b"Software\0" + PRODUCER_NAME.encode()
+        ):
             return True
-        at = body + length + 4
+        offset = body_offset + length + 4
     return False
 
 
 @_make_content_test
 def _is_specc_page(data: mmap.mmap) -> bool:
     """Return True if an SVG or HTML page starts with the generator comment of specc."""
-    head = data[:_HEAD]
-    return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
+    head = data[:_MAX_COMMENT_OFFSET]
+    return head.startswith((b"<svg ", b"<!doctype html>")) and _GENERATOR_COMMENT in head
 
 
 def is_specc_drawing(path: Path) -> bool:
@@ -156,10 +162,10 @@ def is_specc_npz(data: mmap.mmap) -> bool:
 def is_specc_safetensors(data: mmap.mmap) -> bool:
     """Return True if a file is a safetensors file written by specc."""
     length = int.from_bytes(data[:8], "little")
-    if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
+    if not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8) or data[8:9] != b"{":
         return False
-    about = json.loads(data[8 : 8 + length]).get("__metadata__")
-    return isinstance(about, dict) and PRODUCER_NAME in about
+    metadata = json.loads(data[8 : 8 + length]).get("__metadata__")
+    return isinstance(metadata, dict) and PRODUCER_NAME in metadata
 
 
 @_make_content_test
@@ -170,24 +176,24 @@ def is_package_index(data: mmap.mmap) -> bool:
 
 def find_unused_sidecar_files(path: Path) -> list[str]:
     """Return the sidecar files of the model `path` that no other model in the directory uses."""
-    shape = re.compile(
+    name_pattern = re.compile(
         rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDECAR_FILE_SUFFIXES))})", re.DOTALL
     )
     try:
         names = os.listdir(path.parent)
     except OSError:
         return []
-    found = [
+    candidates = [
         (n, m[1])
         for n in names
-        if (m := shape.fullmatch(n)) and n.isprintable() and _is_referenced(path, n)
+        if (m := name_pattern.fullmatch(n)) and n.isprintable() and _is_referenced(path, n)
     ]
-    ours = [
+    written_names = [
         name
-        for name, digest in found
+        for name, digest in candidates
         if (compute_file_sha256(path.parent / name) or "").startswith(digest)
     ]
-    return filter_unreferenced_files(path.parent, ours, excluded_models={path.name})
+    return filter_unreferenced_files(path.parent, written_names, excluded_models={path.name})
 
 
 def filter_unreferenced_files(
@@ -196,16 +202,16 @@ def filter_unreferenced_files(
     """Return the files in `names` that no model in the directory uses, ignoring the models in
     `excluded_models`.
     """
-    left = list(names)
+    unreferenced = list(names)
     try:
         # The directory, which may be large, is listed only if necessary.
-        file_names = os.listdir(directory) if left else []
+        file_names = os.listdir(directory) if unreferenced else []
     except OSError:
         return []
-    for other in [directory / n for n in file_names if n not in {*excluded_models, *names}]:
-        if other.suffix.lower() == ".onnx" or is_specc_model(other):
-            left = [name for name in left if not _is_referenced(other, name)]
-    return left
+    for model_path in [directory / n for n in file_names if n not in {*excluded_models, *names}]:
+        if model_path.suffix.lower() == ".onnx" or is_specc_model(model_path):
+            unreferenced = [name for name in unreferenced if not _is_referenced(model_path, name)]
+    return unreferenced
 
 
 def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
@@ -221,30 +227,32 @@ def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
 
 
 def _is_referenced(path: Path, name: str) -> bool:
+    """Return True if the content of a model file contains the file name `name`."""
     return _has_content(path, lambda data: data.find(name.encode()) >= 0)
 
 
 def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Yield the number and byte range of each protobuf field. Raise ValueError or IndexError if the
-    data is corrupted.
+    """Yield the field number, start and end of the value of each top-level protobuf field. Raise
+    ValueError or IndexError if the data is corrupted.
     """
-    at = 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
-        begin, kind = at, tag & 7
-        if kind == 2:
-            length, begin = _read_varint(data, at)
-            at = begin + length
-        elif kind == 0:
-            _, at = _read_varint(data, at)
+    offset = 0
+    while offset < len(data):
+        tag, offset = _read_varint(data, offset)
+        start, wire_type = offset, tag & 7
+        if wire_type == 2:
+            length, start = _read_varint(data, offset)
+            offset = start + length
+        elif wire_type == 0:
+            _, offset = _read_varint(data, offset)
         else:
-            at += {1: 8, 5: 4}.get(kind, len(data))
-        if at > len(data):
+            offset += {1: 8, 5: 4}.get(wire_type, len(data))
+        if offset > len(data):
             raise ValueError("truncated")
-        yield tag >> 3, begin, at
+        yield tag >> 3, start, offset
 
 
 def _read_varint(data: mmap.mmap, offset: int) -> tuple[int, int]:
+    """Read a protobuf varint of at most ten bytes. Return its value and the offset of its end."""
     value = shift = 0
     while shift < 70:
         byte = data[offset]

@@ -114,12 +114,12 @@ def as_exact_integer(value: object) -> int | None:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found: dict[str, Json] = {}
+    members: dict[str, Json] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise DuplicateKeyError(key)
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _reject_non_finite(text: str) -> NoReturn:
@@ -146,11 +146,11 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
         bound = limits.max_integer
         if bound is not None and max(map(abs, integers), default=0) >= bound:
             raise InvalidJsonError("the text contains a number with too many digits")
-        inner = [value for item in level for value in _iterate_items(item)]
+        next_level = [value for item in level for value in _iterate_items(item)]
         depth += 1
-        if limits.depth is not None and depth > limits.depth and inner:
+        if limits.depth is not None and depth > limits.depth and next_level:
             raise NestingTooDeepError("the nesting is too deep")
-        level = inner
+        level = next_level
 
 
 Option = TypeVar("Option", bound=str)
@@ -170,7 +170,7 @@ def raise_invalid_record(path: FieldPath, problem: str) -> NoReturn:
 
 
 class JsonFields:
-    """The fields of a JSON object. `shared` are values to which fields may refer by name."""
+    """Reads an untrusted JSON object; fields may refer to the values in `shared` by name."""
 
     def __init__(
         self,
@@ -302,18 +302,18 @@ class JsonFields:
 def parse_versioned_record(
     text: str | bytes, version: int, artifact: str, fail: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse a JSON record of this `format` version; `artifact` is its kind in messages."""
+    """Parse an `artifact`: a JSON object whose `format` is `version`. Call `fail` if it is not."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJsonError as error:
         fail(str(error))
     except ValueError:
         fail("the text is not JSON")
-    found = data.get("format") if isinstance(data, dict) else None
-    if found != version:
+    format_version = data.get("format") if isinstance(data, dict) else None
+    if format_version != version:
         expected = f"expected {version}; compile the {artifact} again"
-        fail(f"unsupported format version {found!r:.40}, {expected}")
-    return JsonFields(data, report_error=lambda path, what: fail(f"`{'.'.join(path)}` {what}"))
+        fail(f"unsupported format version {format_version!r:.40}, {expected}")
+    return JsonFields(data, report_error=lambda path, text: fail(f"`{'.'.join(path)}` {text}"))
 
 
 def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
@@ -336,7 +336,7 @@ def _check_number(
 
 Reader: TypeAlias = Callable[[JsonFields, str], object]
 """A function that reads one field of a JSON object, or raises an error."""
-PLAIN_READERS: Mapping[object, Reader] = {
+READERS_BY_TYPE: Mapping[object, Reader] = {
     bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string
 }  # fmt: skip
 
@@ -389,8 +389,8 @@ def _get_field_reader(hint: object) -> Reader:
         reader: Reader = get_args(hint)[1]
         return reader
     if get_origin(hint) is Literal:
-        return lambda found, name: found.read_choice(name, get_args(hint))
-    return PLAIN_READERS[hint]
+        return lambda fields, key: fields.read_choice(key, get_args(hint))
+    return READERS_BY_TYPE[hint]
 
 
 def parse_tagged_record(fields: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:

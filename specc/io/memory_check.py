@@ -25,9 +25,8 @@ def get_free_memory() -> int | None:
     unknown.
     """
     free = _get_machine_memory()
-    limits = [left for group in _CGROUP_FILES if (left := _get_cgroup_memory(*group)) is not None]
-    known = [amount for amount in (free, *limits) if amount is not None]
-    return min(known, default=None)
+    amounts = (free, *(_get_cgroup_memory(*files) for files in _CGROUP_FILES))
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _get_machine_memory() -> int | None:
@@ -35,8 +34,8 @@ def _get_machine_memory() -> int | None:
     try:
         lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
-        facts = {key: int(rest.split()[0]) for key, _, rest in fields}
-        return (facts["MemAvailable"] + facts.get("SwapFree", 0)) * 1024
+        kibibytes = {key: int(size.split()[0]) for key, _, size in fields}
+        return (kibibytes["MemAvailable"] + kibibytes.get("SwapFree", 0)) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         pass
     try:
@@ -46,19 +45,24 @@ def _get_machine_memory() -> int | None:
 
 
 def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
-    """Return the number of free bytes of a cgroup, or None if it has no limit."""
+    """Return the number of free bytes of the cgroup in `directory`, or None if it has no limit.
+    `limit` and `usage` are file names; `cached` is the key of reclaimable page cache in
+    `memory.stat`.
+    """
     try:
-        most = int((directory / limit).read_text(encoding="ascii"))
-        used = int((directory / usage).read_text(encoding="ascii"))
+        limit_bytes = int((directory / limit).read_text(encoding="ascii"))
+        used_bytes = int((directory / usage).read_text(encoding="ascii"))
         lines = (directory / "memory.stat").read_text(encoding="ascii").splitlines()
-        files = dict(line.split(" ", 1) for line in lines).get(cached, "0")
-        return max(most - used + int(files), 0)
+        cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached, "0")
+        return max(limit_bytes - used_bytes + int(cached_bytes), 0)
     except (OSError, ValueError):
         return None  # the file does not exist, or contains the word `max`
 
 
 def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
-    """Raise E0804 if `needed_bytes` exceeds free memory; `stored_bytes` is the size on disk."""
+    """Raise E0804 if the weights of the model `name` do not fit into free memory: `weight_count`
+    parameters that need `needed_bytes` in memory and `stored_bytes` on disk.
+    """
     free = get_free_memory()
     if free is None or needed_bytes <= free:
         return
@@ -84,13 +88,15 @@ def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: i
 
 
 def describe_largest_model(weight_count: int, free_bytes: int) -> str:
-    """Describe the largest model that fits into `free_bytes` bytes."""
-    narrow = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
-    most = f"{free_bytes / 4e9:.2f} billion parameters in float32"
-    if not narrow:
-        return f"the maximum is {most}"
-    taken = format_gigabytes(weight_count * narrow[0] // 8)
-    return f"the maximum is {most}, or this model with weights of {narrow[0]} bits ({taken})"
+    """Describe the largest float32 model that fits into `free_bytes`, and the largest bit width (8
+    or 4) at which a model with `weight_count` parameters fits.
+    """
+    bit_widths = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
+    maximum = f"{free_bytes / 4e9:.2f} billion parameters in float32"
+    if not bit_widths:
+        return f"the maximum is {maximum}"
+    size = format_gigabytes(weight_count * bit_widths[0] // 8)
+    return f"the maximum is {maximum}, or this model with weights of {bit_widths[0]} bits ({size})"
 
 
 def format_gigabytes(count: int) -> str:

@@ -53,7 +53,7 @@ TRAINED_WEIGHTS_OUTPUT = OutputKind(
 )
 """Outputs that are positional arguments: a new spec on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputKind("a vocabulary", (".vocab",))
-_WITHOUT_OPTION = (
+_KINDS_WITHOUT_OPTION = (
     *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
     *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
 )
@@ -78,7 +78,7 @@ def resolve_output_path(
     path = normalize_output_path(path)
     reject_unportable_name(path)
     reject_input_overwrite(path, inputs)
-    real = resolve_output_link(path)
+    target = resolve_output_link(path)
     if path.suffix.lower() not in kind.suffixes:
         default = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
         raise_error(
@@ -87,19 +87,19 @@ def resolve_output_path(
             notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
             helps=[
                 f"use the name `{escape_text(default)}`{_explain_suffix(path, kind)}"
-                if kind in _WITHOUT_OPTION
+                if kind in _KINDS_WITHOUT_OPTION
                 else f"write `-o {escape_text(default)}`",
                 # a name without a suffix denotes a directory
                 *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],
         )
-    if not force and not _is_replaceable(real, kind, content):
+    if not force and not _is_replaceable(target, kind, content):
         raise_not_replaceable(
             path,
             f"the file is not {kind.description} written by specc",
             "pass --force to overwrite it, or use another name",
         )
-    return real
+    return target
 
 
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
@@ -138,11 +138,17 @@ def reject_unportable_name(path: Path) -> None:
 
 
 def normalize_output_path(path: str | Path) -> Path:
-    """Resolve `..` after missing directories: `new/../m.onnx` becomes `m.onnx`."""
-    at = Path()
+    """Remove each `..` that follows a missing directory: `new/../m.onnx` becomes `m.onnx` if `new`
+    does not exist.
+    """
+    normalized = Path()
     for part in Path(path).parts:
-        at = at.parent if part == ".." and not os.path.lexists(at) else at / part
-    return at
+        normalized = (
+            normalized.parent
+            if part == ".." and not os.path.lexists(normalized)
+            else normalized / part
+        )
+    return normalized
 
 
 def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
@@ -156,17 +162,20 @@ def raise_not_replaceable(path: Path, reason: str, fix: str) -> NoReturn:
 
 
 def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Raise E0814 if the output is one of the input files, even if it has another path."""
-    for given in inputs:
+    """Raise E0814 if the output is the same file as one of the inputs, even under another path."""
+    for input_path in inputs:
         try:
-            same = os.path.samefile(path, given)
+            is_same_file = os.path.samefile(path, input_path)
         except (OSError, ValueError):
-            same = False
-        if same:
+            is_same_file = False
+        if is_same_file:
             raise_error(
                 "E0814",
                 f"the output `{escape_text(path)}` is one of the inputs",
-                notes=[f"it is the same file as `{escape_text(given)}`", "nothing was written"],
+                notes=[
+                    f"it is the same file as `{escape_text(input_path)}`",
+                    "nothing was written",
+                ],
                 helps=["use another name with -o"],
             )
 
@@ -185,18 +194,21 @@ def resolve_output_link(path: Path) -> Path:
         _check_regular_file(path, mode, "")
         return path
     try:
-        real = Path(os.path.realpath(path, strict=True))
-        mode = os.stat(real).st_mode
+        target = Path(os.path.realpath(path, strict=True))
+        mode = os.stat(target).st_mode
     except OSError:
         raise_not_a_file(path, "a broken link")
     _check_regular_file(path, mode, "a link to ")
-    return real
+    return target
 
 
-def _check_regular_file(path: Path, mode: int, access_path: str) -> None:
+def _check_regular_file(path: Path, mode: int, prefix: str) -> None:
+    """Raise E0811 if `mode` is not that of a regular file. The message has the kind of file after
+    `prefix`.
+    """
     if not stat.S_ISREG(mode):
         raise_not_a_file(
-            path, access_path + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
+            path, prefix + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
         )
 
 
@@ -228,7 +240,7 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     """Raise E0810 to E0815 for an error of the operating system."""
     number = error.errno if isinstance(error, OSError) else None
     name, reason = f"`{escape_text(path)}`", describe_os_error(error)
-    elsewhere = "choose a writable directory with -o"
+    directory_fix = "choose a writable directory with -o"
     notes = [NOTHING_WRITTEN]
     code, title, fix = (
         "E0815",
@@ -236,19 +248,19 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
         "check the path and the disk, or write to another path with -o",
     )
     if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
-        code, fix = "E0812", elsewhere
+        code, fix = "E0812", directory_fix
         title = f"the output {name} cannot be written: files cannot be created in this directory"
         notes = ["it is a virtual file system", NOTHING_WRITTEN]
     elif number == errno.ENOENT:
         code, title = "E0810", f"the directory of the output {name} does not exist"
-        broken = "a part of its path is a broken link, or was just removed"
-        notes = [broken, NOTHING_WRITTEN]
+        note = "a part of its path is a broken link, or was just removed"
+        notes = [note, NOTHING_WRITTEN]
         fix = "create the target directory of the link, or use another path"
     elif number in (errno.ENOTDIR, errno.EISDIR):
         code, title = "E0811", f"{name} is not a directory"
         fix = "use a path in a directory with -o"
     elif number in _ACCESS_ERRORS:
-        code, title, fix = "E0812", f"the output {name} cannot be written: {reason}", elsewhere
+        code, title, fix = "E0812", f"the output {name} cannot be written: {reason}", directory_fix
     elif number in _DISK_FULL_ERRORS:
         code, title = "E0813", f"no space left for {name}"
         notes = [f"system error: {reason}", NOTHING_WRITTEN]

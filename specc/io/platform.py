@@ -21,21 +21,21 @@ RETRY_SECONDS = 0.2
 
 
 def _get_open_flag(name: str) -> int:
-    """Return an open flag, or 0 if the platform lacks this flag."""
+    """Return the value of an open flag such as `O_CLOEXEC`, or 0 if the platform lacks it."""
     return int(vars(os).get(name, 0))
 
 
 def get_read_flags() -> int:
     """Return the open flags for reading: binary, and nonblocking (the path may be a pipe)."""
-    plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
+    flags = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
     # O_NONBLOCK has no effect on regular files
-    return plain | _get_open_flag("O_NONBLOCK")
+    return flags | _get_open_flag("O_NONBLOCK")
 
 
 def get_create_flags() -> int:
     """Return the open flags for a new file: exclusive, without following symbolic links."""
-    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return flags | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
 
 _SEEK_LOCK = threading.Lock()
@@ -43,7 +43,9 @@ _SEEK_LOCK = threading.Lock()
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """Read at most `size` bytes from `offset`."""
+    """Read at most `size` bytes of a file from `offset`, without a change of its position where the
+    platform has `pread`.
+    """
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:
@@ -52,7 +54,9 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
-    """Read into `view` from `offset`; return the number of bytes."""
+    """Fill `view` with the bytes of a file from `offset`. Return the number of bytes read, which
+    may be smaller than the size of `view`.
+    """
     if "preadv" in vars(os):
         return os.preadv(fd, [view], offset)
     data = read_at_offset(fd, len(view), offset)
@@ -69,28 +73,28 @@ def copy_file_mode(fd: int, mode: int) -> None:
 
 def replace_file(source: Path, target: Path) -> None:
     """Rename a file. On Windows, retry while another program has the target open."""
-    for turn in range(REPLACE_ATTEMPTS):
+    for attempt in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)
         except PermissionError:
-            if not IS_WINDOWS or turn == REPLACE_ATTEMPTS - 1:
+            if not IS_WINDOWS or attempt == REPLACE_ATTEMPTS - 1:
                 raise
             time.sleep(RETRY_SECONDS)
         else:
             return
 
 
-def link_or_copy_file(path: Path, name: Path) -> None:
+def link_or_copy_file(source: Path, target: Path) -> None:
     """Create a hard link, or a copy if the file system does not support hard links."""
     try:
         if os.link in os.supports_follow_symlinks:
-            os.link(path, name, follow_symlinks=False)
+            os.link(source, target, follow_symlinks=False)
         else:
-            os.link(path, name)
+            os.link(source, target)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-        shutil.copyfile(path, name)
+        shutil.copyfile(source, target)
 
 
 def sync_directory(path: Path) -> None:
@@ -115,20 +119,20 @@ def discard_native_stderr() -> Iterator[None]:
     stderr is shared.
     """
     try:
-        saved = os.dup(2) if threading.active_count() == 1 else None
+        saved_stderr = os.dup(2) if threading.active_count() == 1 else None
     except OSError:  # stderr is closed
-        saved = None
-    if saved is None:
+        saved_stderr = None
+    if saved_stderr is None:
         yield
         return
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    os.close(null)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 2)
+    os.close(null_device)
     try:
         yield
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
 
 
 def is_process_alive(pid: int) -> bool:

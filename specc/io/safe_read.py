@@ -20,7 +20,7 @@ from specc.io.platform import get_read_flags
 
 
 class Closeable(ABC):
-    """A resource that is closed at the end of a `with` block."""
+    """A context manager that closes a resource at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -133,8 +133,8 @@ def resolve_links(path: Path) -> Path:
 def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
     """Return the error message of the operating system, in lower case."""
     match error:
-        case OSError(strerror=str(words)) if words:
-            return words[0].lower() + words[1:]
+        case OSError(strerror=str(message)) if message:
+            return message[0].lower() + message[1:]
         case RuntimeError():  # Python 3.11
             return "its symbolic links form a cycle"
         case ValueError():
@@ -161,8 +161,8 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Return the content of a file. Raise E0802, or E0904 if it is larger than `max_bytes`
-    bytes.
+    """Return the content of an image or array file. Raise E0802 if it is unreadable, and E0904 if
+    it is larger than `max_bytes`.
     """
     try:
         return read_regular_file(path, max_bytes)
@@ -192,7 +192,7 @@ def raise_unreadable(path: object, reason: str, fix: str) -> NoReturn:
 
 
 _MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
-_MAX_BYTES = 200
+_MAX_REVISION_BYTES = 200
 """Maximum number of bytes of a file that contains a revision."""
 
 
@@ -200,11 +200,11 @@ def suggest_cached_snapshot(directory: Path) -> str:
     """Return a help text that suggests a snapshot if a directory is in the hub cache, otherwise
     "".
     """
-    found = next(_iterate_cached_models(directory), None)
-    if found is None:
+    snapshot = next(_iterate_cached_models(directory), None)
+    if snapshot is None:
         return ""
-    which = "one revision" if found.parents[1] == directory else "one model"
-    return f"this is the Hugging Face cache: pass the directory of {which}, {escape_text(found)}"
+    kind = "one revision" if snapshot.parents[1] == directory else "one model"
+    return f"this is the Hugging Face cache: pass the directory of {kind}, {escape_text(snapshot)}"
 
 
 def suggest_local_model_path(name: str) -> str:
@@ -213,12 +213,14 @@ def suggest_local_model_path(name: str) -> str:
     """
     if not _MODEL_ID.fullmatch(name):
         return ""
-    home = os.environ.get("HF_HOME", "")
-    above = Path(home) if home else Path.home() / ".cache" / "huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
-    model = cache / f"models--{name.replace('/', '--')}"
-    if (found := next(_iterate_cached_models(model), None)) is not None:
-        return f"a model with this name is cached in {escape_text(found)}: pass that directory"
+    environment_path = os.environ.get("HF_HOME", "")
+    huggingface_directory = (
+        Path(environment_path) if environment_path else Path.home() / ".cache" / "huggingface"
+    )
+    cache = Path(os.environ.get("HF_HUB_CACHE", "") or huggingface_directory / "hub")
+    model_directory = cache / f"models--{name.replace('/', '--')}"
+    if (snapshot := next(_iterate_cached_models(model_directory), None)) is not None:
+        return f"a model with this name is cached in {escape_text(snapshot)}: pass that directory"
     if "/" not in name:
         return ""
     return f"for a model of the Hugging Face Hub, pass `hf:{name}`"
@@ -235,11 +237,11 @@ def _iterate_cached_models(directory: Path) -> Iterator[Path]:
                 yield from _iterate_newest_snapshot(model)
 
 
-def _iterate_newest_snapshot(model: Path) -> Iterator[Path]:
+def _iterate_newest_snapshot(model_directory: Path) -> Iterator[Path]:
     """Yield the latest snapshot of a model, if it has a config.json."""
-    versions = sorted(p.parent for p in (model / "snapshots").glob("*/config.json"))
+    snapshots = sorted(p.parent for p in (model_directory / "snapshots").glob("*/config.json"))
     with suppress(OSError, ValueError):
-        if (model / "refs" / "main").stat().st_size <= _MAX_BYTES:
-            main = (model / "refs" / "main").read_text(encoding="ascii").strip()
-            versions.sort(key=lambda version: version.name != main)
-    yield from versions[:1]
+        if (model_directory / "refs" / "main").stat().st_size <= _MAX_REVISION_BYTES:
+            commit = (model_directory / "refs" / "main").read_text(encoding="ascii").strip()
+            snapshots.sort(key=lambda snapshot: snapshot.name != commit)
+    yield from snapshots[:1]
