@@ -43,26 +43,28 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all attention maps from top to bottom, with a common color scale."""
+    """Draw all attention maps from top to bottom, with a common color scale. With `log`, the scale
+    is logarithmic.
+    """
     scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
     max_heads = max((len(m.heads) for m in plot.maps), default=1)
-    blocks = [_draw_block(m, plot, scale, max_heads) for m in plot.maps]
+    panel_groups = [_draw_attention_layer(m, plot, scale, max_heads) for m in plot.maps]
     heading = _draw_heading(plot)
     marks: list[Mark] = [*heading]
     top = MARGIN + 44.0
-    right = max(mark.x + estimate_text_width(mark.text, mark.size) for mark in heading)
-    right = max(right, *(MARGIN + block.width for block in blocks), 200)
-    first = top + (blocks[0].heading_height if blocks else 0)
-    for block in blocks:
-        marks += block.translate_marks(MARGIN, top)
-        top += block.height + MARGIN
+    right_edge = max(mark.x + estimate_text_width(mark.text, mark.size) for mark in heading)
+    right_edge = max(right_edge, *(MARGIN + group.width for group in panel_groups), 200)
+    first_top = top + (panel_groups[0].heading_height if panel_groups else 0)
+    for group in panel_groups:
+        marks += group.translate_marks(MARGIN, top)
+        top += group.height + MARGIN
     # the color bar next to the first block may be taller than a small map
-    height = max(top, first + 150)
+    height = max(top, first_top + 150)
     has_masked = any(m.is_masked.any() for m in plot.maps)
-    marks += _draw_color_bar(scale, right + MARGIN, first, has_masked=has_masked)
-    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(plot))
+    marks += _draw_color_bar(scale, right_edge + MARGIN, first_top, has_masked=has_masked)
+    drawing = Drawing(width=right_edge + MARGIN + 64, height=height, title=_describe_plot(plot))
     drawing.add(marks)
     return drawing
 
@@ -96,10 +98,12 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
     return [attention.get_masked_weights()]
 
 
-def _draw_block(
+def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGroup:
-    """Draw all heads of one attention layer, with its scope as heading."""
+    """Draw one attention layer below its scope: as overlays on the image if its keys are patches,
+    otherwise as one heat map per head.
+    """
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
@@ -107,33 +111,35 @@ def _draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _AxisLayout:
-    """One axis of a map: the cell size along it, and the labels that fit."""
+    """The layout of one axis of an attention map: `cell_size` in points, and the labels that
+    fit.
+    """
 
     axis: AttentionMapAxis
-    cell: float
+    cell_size: float
     step: int
     """Number of positions per cell."""
 
     @property
     def size(self) -> float:
         """Return the font size of the labels in points."""
-        return min(LABEL_SIZE, max(7.5, self.cell * 0.82))
+        return min(LABEL_SIZE, max(7.5, self.cell_size * 0.82))
 
     @property
     def label_interval(self) -> int:
         """Return the number of cells between labels."""
-        return max(1, math.ceil(self.size * 1.08 / self.cell))
+        return max(1, math.ceil(self.size * 1.08 / self.cell_size))
 
     def list_labels(self) -> list[tuple[int, str]]:
         """Return the labels to draw, each with its cell index."""
-        of_cells = self.axis.labels[:: self.step]
+        cell_labels = self.axis.labels[:: self.step]
         return [
-            (n, make_printable_label(of_cells[n]))
-            for n in range(0, len(of_cells), self.label_interval)
+            (n, make_printable_label(cell_labels[n]))
+            for n in range(0, len(cell_labels), self.label_interval)
         ]
 
     def format_caption(self, axis_name: str) -> str:
-        """Return the caption of an axis."""
+        """Format the caption of the axis, with the interval between labels if it is not 1."""
         n = self.label_interval * self.step
         note = f"; every {n}{_get_ordinal_suffix(n)} is labeled" if n > 1 else ""
         return f"{axis_name}: {self.axis.caption}{note}"
@@ -151,15 +157,18 @@ def _get_ordinal_suffix(number: int) -> str:
 
 
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelGroup:
+    """Draw one heat map per head, with labeled axes; `max_heads` determines the cell size."""
     cells, step = max_pool_attention(attention.get_masked_weights(), MAX_CELLS)
-    cell = _get_cell_size(max(cells.shape[1:]), max_heads)
-    query_layout = _AxisLayout(axis=attention.query_axis, cell=cell, step=step)
-    key_side = _AxisLayout(axis=attention.key_axis, cell=cell, step=step)
+    cell_size = _get_cell_size(max(cells.shape[1:]), max_heads)
+    query_layout = _AxisLayout(axis=attention.query_axis, cell_size=cell_size, step=step)
+    key_layout = _AxisLayout(axis=attention.key_axis, cell_size=cell_size, step=step)
     # key labels are horizontal only if the widest label fits above its cells
-    is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
-    top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
-    left_room = 16 + query_layout.measure_widest_label() + PANEL_GAP
-    height, width = (length * cell for length in cells.shape[1:])
+    is_rotated = key_layout.measure_widest_label() > cell_size * key_layout.label_interval - 2
+    label_height = (
+        key_layout.measure_widest_label() if is_rotated else key_layout.size
+    ) + PANEL_GAP
+    label_width = 16 + query_layout.measure_widest_label() + PANEL_GAP
+    height, width = (length * cell_size for length in cells.shape[1:])
     # a single head gets a title if it was selected from several
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
     panels: list[list[Mark]] = [
@@ -169,25 +178,25 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
         ]
         for weights, name in zip(cells, attention.heads, strict=True)
     ]
-    block = arrange_panels(
+    group = arrange_panels(
         panels,
         (max(width, 40.0), height),
-        left=left_room,
-        top=top_room + 14,
+        left=label_width,
+        top=label_height + 14,
         title_height=16 if has_head_titles else 0,
         title=attention.scope,
     )
-    _draw_query_axis(block, query_layout, height)
+    _draw_query_axis(group, query_layout, height)
     head_title_height = 18 if has_head_titles else 0
-    for x, y in block.first_row:
-        block.marks += _draw_key_labels(key_side, x, y - head_title_height, is_rotated=is_rotated)
-    x, y = block.first_row[0]
-    caption = key_side.format_caption("key")
+    for x, y in group.first_row:
+        group.marks += _draw_key_labels(key_layout, x, y - head_title_height, is_rotated=is_rotated)
+    x, y = group.first_row[0]
+    caption = key_layout.format_caption("key")
     caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
-    baseline = y - head_title_height - top_room - 3
-    block.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
-    block.width = max(block.width, x + estimate_text_width(caption, 9.5))
-    return block
+    baseline = y - head_title_height - label_height - 3
+    group.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
+    group.width = max(group.width, x + estimate_text_width(caption, 9.5))
+    return group
 
 
 def _draw_head_title(head: int) -> list[Mark]:
@@ -195,55 +204,59 @@ def _draw_head_title(head: int) -> list[Mark]:
     return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
-def _draw_query_axis(block: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
+def _draw_query_axis(group: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
     """Draw the query labels next to each row of panels, and the caption of the query axis next to
     the first row.
     """
-    for x, y in block.first_column:
-        block.marks += _draw_query_labels(query_layout, x, y, height)
-    x, y = block.first_column[0]
+    for x, y in group.first_column:
+        group.marks += _draw_query_labels(query_layout, x, y, height)
+    x, y = group.first_column[0]
     caption = query_layout.format_caption("query")
     # a caption that is longer than the map continues below it
-    foot = y + max(height, estimate_text_width(caption, 9.5))
+    bottom = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_layout.measure_widest_label() - 8
-    block.marks.append(
-        TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, is_rotated=True)
+    group.marks.append(
+        TextMark(x=left, y=bottom, text=caption, size=9.5, color=FAINT, is_rotated=True)
     )
-    block.height = max(block.height, foot)
+    group.height = max(group.height, bottom)
 
 
 def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
+    """Draw the attention weights [query, key] of one head as a heat map with a border."""
     yield HeatmapMark(width=width, height=height, colors=scale.compute_colors(weights))
     yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
-def _draw_query_labels(side: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
+def _draw_query_labels(layout: _AxisLayout, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of the query axis."""
-    for n, label in side.list_labels():
+    for n, label in layout.list_labels():
         # a label of several cells is centered
-        cells = n + side.label_interval / 2
-        middle = y + cells * side.cell
-        base = min(middle, y + height) + side.size * 0.35
-        yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
+        cell_position = n + layout.label_interval / 2
+        center_y = y + cell_position * layout.cell_size
+        baseline = min(center_y, y + height) + layout.size * 0.35
+        yield TextMark(x=x - PANEL_GAP, y=baseline, text=label, size=layout.size, anchor="end")
 
 
-def _draw_key_labels(side: _AxisLayout, x: float, y: float, *, is_rotated: bool) -> Iterator[Mark]:
-    for n, label in side.list_labels():
-        middle = x + (n + 0.5) * side.cell
-        base = middle + side.size * 0.35 if is_rotated else middle
+def _draw_key_labels(
+    layout: _AxisLayout, x: float, y: float, *, is_rotated: bool
+) -> Iterator[Mark]:
+    """Draw the labels of the key axis above a panel."""
+    for n, label in layout.list_labels():
+        center_x = x + (n + 0.5) * layout.cell_size
+        baseline_x = center_x + layout.size * 0.35 if is_rotated else center_x
         yield TextMark(
-            x=base,
+            x=baseline_x,
             y=y - PANEL_GAP,
             text=label,
-            size=side.size,
+            size=layout.size,
             anchor="start" if is_rotated else "middle",
             is_rotated=is_rotated,
         )
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the cell size in points. It is chosen so that panels fit on the page and labels are
-    readable.
+    """Return the size in points of a cell of a map with `cells` cells per side, if `heads` panels
+    have to fit on the page with readable labels.
     """
     # panel width in points, which decreases with the number of heads
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
@@ -254,11 +267,11 @@ def _get_cell_size(cells: int, heads: int) -> float:
 def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:
     """Draw the color scale, with the maximum at the top, and the color of masked cells."""
     height = 120.0
-    ramp = np.linspace(1, 0, 128)[:, None]
+    fractions = np.linspace(1, 0, 128)[:, None]
     if scale.is_logarithmic:
-        values = scale.low * (scale.high / scale.low) ** ramp
+        values = scale.low * (scale.high / scale.low) ** fractions
     else:
-        values = scale.low + (scale.high - scale.low) * ramp
+        values = scale.low + (scale.high - scale.low) * fractions
     marks: list[Mark] = [
         HeatmapMark(
             x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
@@ -286,13 +299,15 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
     """
     maps = list(iterate_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
-    shown = scale_image(image, 64, MAX_PIXELS)
-    zoom = target_width / max(shown.shape[:2])
-    width, height = shown.shape[1] * zoom, shown.shape[0] * zoom
+    scaled_image = scale_image(image, 64, MAX_PIXELS)
+    scale_factor = target_width / max(scaled_image.shape[:2])
+    width, height = scaled_image.shape[1] * scale_factor, scaled_image.shape[0] * scale_factor
     # the first panel is the image alone, because overlaid colors hide its content
-    panels = [_draw_panel(shown, "input", width, height)]
+    panels = [_draw_panel(scaled_image, "input", width, height)]
     for title, weights in maps:
-        panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
+        panels.append(
+            _draw_panel(blend_over_image(scaled_image, weights, scale), title, width, height)
+        )
     return arrange_panels(
         panels, (width, height), left=0, top=0, title_height=16, title=_describe_overlay(attention)
     )
@@ -335,8 +350,8 @@ def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Dou
             yield label, reshape_to_patch_grid(row, grid)
         return
     # classification uses the class token if there is one, otherwise the patches
-    of_query = attention.query_axis.grid
-    rows = weights[:, 0] if of_query and of_query.prefix_tokens else weights.mean(1)
+    query_grid = attention.query_axis.grid
+    rows = weights[:, 0] if query_grid and query_grid.prefix_tokens else weights.mean(1)
     if len(rows) > 1:
         yield "mean of heads", reshape_to_patch_grid(rows.mean(0), grid)
     for head, row in zip(attention.heads, rows, strict=True):

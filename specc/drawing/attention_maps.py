@@ -23,7 +23,7 @@ from specc.drawing.svg_html_pages import read_page_resource, render_page
 from specc.io.json_io import Json
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
-"""What the positions of an axis are: generated tokens, input tokens, audio frames, image patches,
+"""The kind of the positions of an axis: generated tokens, input tokens, audio frames, image patches
 or unknown."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
@@ -62,10 +62,10 @@ class AttentionMapAxis:
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
-        one = unit.removesuffix("es" if unit == "patches" else "s")
+        singular_unit = unit.removesuffix("es" if unit == "patches" else "s")
         seconds = f", {self.duration_seconds:.3g} s" if self.duration_seconds is not None else ""
         number = f"{count:,}".replace(",", " ")
-        return f"{name}{number} {one if count == 1 else unit}{seconds}"
+        return f"{name}{number} {singular_unit if count == 1 else unit}{seconds}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +90,14 @@ class AttentionMap:
         return int(numbers[0]) if numbers else None
 
     def get_masked_weights(self) -> Doubles:
-        """Return the attention weights, with -inf in place of zeros at masked positions."""
-        # nonzero weights are shown, even at masked positions
+        """Return the attention weights, with -inf in place of zeros at masked pairs."""
+        # nonzero weights are shown, even at masked pairs
         return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
         self, weights: Doubles, is_masked: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
-        """Return a copy with only the given heads."""
+        """Return a copy with only `heads`; the arrays contain only these heads."""
         return replace(self, weights=weights, is_masked=is_masked, heads=heads)
 
 
@@ -170,6 +170,7 @@ def _get_step(maps: Sequence[AttentionMap]) -> int:
 
 
 def _count_cells(attention: AttentionMap, step: int) -> int:
+    """Return the number of cells of a map that is max-pooled with the block size `step`."""
     rows, columns = len(attention.query_axis.labels), len(attention.key_axis.labels)
     return len(attention.heads) * -(-rows // step) * -(-columns // step)
 
@@ -220,7 +221,7 @@ def _image_to_json(plot: AttentionMaps) -> Json:
 
 
 def _render_body(plot: AttentionMaps, step: int) -> str:
-    pooled_note = (
+    note = (
         f"<p class=note>Downsampled: a cell is the maximum weight of {step} × {step}. "
         "Select fewer layers or heads (--layers, --heads) for full resolution.</p>"
         if step > 1
@@ -229,5 +230,5 @@ def _render_body(plot: AttentionMaps, step: int) -> str:
     return read_page_resource("attention.html").format(
         model=escape(make_printable_label(plot.model_name, 80)),
         given=escape(make_printable_label(plot.input_text, 2000)),
-        note=pooled_note,
+        note=note,
     )

@@ -27,12 +27,12 @@ GOLDEN_RATIO_STEP = 0.61803398875
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
     """Map values in [0, 1] to colors, uint8 [..., 3]; NaN is gray."""
-    position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
+    positions = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
     stops = np.arange(len(COLOR_STOPS))
-    channels = [np.interp(position, stops, COLOR_STOPS[:, c]) for c in range(3)]
-    result = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
-    result[np.isnan(values)] = 128
-    return result
+    channels = [np.interp(positions, stops, COLOR_STOPS[:, c]) for c in range(3)]
+    colors = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+    colors[np.isnan(values)] = 128
+    return colors
 
 
 def make_class_colors(count: int) -> Bytes:
@@ -41,8 +41,8 @@ def make_class_colors(count: int) -> Bytes:
     for i in range(1, count):
         hue = (i * GOLDEN_RATIO_STEP) % 1.0
         saturation, value = (0.75, 0.95) if i % 2 else (0.55, 0.75)
-        wheel = np.clip(np.abs((hue * 6 + np.array([0.0, 4.0, 2.0])) % 6 - 3) - 1, 0, 1)
-        palette[i] = np.rint(255 * value * (1 - saturation * (1 - wheel)))
+        rgb = np.clip(np.abs((hue * 6 + np.array([0.0, 4.0, 2.0])) % 6 - 3) - 1, 0, 1)
+        palette[i] = np.rint(255 * value * (1 - saturation * (1 - rgb)))
     return palette
 
 
@@ -68,28 +68,28 @@ class ColorScale:
         """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
         scale covers LOG_DECADES decades.
         """
-        finite = [v[np.isfinite(v)] for v in values]
-        low = min((float(v.min()) for v in finite if v.size), default=0.0)
-        high = max((float(v.max()) for v in finite if v.size), default=1.0)
+        finite_values = [v[np.isfinite(v)] for v in values]
+        low = min((float(v.min()) for v in finite_values if v.size), default=0.0)
+        high = max((float(v.max()) for v in finite_values if v.size), default=1.0)
         if log and high > 0:
             return cls(high / 10**LOG_DECADES, high, is_logarithmic=True)
         low = min(0.0, low)
         return cls(low, high if high > low else low + 1.0)
 
     def normalize_values(self, values: Doubles) -> Doubles:
-        """Scale values to the range 0 to 1; NaN stays NaN."""
-        shares: Doubles = (values - self.low) / (self.high - self.low)
+        """Map values from `low` to `high` to the range 0 to 1, and clip others; NaN stays NaN."""
+        fractions: Doubles = (values - self.low) / (self.high - self.low)
         if self.is_logarithmic:
-            powers = np.log(np.maximum(values, self.low) / self.low)
-            shares = powers / np.log(self.high / self.low)
-        return np.clip(shares, 0, 1)
+            logarithms = np.log(np.maximum(values, self.low) / self.low)
+            fractions = logarithms / np.log(self.high / self.low)
+        return np.clip(fractions, 0, 1)
 
     def compute_colors(self, values: Doubles) -> Bytes:
         """Map values to colors, uint8 [..., 3]; -inf gets the color of masked cells."""
-        hidden = np.isneginf(values)
-        result = apply_colormap(self.normalize_values(np.where(hidden, 0.0, values)))
-        result[hidden] = MASKED_COLOR
-        return result
+        is_masked = np.isneginf(values)
+        colors = apply_colormap(self.normalize_values(np.where(is_masked, 0.0, values)))
+        colors[is_masked] = MASKED_COLOR
+        return colors
 
     def get_middle_value(self) -> float:
         """Return the value in the middle of the color bar."""
@@ -104,18 +104,18 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Blend the colors of attention weights [grid height, grid width] over the grayscale image.
-    Larger weights are more opaque.
+    """Blend the colors of attention weights [grid height, grid width] over an image (uint8 [height,
+    width, 3]), which is converted to grayscale. Larger weights are more opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
     columns = np.arange(width) * weights.shape[1] // width
-    color = scale.compute_colors(weights)[rows][:, columns].astype(np.float64)
+    colors = scale.compute_colors(weights)[rows][:, columns].astype(np.float64)
     gray = image.astype(np.float64).mean(axis=2, keepdims=True)
     finite: NDArray[np.float64] = np.nan_to_num(weights, neginf=scale.low)
-    cover = (0.3 + 0.5 * np.sqrt(scale.normalize_values(finite)))[rows][:, columns][:, :, None]
-    mixed: Doubles = np.rint(color * cover + 0.8 * gray * (1 - cover))
-    return mixed.astype(np.uint8)
+    opacity = (0.3 + 0.5 * np.sqrt(scale.normalize_values(finite)))[rows][:, columns][:, :, None]
+    blended: Doubles = np.rint(colors * opacity + 0.8 * gray * (1 - opacity))
+    return blended.astype(np.uint8)
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
@@ -124,13 +124,13 @@ def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
     """
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
-    zoom = max(1, -(-min_side // max(1, min(image.shape[:2]))))
-    return image.repeat(zoom, 0).repeat(zoom, 1)
+    factor = max(1, -(-min_side // max(1, min(image.shape[:2]))))
+    return image.repeat(factor, 0).repeat(factor, 1)
 
 
 INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
 
-MAX_LABEL = 28
+MAX_LABEL_LENGTH = 28
 """Maximum number of characters of a label."""
 
 Anchor: TypeAlias = Literal["start", "middle", "end"]
@@ -181,7 +181,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatmapMark:
-    """A table of colors (uint8 [height, width, 3]), scaled to a rectangle with sharp cell edges."""
+    """A heat map: `colors` uint8 [rows, columns, 3] scaled to a rectangle with sharp edges."""
 
     x: float = 0
     y: float = 0
@@ -212,11 +212,12 @@ NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """Return an upper bound of the width of a string in an unknown font."""
+    """Return an upper bound of the width in points of a text in an unknown sans-serif font."""
     return sum(map(_measure_width_in_ems, text)) * size
 
 
 def _measure_width_in_ems(character: str) -> float:
+    """Return an estimate of the width of a character, as a fraction of the font size."""
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
@@ -226,19 +227,23 @@ def _measure_width_in_ems(character: str) -> float:
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
-def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
+def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
     """Truncate a label to `max_length` characters, and replace control characters and leading or
     trailing spaces by printable characters.
     """
-    shown = "".join(
+    printable = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
         for c in text[: max_length + 1]
     )
-    inner = shown.strip(" ")
-    if inner != shown or not inner:
-        left = len(shown) - len(shown.lstrip(" "))
-        shown = "␣" * left + inner + "␣" * (len(shown) - left - len(inner))
-    return shown if len(shown) <= max_length else shown[: max(1, max_length - 1)] + "…"
+    stripped = printable.strip(" ")
+    if stripped != printable or not stripped:
+        leading_spaces = len(printable) - len(printable.lstrip(" "))
+        printable = (
+            "␣" * leading_spaces
+            + stripped
+            + "␣" * (len(printable) - leading_spaces - len(stripped))
+        )
+    return printable if len(printable) <= max_length else printable[: max(1, max_length - 1)] + "…"
 
 
 MARGIN = 18.0
@@ -286,23 +291,23 @@ def arrange_panels(
     columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))
     width, height = size
     row_count = math.ceil(count / columns)
-    heading = 22.0 + top
-    pitch = width + MARGIN * 0.7, height + title_height + MARGIN * 0.7
-    block = PanelGroup(
-        width=left + columns * pitch[0],
-        height=heading + row_count * pitch[1] + title_height,
-        heading_height=heading + title_height,
+    heading_height = 22.0 + top
+    panel_pitch = width + MARGIN * 0.7, height + title_height + MARGIN * 0.7
+    group = PanelGroup(
+        width=left + columns * panel_pitch[0],
+        height=heading_height + row_count * panel_pitch[1] + title_height,
+        heading_height=heading_height + title_height,
     )
     name = make_printable_label(title, 80)
-    block.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
+    group.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
     # bold text is wider than estimated
-    block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
+    group.width = max(group.width, estimate_text_width(name, 12) * 1.06)
     for n, marks in enumerate(panels):
-        x = (n % columns) * pitch[0] + left
-        y = (n // columns) * pitch[1] + heading + title_height
-        block.marks += [translate_mark(mark, x, y) for mark in marks]
+        x = (n % columns) * panel_pitch[0] + left
+        y = (n // columns) * panel_pitch[1] + heading_height + title_height
+        group.marks += [translate_mark(mark, x, y) for mark in marks]
         if x == left:
-            block.first_column.append((x, y))
-        if y == heading + title_height:
-            block.first_row.append((x, y))
-    return block
+            group.first_column.append((x, y))
+        if y == heading_height + title_height:
+            group.first_row.append((x, y))
+    return group

@@ -47,8 +47,8 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
     lines = pixels.reshape(rows, columns * channels)
     # PNG filter 2: subtract the previous line modulo 256, because labels and maps repeat vertically
-    up = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
-    filtered = np.hstack([np.full((rows, 1), 2, np.uint8), up]).tobytes()
+    differences = lines - np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
+    filtered = np.hstack([np.full((rows, 1), 2, np.uint8), differences]).tobytes()
     chunks = (
         (b"IHDR", header),
         (b"tEXt", SOFTWARE_CHUNK),
@@ -142,8 +142,8 @@ def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
 
 
 def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
-    ends = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
-    left, top, right, bottom = (round(end * PIXELS_PER_POINT) for end in ends)
+    edges = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
+    left, top, right, bottom = (round(edge * PIXELS_PER_POINT) for edge in edges)
     canvas.rounded_rectangle(
         (left, top, max(left, right - 1), max(top, bottom - 1)),
         mark.corner_radius * PIXELS_PER_POINT,
@@ -154,36 +154,38 @@ def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
 
 
 def _draw_cells(mark: HeatmapMark, image: "Image") -> None:
+    """Draw a heat map without interpolation between its cells."""
     from PIL import Image
 
     left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
     width = max(1, round((mark.x + mark.width) * PIXELS_PER_POINT) - left)
     height = max(1, round((mark.y + mark.height) * PIXELS_PER_POINT) - top)
-    table = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
-    image.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
+    heatmap = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
+    image.paste(heatmap.resize((width, height), Image.Resampling.NEAREST), (left, top))
 
 
 def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
+    """Draw a line of text; rotated text is drawn on a separate image, which is pasted."""
     runs = list(_split_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
-    share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
+    fraction = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
     if not mark.is_rotated:
         _draw_runs(
             runs,
-            (mark.x * PIXELS_PER_POINT - length * share, mark.y * PIXELS_PER_POINT),
+            (mark.x * PIXELS_PER_POINT - length * fraction, mark.y * PIXELS_PER_POINT),
             mark.color,
             canvas,
         )
         return
     from PIL import Image, ImageDraw
 
-    base = round(mark.size * PIXELS_PER_POINT * 1.1)
-    strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
-    _draw_runs(runs, (0, base), 255, ImageDraw.Draw(strip))
-    rotated = strip.transpose(Image.Transpose.ROTATE_90)
+    baseline = round(mark.size * PIXELS_PER_POINT * 1.1)
+    text_image = Image.new("L", (max(1, round(length) + 2), round(baseline * 1.4)))
+    _draw_runs(runs, (0, baseline), 255, ImageDraw.Draw(text_image))
+    rotated = text_image.transpose(Image.Transpose.ROTATE_90)
     # rotated text is anchored at its lower end
-    top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
-    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), rotated)
+    top = round(mark.y * PIXELS_PER_POINT - length * (1 - fraction))
+    image.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - baseline, top), rotated)
 
 
 def _draw_runs(
@@ -203,9 +205,9 @@ def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
     glyph are replaced by their code points.
     """
     fonts = _load_fonts(size)
-    named = ((_find_font(c), c) for c in text)
-    indexed = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
-    for n, run in groupby(indexed, key=itemgetter(0)):
+    character_fonts = ((_find_font(c), c) for c in text)
+    glyph_runs = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in character_fonts)
+    for n, run in groupby(glyph_runs, key=itemgetter(0)):
         yield fonts[n], "".join(c for _, c in run)
 
 
@@ -216,11 +218,11 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
     default_font = ImageFont.load_default(size * PIXELS_PER_POINT)
     assert isinstance(default_font, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
-    found = [default_font]
+    fonts = [default_font]
     for name in SYSTEM_FONTS:
         with suppress(OSError):  # the font is not installed
-            found.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
-    return tuple(found)
+            fonts.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
+    return tuple(fonts)
 
 
 @cache

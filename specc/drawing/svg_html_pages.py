@@ -1,4 +1,4 @@
-"""Self-contained HTML pages, and attention maps as an interactive page."""
+"""Render drawings as SVG, and self-contained HTML pages."""
 
 import hashlib
 import json
@@ -43,21 +43,21 @@ def render_svg(drawing: Drawing) -> str:
 def render_inline_svg(drawing: Drawing) -> str:
     """Render a drawing as an SVG element without a background, for use in an HTML page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
-    return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
+    return f'<svg class="drawing" {size} {_render_drawing(drawing, has_background=False)}'
 
 
-def _render_drawing(drawing: Drawing, *, paper: bool = True) -> str:
+def _render_drawing(drawing: Drawing, *, has_background: bool = True) -> str:
     width, height = _format_number(drawing.width), _format_number(drawing.height)
     title = escape(drawing.title)
-    parts = [
+    elements = [
         f'viewBox="0 0 {width} {height}" role="img" font-family="{escape(FONT_FAMILY)}">',
-        GENERATOR_MARK if paper else "",
+        GENERATOR_MARK if has_background else "",
         f"<title>{title}</title>",
-        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if paper else "",
+        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if has_background else "",
         *(_render_mark(mark) for mark in drawing.marks),
         "</svg>",
     ]
-    return "\n".join(part for part in parts if part)
+    return "\n".join(element for element in elements if element)
 
 
 @singledispatch
@@ -122,31 +122,36 @@ def _render_path(mark: LineMark) -> str:
     """Render a line as an SVG path with rounded corners."""
     points = mark.points
     commands = [f"M{_format_point(points[0])}"]
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+    for previous_point, corner, next_point in zip(points, points[1:], points[2:], strict=False):
         if not mark.corner_radius:
             commands.append(f"L{_format_point(corner)}")
             continue
-        into, out = (_point_towards(corner, end, mark.corner_radius) for end in (before, after))
-        commands.append(f"L{_format_point(into)}Q{_format_point(corner)} {_format_point(out)}")
+        curve_start, curve_end = (
+            _find_point_towards(corner, end, mark.corner_radius)
+            for end in (previous_point, next_point)
+        )
+        commands.append(
+            f"L{_format_point(curve_start)}Q{_format_point(corner)} {_format_point(curve_end)}"
+        )
     return "".join([*commands, f"L{_format_point(points[-1])}"])
 
 
-def _point_towards(
+def _find_point_towards(
     start: tuple[float, float], end: tuple[float, float], distance: float
 ) -> tuple[float, float]:
     """Return the point at `distance` from `start` towards `end`, but not beyond the midpoint."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = (dx * dx + dy * dy) ** 0.5
-    share = min(distance, length / 2) / length if length else 0.0
-    return start[0] + dx * share, start[1] + dy * share
+    fraction = min(distance, length / 2) / length if length else 0.0
+    return start[0] + dx * fraction, start[1] + dy * fraction
 
 
 def _draw_arrow(mark: LineMark) -> str:
     """Draw an arrowhead at the last point, in the direction of the last segment."""
-    (x, y), before = mark.points[-1], mark.points[-2]
-    back = _point_towards((x, y), before, 6)
-    dx, dy = (x - back[0]) / 2, (y - back[1]) / 2
-    left, right = (back[0] - dy, back[1] + dx), (back[0] + dy, back[1] - dx)
+    (x, y), previous_point = mark.points[-1], mark.points[-2]
+    base = _find_point_towards((x, y), previous_point, 6)
+    dx, dy = (x - base[0]) / 2, (y - base[1]) / 2
+    left, right = (base[0] - dy, base[1] + dx), (base[0] + dy, base[1] - dx)
     corners = "L".join(map(_format_point, ((x, y), left, right)))
     return f'<path d="M{corners}Z" fill="{mark.color}"/>'
 
@@ -179,16 +184,16 @@ def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
     """Yield each color with the SVG path of its cells. Adjacent cells of the same row are
     merged.
     """
-    codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
-    found: dict[int, list[str]] = {}
-    for y, row in enumerate(codes):
+    color_codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
+    paths_by_color: dict[int, list[str]] = {}
+    for y, row in enumerate(color_codes):
         starts = np.flatnonzero(np.diff(row, prepend=-1))
         ends = np.append(starts[1:], len(row))
         for start, end in zip(starts, ends, strict=True):
-            pieces = found.setdefault(int(row[start]), [])
-            pieces.append(f"M{start} {y}h{end - start}v1H{start}z")
-    for code, pieces in found.items():
-        yield f"#{code:06x}", "".join(pieces)
+            paths = paths_by_color.setdefault(int(row[start]), [])
+            paths.append(f"M{start} {y}h{end - start}v1H{start}z")
+    for color_code, paths in paths_by_color.items():
+        yield f"#{color_code:06x}", "".join(paths)
 
 
 def _format_point(point: tuple[float, float]) -> str:
@@ -200,21 +205,21 @@ def _format_number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-TEMPLATE_DIRECTORY = Path(__file__).parent
+RESOURCE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
     """Return the text of a style sheet or script in the directory of this module."""
-    return (TEMPLATE_DIRECTORY / name).read_text(encoding="utf-8")
+    return (RESOURCE_DIRECTORY / name).read_text(encoding="utf-8")
 
 
 def render_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
-    """Render an HTML page. `body` is escaped markup; the element with the id `data` contains `data`
-    as JSON.
+    """Render a self-contained HTML page with the style sheets `styles` and the scripts `programs`.
+    `body` is escaped markup; the element with the id `data` contains `data` as JSON.
     """
-    style, program = "\n".join(styles), "\n".join(programs)
+    style_sheet, script = "\n".join(styles), "\n".join(programs)
     return "\n".join(
         [
             "<!doctype html>",
@@ -223,16 +228,16 @@ def render_page(
             "<head>",
             '<meta charset="utf-8">',
             '<meta http-equiv="Content-Security-Policy" '
-            f'content="{build_content_security_policy(style, program)}">',
+            f'content="{build_content_security_policy(style_sheet, script)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escape(title)}</title>",
-            f"<style>{style}</style>",
+            f"<style>{style_sheet}</style>",
             "</head>",
             "<body>",
             body,
             f'<script type="application/json" id="data">{escape_json(data)}</script>',
-            f"<script>{program}</script>",
+            f"<script>{script}</script>",
             "</body>",
             "</html>",
             "",
@@ -249,6 +254,7 @@ def build_content_security_policy(style: str, program: str) -> str:
 
 
 def _hash_source(text: str) -> str:
+    """Return the hash of a style sheet or script as a Content-Security-Policy source."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 

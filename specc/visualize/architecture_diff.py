@@ -17,17 +17,18 @@ from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label,
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
-"""Minimum fraction of blocks that two architectures must have in common to be compared."""
+"""Minimum fraction of scopes that two architectures must have in common to be compared."""
 
 MAX_LINES = 400
 """Maximum number of printed lines per kind of change. Additional lines are only counted."""
 
 INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
+"""Pattern of a component of a path that is an integer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedArchitecture:
-    """One side of a comparison of two architectures."""
+    """One of two compared architectures: its name, its graph and the config of its checkpoint."""
 
     name: str
     graph: Graph
@@ -59,26 +60,33 @@ class ArchitectureDifference:
 
 
 def diff_architectures(a: ComparedArchitecture, b: ComparedArchitecture) -> ArchitectureDifference:
-    """Compare two architectures A and B."""
-    a, b = (replace(s, graph=restore_transposed_weights(s.graph)) for s in (a, b))
+    """Return the differences between two architectures: of configs, inputs, results, scopes, weight
+    counts and costs. If only the order of operations differs, the first differing line of the IR is
+    the only change.
+    """
+    a, b = (replace(side, graph=restore_transposed_weights(side.graph)) for side in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
-    left, right = (_map_scope_facts(side.graph) for side in (a, b))
-    common = left.keys() & right.keys()
-    changes = [*_diff_config(a.config, b.config), *_diff_ports(a.graph, b.graph)]
-    total = [*_diff_totals(a.graph, b.graph)]
-    if len(common) < MIN_COMMON_SHARE * len(left.keys() | right.keys()):
+    facts_a, facts_b = (_map_scope_facts(side.graph) for side in (a, b))
+    common = facts_a.keys() & facts_b.keys()
+    changes = [*_diff_config(a.config, b.config), *_diff_inputs_and_outputs(a.graph, b.graph)]
+    total_changes = [*_diff_totals(a.graph, b.graph)]
+    if len(common) < MIN_COMMON_SHARE * len(facts_a.keys() | facts_b.keys()):
         reason = (
-            f"unrelated models: only {len(common)} paths are common to the {len(left)} blocks of "
-            f"{a.name} and the {len(right)} blocks of {b.name}"
+            f"unrelated models: only {len(common)} paths are common to the {len(facts_a)} blocks "
+            f"of {a.name} and the {len(facts_b)} blocks of {b.name}"
         )
-        return ArchitectureDifference(changes=(*changes, *total), reason=reason)
-    changes += _fold_changes("removed", ((p, "") for p in _iterate_outermost_scopes(left, right)))
-    changes += _fold_changes("added", ((p, "") for p in _iterate_outermost_scopes(right, left)))
-    changes += _fold_changes("block", _diff_scope(left, right))
-    found = (*changes, *total)
+        return ArchitectureDifference(changes=(*changes, *total_changes), reason=reason)
+    changes += _fold_changes(
+        "removed", ((p, "") for p in _iterate_outermost_scopes(facts_a, facts_b))
+    )
+    changes += _fold_changes(
+        "added", ((p, "") for p in _iterate_outermost_scopes(facts_b, facts_a))
+    )
+    changes += _fold_changes("block", _diff_scope(facts_a, facts_b))
+    changes += total_changes
     return ArchitectureDifference(
-        changes=found or tuple(_iterate_first_difference(a.graph, b.graph))
+        changes=tuple(changes or _iterate_first_difference(a.graph, b.graph))
     )
 
 
@@ -88,11 +96,14 @@ def _format_graph(graph: Graph) -> str:
 
 
 def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
-    left, right = dict(_flatten_config(a)), dict(_flatten_config(b))
-    for key in {**left, **right}:
-        before, after = (_describe_mask(c[key]) if key in c else "–" for c in (left, right))
-        if before != after:
-            yield ArchitectureChange(kind="config", path=key, change=f"{before} → {after}")
+    old_config, new_config = dict(_flatten_config(a)), dict(_flatten_config(b))
+    for key in {**old_config, **new_config}:
+        old, new = (
+            _format_config_value(config[key]) if key in config else "–"
+            for config in (old_config, new_config)
+        )
+        if old != new:
+            yield ArchitectureChange(kind="config", path=key, change=f"{old} → {new}")
 
 
 def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
@@ -103,39 +114,43 @@ def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tu
             yield f"{path}{key}", value
 
 
-def _describe_mask(value: object) -> str:
+def _format_config_value(value: object) -> str:
     text = "none" if value is None else str(value)
     return text.lower() if isinstance(value, bool) else text
 
 
-def _diff_ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    for kind, left, right in (("input", a.inputs, b.inputs), ("result", a.outputs, b.outputs)):
-        for name in {**left, **right}:
-            before, after = (
-                str(ports[name].type) if name in ports else "–" for ports in (left, right)
+def _diff_inputs_and_outputs(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+    for kind, old_types, new_types in (
+        ("input", a.inputs, b.inputs),
+        ("result", a.outputs, b.outputs),
+    ):
+        for name in {**old_types, **new_types}:
+            old, new = (
+                str(values[name].type) if name in values else "–"
+                for values in (old_types, new_types)
             )
-            if before != after:
-                yield ArchitectureChange(kind=kind, path=name, change=f"{before} → {after}")
+            if old != new:
+                yield ArchitectureChange(kind=kind, path=name, change=f"{old} → {new}")
 
 
-Facts = tuple[tuple[str, str], ...]
+ScopeFacts = tuple[tuple[str, str], ...]
 """The operations and parameters of a scope, without nested scopes, as ordered (name, details)
 pairs."""
 
 
-def _map_scope_facts(graph: Graph) -> dict[str, Facts]:
+def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
     """Return the operations and weights of every scope, without those of nested scopes."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    facts_by_scope: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
-        facts = found.setdefault(find_build_scope(graph, node), [])
+        facts = facts_by_scope.setdefault(find_build_scope(graph, node), [])
         # the ops of a mask are described with the attention that uses it
         if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _describe_operation(node)
-    for name, fact in graph.parameter_facts.items():
+    for name, parameter in graph.parameter_facts.items():
         scope, _, leaf = name.rpartition(".")
-        shape = " × ".join(format_dim_formula(d, {}) for d in fact.type.shape)
-        found.setdefault(scope, []).append((leaf, f"[{shape}]"))
-    return {scope: tuple(facts) for scope, facts in found.items()}
+        shape = " × ".join(format_dim_formula(d, {}) for d in parameter.type.shape)
+        facts_by_scope.setdefault(scope, []).append((leaf, f"[{shape}]"))
+    return {scope: tuple(facts) for scope, facts in facts_by_scope.items()}
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
@@ -157,14 +172,15 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
         ", ".join(f"{n}={_format_value(v)}" for n, v in attributes.items()),
     )
     if isinstance(node.op, ops.Attend):
-        q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
-        yield "heads", _count_heads(q[1], k[1])
+        query_shape, key_shape = node.op.query(node).type.shape, node.op.key(node).type.shape
+        yield "heads", _format_head_count(query_shape[1], key_shape[1])
         yield "attends to", describe_visible_keys(node)
 
 
-def _count_heads(queries: Dim, keys: Dim) -> str:
-    of_keys = "" if queries == keys else f" in {format_dim_formula(keys, {})} groups"
-    return f"{format_dim_formula(queries, {})}{of_keys}"
+def _format_head_count(query_heads: Dim, key_heads: Dim) -> str:
+    """Format the number of attention heads, e.g. `32 in 8 groups` for grouped-query attention."""
+    groups = "" if query_heads == key_heads else f" in {format_dim_formula(key_heads, {})} groups"
+    return f"{format_dim_formula(query_heads, {})}{groups}"
 
 
 def _format_value(value: object) -> str:
@@ -172,33 +188,43 @@ def _format_value(value: object) -> str:
 
 
 def describe_visible_keys(node: Node) -> str:
-    """Describe the keys that a query can attend to."""
+    """Describe the keys that a query of an attention node attends to, relative to the position of
+    the query, e.g. `itself and 127 positions before`.
+    """
     assert isinstance(node.op, ops.Attend)
     mask = node.op.mask(node)
     if mask is None:
         return "all positions"
-    seen = find_band_interval(mask, 2, 3)
-    if seen.is_empty:
+    interval = find_band_interval(mask, 2, 3)
+    if interval.is_empty:
         return "no positions"
-    back = "all positions before" if seen.high == math.inf else f"{seen.high:.0f} positions before"
-    ahead = "all positions after" if seen.low == -math.inf else f"{-seen.low:.0f} positions after"
-    if seen.low == -math.inf and seen.high == math.inf:
+    preceding = (
+        "all positions before"
+        if interval.high == math.inf
+        else f"{interval.high:.0f} positions before"
+    )
+    following = (
+        "all positions after"
+        if interval.low == -math.inf
+        else f"{-interval.low:.0f} positions after"
+    )
+    if interval.low == -math.inf and interval.high == math.inf:
         return "all positions visible in a mask"
-    return f"itself and {back}" if seen.low == 0 else f"{back} and {ahead}"
+    return f"itself and {preceding}" if interval.low == 0 else f"{preceding} and {following}"
 
 
 def _iterate_outermost_scopes(
-    left: Mapping[str, Facts], right: Mapping[str, Facts]
+    left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
 ) -> Iterator[str]:
     """Yield the outermost scopes of `left` that `right` lacks."""
     other_paths = {path for scope in right for path in _iterate_enclosing_scopes(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
-        top = next(
+        outermost_scope = next(
             (path for path in _iterate_enclosing_scopes(scope) if path not in other_paths), ""
         )
-        if scope and top:
-            outermost[top] = None
+        if scope and outermost_scope:
+            outermost[outermost_scope] = None
     yield from outermost
 
 
@@ -208,40 +234,48 @@ def _iterate_enclosing_scopes(scope: str) -> Iterator[str]:
     yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
-def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
+def _diff_scope(
+    left: Mapping[str, ScopeFacts], right: Mapping[str, ScopeFacts]
+) -> Iterator[tuple[str, str]]:
     """Yield the path and the differences of each scope that both graphs contain."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside blocks)", change
 
 
-def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
-    """Pair the differing facts of two scopes by name, in order."""
+def _pair_facts(left: ScopeFacts, right: ScopeFacts) -> Iterator[str]:
+    """Yield the changes of the facts of one scope; facts with the same name are paired in order."""
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
-        before, after = ([d for n, d in facts if n == name] for facts in (left, right))
-        yield from _pair_details(name, before, after)
+        old_details, new_details = ([d for n, d in facts if n == name] for facts in (left, right))
+        yield from _pair_details(name, old_details, new_details)
 
 
 def _pair_details(
     name: str, old_details: Sequence[str], new_details: Sequence[str]
 ) -> Iterator[str]:
-    """Pair the differing details of facts that have the same name, in order."""
-    shared = min(len(old_details), len(new_details))
-    for old, new in zip(old_details[:shared], new_details[:shared], strict=True):
+    """Yield the changes of the facts `name` of one scope, whose details are paired in order."""
+    common_count = min(len(old_details), len(new_details))
+    for old, new in zip(old_details[:common_count], new_details[:common_count], strict=True):
         if old != new:
             yield f"{name} {_diff_details(old, new)}"
-    yield from (f"{name} {d} → –".replace("  ", " ") for d in old_details[shared:])
-    yield from (f"– → {name} {d}".rstrip() for d in new_details[shared:])
+    yield from (f"{name} {d} → –".replace("  ", " ") for d in old_details[common_count:])
+    yield from (f"– → {name} {d}".rstrip() for d in new_details[common_count:])
 
 
 def _diff_details(old: str, new: str) -> str:
-    """Format the attributes in which two comma-separated lists differ."""
-    left, right = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (old, new))
-    if "=" not in old or left.keys() != right.keys():
+    """Format the attributes in which two texts of the form `a=1, b=2` differ."""
+    old_attributes, new_attributes = (
+        dict(attribute.partition("=")[::2] for attribute in text.split(", ")) for text in (old, new)
+    )
+    if "=" not in old or old_attributes.keys() != new_attributes.keys():
         return f"{old} → {new}"
-    changed = [f"{n} {left[n]} → {right[n]}" for n in left if left[n] != right[n]]
-    return ", ".join(changed)
+    changes = [
+        f"{n} {old_attributes[n]} → {new_attributes[n]}"
+        for n in old_attributes
+        if old_attributes[n] != new_attributes[n]
+    ]
+    return ", ".join(changes)
 
 
 def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
@@ -259,8 +293,10 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
         for path in _join_paths(paths)
     ]
     if len(folded) > MAX_LINES:
-        more = ArchitectureChange(kind=kind, path="…", change=f"and {len(folded) - MAX_LINES} more")
-        return [*folded[:MAX_LINES], more]
+        omitted = ArchitectureChange(
+            kind=kind, path="…", change=f"and {len(folded) - MAX_LINES} more"
+        )
+        return [*folded[:MAX_LINES], omitted]
     return folded
 
 
@@ -285,18 +321,16 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
         "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
     }
     for name, counts in totals.items():
-        before, after = (format_dim_formula(count, {}) for count in counts)
-        if before != after:
-            yield ArchitectureChange(kind="total", path=name, change=f"{before} → {after}")
+        old, new = (format_dim_formula(count, {}) for count in counts)
+        if old != new:
+            yield ArchitectureChange(kind="total", path=name, change=f"{old} → {new}")
 
 
 def _iterate_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Yield the first difference between the IR texts of two graphs."""
-    for left, right in zip(
-        _format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False
-    ):
-        if left != right:
-            change = f"{left.strip()} → {right.strip()}"
+    for old, new in zip(_format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False):
+        if old != new:
+            change = f"{old.strip()} → {new.strip()}"
             yield ArchitectureChange(kind="wiring", path="first", change=change)
             return
     yield ArchitectureChange(kind="wiring", path="length", change="one graph has more operations")
@@ -308,10 +342,13 @@ def format_difference(
     """Format a comparison as lines of aligned columns."""
     if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]
-    head = [f"{a.name} → {b.name}"]
+    header = [f"{a.name} → {b.name}"]
     if difference.reason:
-        head.append(difference.reason)
-    kind = max((len(c.kind) for c in difference.changes), default=0)
-    path = min(48, max((len(c.path) for c in difference.changes), default=0))
-    rows = [f"{c.kind:<{kind}}  {c.path:<{path}}  {c.change}".rstrip() for c in difference.changes]
-    return [*head, *rows]
+        header.append(difference.reason)
+    kind_width = max((len(c.kind) for c in difference.changes), default=0)
+    path_width = min(48, max((len(c.path) for c in difference.changes), default=0))
+    lines = [
+        f"{c.kind:<{kind_width}}  {c.path:<{path_width}}  {c.change}".rstrip()
+        for c in difference.changes
+    ]
+    return [*header, *lines]

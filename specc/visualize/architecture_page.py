@@ -40,13 +40,14 @@ THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """A space between groups of three digits."""
 
 MAX_SOURCE = 400_000
-"""Maximum number of characters of spec text on a page."""
+"""Maximum total number of characters of the specs that a page shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The content of a page: graphs by name, the full-forward graph first. `sizes` are the sizes of
-    static dimensions, and `parameter_count_text` is the formatted parameter count.
+    """The content of an architecture page: graphs by name, the full-forward graph first. `sizes`
+    maps symbolic dimensions to sizes for which the cost is shown, and `parameter_count_text` is the
+    formatted parameter count.
     """
 
     name: str
@@ -64,7 +65,7 @@ def render_architecture_svg(architecture: ArchitectureView) -> str:
 
 
 def render_architecture_page(architecture: ArchitectureView) -> str:
-    """Render a self-contained page, which loads nothing from the network."""
+    """Render an architecture as a self-contained HTML page that loads nothing from the network."""
     trees = {
         name: build_block_tree(g, architecture.sizes) for name, g in architecture.graphs.items()
     }
@@ -73,10 +74,10 @@ def render_architecture_page(architecture: ArchitectureView) -> str:
     sources = _collect_sources(list(architecture.graphs.values()), anchors)
     body = "\n".join(
         [
-            _render_head(architecture),
+            _render_header(architecture),
             _render_tabs(list(trees)),
             *(
-                _render_graph(n, name, trees[name], architecture, anchors)
+                _render_graph_section(n, name, trees[name], architecture, anchors)
                 for n, name in enumerate(trees)
             ),
             _render_costs(cost),
@@ -104,17 +105,17 @@ class _Anchors:
                 for line in block.lines:
                     self.files.setdefault(line.file, len(self.files))
 
-    def get_graph_anchors(self, graph: int) -> Json:
+    def get_graph_anchors(self, graph_index: int) -> Json:
         """Return the anchors of the blocks of one graph by path."""
-        return {path: sizes for (n, path), sizes in self.blocks.items() if n == graph}
+        return {path: anchor for (n, path), anchor in self.blocks.items() if n == graph_index}
 
     def format_line_link(self, line: SpecLine) -> str:
         """Render a link to a source line."""
-        where = f"{escape(make_printable_label(line.file, 80))}:{line.line_number}"
-        return f'<a href="#s{self.files[line.file]}-{line.line_number}">{where}</a>'
+        location = f"{escape(make_printable_label(line.file, 80))}:{line.line_number}"
+        return f'<a href="#s{self.files[line.file]}-{line.line_number}">{location}</a>'
 
 
-def _render_head(architecture: ArchitectureView) -> str:
+def _render_header(architecture: ArchitectureView) -> str:
     doc = (
         f'<p class="doc">{escape(make_printable_label(architecture.doc, 600))}</p>'
         if architecture.doc
@@ -141,36 +142,36 @@ def _render_tabs(names: Sequence[str]) -> str:
     return f'<nav class="graphs" role="tablist" aria-label="graphs">{tabs}</nav>'
 
 
-def _render_tab(n: int, name: str) -> str:
-    chosen = "true" if n == 0 else "false"
+def _render_tab(graph_index: int, name: str) -> str:
+    is_selected = "true" if graph_index == 0 else "false"
     return (
-        f'<button type="button" role="tab" aria-selected="{chosen}" data-graph="{n}">'
-        f"{escape(name)}</button>"
+        f'<button type="button" role="tab" aria-selected="{is_selected}" '
+        f'data-graph="{graph_index}">{escape(name)}</button>'
     )
 
 
-def _render_graph(
-    n: int, name: str, tree: Block, architecture: ArchitectureView, anchors: _Anchors
+def _render_graph_section(
+    graph_index: int, name: str, tree: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
     graph = architecture.graphs[name]
-    hidden = "" if n == 0 else " hidden"
+    hidden = "" if graph_index == 0 else " hidden"
     ports = [
         *_render_ports("input", {k: v.type for k, v in graph.inputs.items()}, architecture.sizes),
         *_render_ports("result", {k: v.type for k, v in graph.outputs.items()}, architecture.sizes),
     ]
     panels = [
-        _render_panel(anchors.blocks[n, block.path], block, architecture, anchors)
+        _render_panel(anchors.blocks[graph_index, block.path], block, architecture, anchors)
         for block in tree.walk_blocks()
-        if (n, block.path) in anchors.blocks
+        if (graph_index, block.path) in anchors.blocks
     ]
     return "\n".join(
         [
-            f'<section class="graph" id="g{n}"{hidden}>',
+            f'<section class="graph" id="g{graph_index}"{hidden}>',
             f'<ul class="ports">{"".join(ports)}</ul>',
             '<div class="columns"><div class="tree" role="tree">',
             '<div class="titles"><span>block</span><span>output</span>'
             "<span>weights</span><span>multiply-adds</span></div>",
-            *_render_rows(n, tree, architecture.sizes, anchors, 0),
+            *_render_rows(graph_index, tree, architecture.sizes, anchors, 0),
             '</div><div class="panels">',
             *panels,
             "</div></div></section>",
@@ -186,20 +187,20 @@ def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]
 
 
 def _render_rows(
-    n: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
+    graph_index: int, block: Block, sizes: Mapping[str, int], anchors: _Anchors, depth: int
 ) -> Iterator[str]:
     """Render a row of the tree and its children, collapsed from the third level on."""
     cells = _render_cells(block, sizes, depth)
-    place = anchors.blocks.get((n, block.path), "")
-    kind = f'class="row k-{block.kind}" data-panel="{place}"'
-    button = f'<button type="button" {kind}>{cells}</button>'
+    panel_id = anchors.blocks.get((graph_index, block.path), "")
+    attributes = f'class="row k-{block.kind}" data-panel="{panel_id}"'
+    button = f'<button type="button" {attributes}>{cells}</button>'
     if not block.inner_blocks:
         yield f'<div class="leaf">{button}</div>'
         return
     is_open = " open" if depth < 2 else ""
     yield f"<details{is_open}><summary>{button}</summary>"
-    for inner in block.inner_blocks.values():
-        yield from _render_rows(n, inner, sizes, anchors, depth + 1)
+    for inner_block in block.inner_blocks.values():
+        yield from _render_rows(graph_index, inner_block, sizes, anchors, depth + 1)
     yield "</details>"
 
 
@@ -218,8 +219,12 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
 
 def _format_multiply_adds(block: Block, sizes: Mapping[str, int]) -> str:
     """Format the number of multiply-adds of a block as a formula."""
-    work = block.multiply_adds - block.saved_multiply_adds
-    return _use_no_break_spaces(format_dim_formula(work, sizes)) if work.terms else ""
+    multiply_adds = block.multiply_adds - block.saved_multiply_adds
+    return (
+        _use_no_break_spaces(format_dim_formula(multiply_adds, sizes))
+        if multiply_adds.terms
+        else ""
+    )
 
 
 def _use_no_break_spaces(text: str) -> str:
@@ -230,15 +235,17 @@ def _use_no_break_spaces(text: str) -> str:
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the panel that shows the details of a block."""
+    """Render the panel of a block: its output type, weights, cost, description, spec lines and data
+    flow.
+    """
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
-    facts = [
+    properties = [
         ("gives", block.output_type),
         ("weights", format_dim_formula(block.parameter_count, {})),
     ]
-    facts.append(("multiply-adds", _format_multiply_adds(block, architecture.sizes)))
+    properties.append(("multiply-adds", _format_multiply_adds(block, architecture.sizes)))
     if block.saved_multiply_adds.terms:
-        facts.append(
+        properties.append(
             (
                 "full forward",
                 _use_no_break_spaces(format_dim_formula(block.multiply_adds, architecture.sizes)),
@@ -246,17 +253,17 @@ def _render_panel(
         )
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
-        for name, text in facts
+        for name, text in properties
         if text and text != "0"
     )
     title = escape(make_printable_label(f"{block.path or architecture.name}{repeats}", 120))
     description = (
         f'<p class="meaning">{_render_code(block.description)}</p>' if block.description else ""
     )
-    picture = _render_block(block, block.path or architecture.name)
+    drawing = _render_block(block, block.path or architecture.name)
     return (
         f'<article class="panel" id="{panel_id}" hidden><h2 class="path">{title}</h2>'
-        f"<dl>{rows}</dl>{description}{_render_lines(block.lines, anchors)}{picture}</article>"
+        f"<dl>{rows}</dl>{description}{_render_lines(block.lines, anchors)}{drawing}</article>"
     )
 
 
@@ -295,31 +302,31 @@ def _render_costs(cost: CostCurves | None) -> str:
             '<section class="costs"><h3>Cost</h3><p class="doc">The cost does not depend on a '
             "sequence length.</p></section>"
         )
-    head = "".join(f"<th>{escape(c.name)}</th>" for c in cost.curves)
+    header_cells = "".join(f"<th>{escape(curve.name)}</th>" for curve in cost.curves)
     rows = "".join(
         f"<tr><th>{group_digits(n)}</th>"
-        + "".join(f"<td>{format_magnitude(round(c.values[k]))}</td>" for c in cost.curves)
+        + "".join(f"<td>{format_magnitude(round(curve.values[k]))}</td>" for curve in cost.curves)
         + "</tr>"
         for k, n in enumerate(cost.lengths)
     )
-    stops = f'<p class="doc">{escape(cost.limit_reason)}</p>' if cost.limit_reason else ""
+    limit_text = f'<p class="doc">{escape(cost.limit_reason)}</p>' if cost.limit_reason else ""
     drawing = render_inline_svg(plot_cost(cost))
     return (
-        f'<section class="costs"><h3>Cost</h3>{drawing}{stops}'
-        f"<table><thead><tr><th>{escape(' = '.join(cost.symbols))}</th>{head}</tr></thead>"
+        f'<section class="costs"><h3>Cost</h3>{drawing}{limit_text}'
+        f"<table><thead><tr><th>{escape(' = '.join(cost.symbols))}</th>{header_cells}</tr></thead>"
         f"<tbody>{rows}</tbody></table></section>"
     )
 
 
 def _collect_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
     """Return the sources that blocks link to, in the order of their anchors."""
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for graph in graphs:
-        for made in graph.node_origins.values():
-            for span in made.spans:
+        for origin in graph.node_origins.values():
+            for span in origin.spans:
                 if span.source.name in anchors.files:
-                    found.setdefault(span.source.name, span.source)
-    return {name: found[name] for name in anchors.files if name in found}
+                    sources.setdefault(span.source.name, span.source)
+    return {name: sources[name] for name in anchors.files if name in sources}
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:

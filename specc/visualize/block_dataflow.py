@@ -23,23 +23,26 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     for node, _ in reversed(graph.nodes):
         if not consumers[node] or weights.intersection(node.args):
             continue
-        inner = _find_common_scope_of_all([node_scopes[reader] for reader in consumers[node]])
-        node_scopes[node] = _choose_inner_scope(node, inner, node_scopes)
+        consumer_scope = _find_common_scope_of_all(
+            [node_scopes[consumer] for consumer in consumers[node]]
+        )
+        node_scopes[node] = _choose_inner_scope(node, consumer_scope, node_scopes)
     return node_scopes
 
 
-def _choose_inner_scope(node: Node, inner: str, node_scopes: Mapping[Node, str]) -> str:
-    """Return the deepest scope around the consumers' scope `inner` that computes an operand of the
-    node, or the scope of the node itself.
+def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
+    """Return the deepest scope around `consumer_scope` that computes an operand of the node, or the
+    scope of the node itself.
     """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
-    for scope in _iterate_outer_scopes(inner, node_scopes[node]):
-        if any(is_scope_inside(other, scope) for other in operand_scopes):
+    for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
+        if any(is_scope_inside(operand_scope, scope) for operand_scope in operand_scopes):
             return scope
     return node_scopes[node]
 
 
 def _find_build_scope(graph: Graph, node: Node) -> str:
+    """Return the common scope of the paths under which a node was built, or "" without a path."""
     origin = graph.node_origins.get(node)
     return _find_common_scope_of_all(origin.scopes) if origin and origin.scopes else ""
 
@@ -48,15 +51,15 @@ def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
     """Return the consumers of each node, or an empty list if the node computes a result of the
     graph.
     """
-    found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
+    consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
             if arg and arg.node:
-                found[arg.node].append(node)
+                consumers[arg.node].append(node)
     for value in graph.outputs.values():
         if value.node:
-            found[value.node] = []
-    return found
+            consumers[value.node] = []
+    return consumers
 
 
 def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
@@ -79,10 +82,11 @@ def find_common_scope(a: str, b: str) -> str:
 
 
 def _find_common_scope_of_all(scopes: list[str] | tuple[str, ...]) -> str:
-    found = scopes[0]
+    """Return the innermost scope that contains all `scopes`, of which there is at least one."""
+    common = scopes[0]
     for scope in scopes[1:]:
-        found = find_common_scope(found, scope)
-    return found
+        common = find_common_scope(common, scope)
+    return common
 
 
 Role: TypeAlias = Literal["block", "op", "port", "result"]
@@ -110,8 +114,8 @@ class DataflowItem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDataflow:
-    """A data flow graph: items in topological order, and edges as pairs of item indices. A back
-    edge closes a cycle.
+    """A data flow graph: items in topological order, and edges as pairs of the indices of the
+    producer and the consumer. A back edge closes a cycle.
     """
 
     items: tuple[DataflowItem, ...] = ()
@@ -127,8 +131,10 @@ NO_VALUES: Values = frozenset()
 
 @dataclass(kw_only=True)
 class _DataflowBuilder:
-    """Builds the data flow of a scope: `sources` are the drawn values that a value depends on,
-    `item_indices_by_value` maps a value to the index of its item.
+    """Builds the data flow of a scope.
+
+    `sources` maps each value to the drawn values that it depends on, `item_indices_by_value` maps a
+    drawn value to the index of its item, and `value_order` numbers the values topologically.
     """
 
     graph: Graph
@@ -144,22 +150,22 @@ class _DataflowBuilder:
     value_order: dict[Value, int] = field(default_factory=dict)
 
     def get_item_index(self, item: DataflowItem) -> int:
-        """Return the index of an item; append a new item."""
+        """Return the index of an item in `items`, and append the item if it is new."""
         if item not in self.item_indices:
             self.item_indices[item] = len(self.items)
             self.items.append(item)
         return self.item_indices[item]
 
-    def add_edges(self, sources: Values, number: int) -> None:
-        """Add edges to item `number` from the items that compute `sources`."""
+    def add_edges(self, sources: Values, index: int) -> None:
+        """Add edges to the item `index` from the items that compute `sources`."""
         for value in sorted(sources, key=self.value_order.__getitem__):
             source = self.item_indices_by_value.get(value)
             if source is None:
                 source = self.item_indices_by_value[value] = self.get_item_index(
                     self._make_port(value)
                 )
-            if source != number:
-                self.edges[source, number] = None
+            if source != index:
+                self.edges[source, index] = None
 
     def _make_port(self, value: Value) -> DataflowItem:
         """Return the item of a value that is computed outside the scope."""
@@ -171,13 +177,15 @@ class _DataflowBuilder:
         return DataflowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor to which scalar arithmetic outside the scope is applied."""
+        """Return the tensor from which arithmetic with scalars outside the scope computes `value`,
+        or `value` itself if it is computed in another way.
+        """
         while (node := value.node) and isinstance(node.op, ops.Arith):
-            read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
-            around = is_scope_inside(self.scope, self.node_scopes[node])
-            if not around or len(read) != 1 or read[0] in self.item_indices_by_value:
+            sources = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
+            is_outer = is_scope_inside(self.scope, self.node_scopes[node])
+            if not is_outer or len(sources) != 1 or sources[0] in self.item_indices_by_value:
                 break
-            (value,) = read
+            (value,) = sources
         return value
 
     def visit_graph(self) -> None:
@@ -193,18 +201,18 @@ class _DataflowBuilder:
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
         """Add an item for a node, or propagate its sources to its results if it is not drawn."""
         sources = self._collect_sources(node, results[0])
-        drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
+        is_drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         scope = self.node_scopes[node]
-        if drawn and is_scope_inside(scope, self.scope):
+        if is_drawn and is_scope_inside(scope, self.scope):
             # arithmetic with constants, and operations that involve only weights, are not drawn
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
-            drawn = is_shown or bool(self.get_block(scope))
-            if drawn:
+            is_drawn = is_shown or bool(self.get_block(scope))
+            if is_drawn:
                 number = self.get_item_index(self._make_item(node))
                 self.add_edges(sources, number)
                 self.item_indices_by_value |= dict.fromkeys(results, number)
         for result in results:
-            self.sources[result] = frozenset([result]) if drawn else sources
+            self.sources[result] = frozenset([result]) if is_drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
         """Return the drawn values that a node depends on, including masks only if they are computed
@@ -212,13 +220,13 @@ class _DataflowBuilder:
         """
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
-        found: set[Value] = set()
+        sources: set[Value] = set()
         for arg in node.args:
-            read = self.sources.get(arg, NO_VALUES) if arg is not None else NO_VALUES
+            arg_sources = self.sources.get(arg, NO_VALUES) if arg is not None else NO_VALUES
             if arg is not None and is_float_value(result) and KIND_BY_DTYPE[arg.type.dtype] == "b":
-                read = frozenset(v for v in read if is_float_value(v))
-            found |= read
-        return frozenset(found)
+                arg_sources = frozenset(v for v in arg_sources if is_float_value(v))
+            sources |= arg_sources
+        return frozenset(sources)
 
     def _make_item(self, node: Node) -> DataflowItem:
         """Return the item of a node: the inner block that contains it, or the operation."""
@@ -254,42 +262,42 @@ def build_block_dataflow(
     )
     builder.visit_graph()
     for name, value in _iterate_results(graph, node_scopes, scope):
-        number = builder.get_item_index(DataflowItem(role="result", name=name))
-        read = builder.sources.get(value, NO_VALUES)
+        index = builder.get_item_index(DataflowItem(role="result", name=name))
+        sources = builder.sources.get(value, NO_VALUES)
         # masks and position ids are drawn between blocks only if they are computed from activations
-        floats = frozenset(v for v in read if not scope or is_float_value(v))
-        builder.add_edges(floats, number)
+        drawn_sources = frozenset(v for v in sources if not scope or is_float_value(v))
+        builder.add_edges(drawn_sources, index)
     return _order_items(builder.items, builder.edges)
 
 
 def _iterate_results(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the values that leave a scope: results of the graph, and values that other scopes
-    read.
+    """Yield the name and value of each result of the graph for the root scope, and otherwise each
+    value of the scope that is a result or is read outside the scope, with the name "".
     """
     if not scope:
         yield from graph.outputs.items()
         return
-    inside = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
-    read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
+    inner_nodes = {n for n, _ in graph.nodes if is_scope_inside(node_scopes[n], scope)}
+    values_read = [a for n, _ in graph.nodes if n not in inner_nodes for a in n.args if a]
     # in topological order, without duplicates
-    leaving = dict.fromkeys([*read, *graph.outputs.values()])
-    yield from (("", value) for value in leaving if value.node in inside)
+    leaving_values = dict.fromkeys([*values_read, *graph.outputs.values()])
+    yield from (("", value) for value in leaving_values if value.node in inner_nodes)
 
 
 def _order_items(
     items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
 ) -> BlockDataflow:
     """Return the items that a result depends on, in topological order, with ports first."""
-    reaching = _find_reaching(items, edges)
-    inner_edges = [(a, b) for a, b in edges if {a, b} <= reaching]
-    remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
+    connected = _find_connected_items(items, edges)
+    inner_edges = [(a, b) for a, b in edges if {a, b} <= connected]
+    remaining = sorted(connected, key=lambda n: (NODE_RANKS[items[n].role], n))
     order = _sort_topologically(remaining, inner_edges)
-    index_of = {old: new for new, old in enumerate(order)}
+    new_indices = {old: new for new, old in enumerate(order)}
     return BlockDataflow(
         items=tuple(items[n] for n in order),
-        edges=tuple((index_of[a], index_of[b]) for a, b in inner_edges),
+        edges=tuple((new_indices[a], new_indices[b]) for a, b in inner_edges),
     )
 
 
@@ -305,14 +313,14 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
     return order
 
 
-def _find_reaching(
+def _find_connected_items(
     items: Sequence[DataflowItem], edges: Mapping[tuple[int, int], None]
 ) -> set[int]:
     """Return the items that a result depends on."""
-    reaching = {n for n, item in enumerate(items) if item.role == "result"}
-    while more := {a for a, b in edges if b in reaching and a not in reaching}:
-        reaching |= more
-    return reaching
+    connected = {n for n, item in enumerate(items) if item.role == "result"}
+    while predecessors := {a for a, b in edges if b in connected and a not in connected}:
+        connected |= predecessors
+    return connected
 
 
 def _get_relative_path(scope: str, base: str) -> str:
@@ -321,5 +329,5 @@ def _get_relative_path(scope: str, base: str) -> str:
     """
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
-    around = common.rpartition(".")[2]
-    return f"{around}.{name}" if name.isdecimal() and around else name
+    parent = common.rpartition(".")[2]
+    return f"{parent}.{name}" if name.isdecimal() and parent else name

@@ -31,7 +31,8 @@ BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
 }
 """Fill and stroke color of each kind of block."""
 
-ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
+ROW_GAP, COLUMN_GAP, LANE_WIDTH, PADDING = 22.0, 18.0, 13.0, 14.0
+"""Distances in points. An edge that skips rows runs in a lane to the left of all items."""
 SIGN_RADIUS = 11.0  # radius of an operation symbol
 EDGE_COLOR = "#4c4c57"
 
@@ -51,18 +52,20 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the contents of a block under its title; `is_expanded` selects expanded blocks."""
+    """Draw the data flow of a block, under `title` if it has a heading. `is_expanded` selects the
+    nested blocks whose data flow is drawn.
+    """
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
-    top = 50 if has_heading else 20
+    offset_y = 50 if has_heading else 20
     title_width = estimate_text_width(title[:60], 15) * 1.08 if has_heading else 0.0
     width = max(piece.width, title_width) + 48
-    left = (width - piece.width) / 2
+    offset_x = (width - piece.width) / 2
     drawing = Drawing(
-        width=width, height=piece.height + top + 20, title=make_printable_label(title, 200)
+        width=width, height=piece.height + offset_y + 20, title=make_printable_label(title, 200)
     )
     drawing.add(heading if has_heading else [])
-    drawing.add(translate_mark(mark, left, top) for mark in piece.marks)
+    drawing.add(translate_mark(mark, offset_x, offset_y) for mark in piece.marks)
     return drawing
 
 
@@ -88,12 +91,14 @@ class _PiecePlacement:
         return self.entry_point[0], self.corner[1] + self.piece.height
 
 
-def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
-    """Draw the data flow of a block. If the block has a frame, a single input or output is drawn as
-    a line to the frame.
+def _draw_flow(
+    block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
+) -> DrawingPiece:
+    """Draw the data flow of a block. With `has_frame`, a single input and a single output are drawn
+    as lines to the frame.
     """
     flow = block.flow
-    frame_ports = _find_port_indices(flow) if framed else set()
+    frame_ports = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingPiece(width=0, height=0)
     items = enumerate(flow.items)
     pieces = [
@@ -102,15 +107,19 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     ]
     rows = _move_ports_to_own_rows(_arrange_rows(flow), flow, frame_ports)
     skip_edges = _assign_lanes(flow, rows)
-    outermost = max(skip_edges.values(), default=-1)
+    max_lane = max(skip_edges.values(), default=-1)
     # add the same space on the right, to center the layout
-    left = LANE * (outermost + 1) + (8 if skip_edges else 0)
-    placed, (inner, height) = _place_rows(pieces, rows, left)
+    left = LANE_WIDTH * (max_lane + 1) + (8 if skip_edges else 0)
+    placements, (inner, height) = _place_rows(pieces, rows, left)
     # edges first, so that all other marks cover them
-    sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in skip_edges.items()}
-    marks: list[Mark] = [_draw_edge(placed[a], placed[b], sides.get((a, b))) for a, b in flow.edges]
+    sides = {edge: LANE_WIDTH * (max_lane - lane) + 4 for edge, lane in skip_edges.items()}
+    marks: list[Mark] = [
+        _draw_edge(placements[a], placements[b], sides.get((a, b))) for a, b in flow.edges
+    ]
     marks += [
-        translate_mark(m, *placed[n].corner) for n, piece in enumerate(pieces) for m in piece.marks
+        translate_mark(m, *placements[n].corner)
+        for n, piece in enumerate(pieces)
+        for m in piece.marks
     ]
     roles = frozenset(flow.items[n].role for n in frame_ports)
     return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, frame_ports=roles)
@@ -123,28 +132,28 @@ def _place_rows(
     the total width and height.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
-    inner, top = max(widths, default=0.0), 0.0
-    placed: dict[int, _PiecePlacement] = {}
+    inner_width, top = max(widths, default=0.0), 0.0
+    placements: dict[int, _PiecePlacement] = {}
     for row, width in zip(rows, widths, strict=True):
-        x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
+        x, height = left + (inner_width - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
             span = (top, top + height)
-            placed[n] = _PiecePlacement(
+            placements[n] = _PiecePlacement(
                 piece=pieces[n], corner=corner, row_span=span, is_leftmost=n == row[0]
             )
             x += pieces[n].width + COLUMN_GAP
         top += height + ROW_GAP
-    return placed, (inner, max(top - ROW_GAP, 0.0))
+    return placements, (inner_width, max(top - ROW_GAP, 0.0))
 
 
 def _find_port_indices(flow: BlockDataflow) -> set[int]:
-    """Return the indices of the items that are inputs or outputs of the block."""
-    found = set()
+    """Return the indices of a single input and of a single output of a block."""
+    single_ports = set()
     for role in ("port", "result"):
-        placed = [n for n, item in enumerate(flow.items) if item.role == role]
-        found |= {*placed} if len(placed) == 1 else set()
-    return found
+        indices = [n for n, item in enumerate(flow.items) if item.role == role]
+        single_ports |= {*indices} if len(indices) == 1 else set()
+    return single_ports
 
 
 def _move_ports_to_own_rows(
@@ -155,25 +164,25 @@ def _move_ports_to_own_rows(
     """
     inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
     outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
-    inner = [[n for n in row if n not in frame_ports] for row in rows]
-    return [*inputs, *(row for row in inner if row), *outputs]
+    inner_rows = [[n for n in row if n not in frame_ports] for row in rows]
+    return [*inputs, *(row for row in inner_rows if row), *outputs]
 
 
 def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
     """Arrange items in rows, each below its inputs; place items without inputs directly above their
     first consumer.
     """
-    depth = _compute_depths(flow)
-    reads = {b for _, b in flow.edges}
+    depths = _compute_depths(flow)
+    consumers = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
-        readers = [depth[b] for a, b in flow.edges if a == n]
-        if n not in reads and readers:
-            depth[n] = min(readers) - 1
+        consumer_depths = [depths[b] for a, b in flow.edges if a == n]
+        if n not in consumers and consumer_depths:
+            depths[n] = min(consumer_depths) - 1
     rows: dict[int, list[int]] = {}
-    for n, at in enumerate(depth):
-        rows.setdefault(at, []).append(n)
+    for n, depth in enumerate(depths):
+        rows.setdefault(depth, []).append(n)
     # rows that became empty are dropped
-    return [rows[at] for at in sorted(rows)]
+    return [rows[depth] for depth in sorted(rows)]
 
 
 def _compute_depths(flow: BlockDataflow) -> list[int]:
@@ -192,7 +201,7 @@ def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tu
     """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
-    spans = {edge: (min(placed), max(placed) + 1) for edge, placed in spans.items()}
+    spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}
     skip_edges.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
     for edge in skip_edges:
@@ -207,9 +216,9 @@ def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tu
 def _find_edge_rows(
     flow: BlockDataflow, rows: Sequence[Sequence[int]]
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return the rows of both ends of each edge."""
-    row_of = {n: r for r, row in enumerate(rows) for n in row}
-    return {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
+    """Return the row indices of the producer and the consumer of each edge."""
+    row_indices = {n: r for r, row in enumerate(rows) for n in row}
+    return {(a, b): (row_indices[a], row_indices[b]) for a, b in flow.edges}
 
 
 def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -223,37 +232,39 @@ def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> Li
     """
     start, end = a.exit_point, b.entry_point
     if side is None:
-        turn = b.row_span[0] - ROW_GAP / 2
-        straight = abs(start[0] - end[0]) < 0.5
-        bent = () if straight else ((start[0], turn), (end[0], turn))
+        bend_y = b.row_span[0] - ROW_GAP / 2
+        is_straight = abs(start[0] - end[0]) < 0.5
+        bends = () if is_straight else ((start[0], bend_y), (end[0], bend_y))
         # an edge that continues to the frame has its arrowhead at the frame
-        onward = b.piece.height == 0
-        points = (start, *bent, end)
-        return LineMark(points=points, color=EDGE_COLOR, corner_radius=6, has_arrow=not onward)
-    below, above = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
-    route = [start, (start[0], below), (side, below)]
+        continues = b.piece.height == 0
+        return LineMark(
+            points=(start, *bends, end), color=EDGE_COLOR, corner_radius=6, has_arrow=not continues
+        )
+    exit_y, entry_y = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
+    points = [start, (start[0], exit_y), (side, exit_y)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
     if is_sign and b.is_leftmost:
         # an edge enters an operation symbol from the side, as in drawings of residual connections
-        middle = b.corner[1] + b.piece.height / 2
-        route += [(side, middle), (b.corner[0], middle)]
+        middle_y = b.corner[1] + b.piece.height / 2
+        points += [(side, middle_y), (b.corner[0], middle_y)]
     elif b.piece.height == 0:
         # the edge ends at the line to the frame, which has the arrowhead
-        route += [(side, above), (end[0], above), end]
-        return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7)
+        points += [(side, entry_y), (end[0], entry_y), end]
+        return LineMark(points=tuple(points), color=EDGE_COLOR, corner_radius=7)
     else:
-        enters_at = end[0] if is_sign else end[0] - 8
-        route += [(side, above), (enters_at, above), (enters_at, end[1])]
-    return LineMark(points=tuple(route), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
+        entry_x = end[0] if is_sign else end[0] - 8
+        points += [(side, entry_y), (entry_x, entry_y), (entry_x, end[1])]
+    return LineMark(points=tuple(points), color=EDGE_COLOR, corner_radius=7, has_arrow=True)
 
 
 def _draw_item(item: DataflowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+    """Draw an item of the data flow of `block`."""
     if item.role == "block":
-        inner = block.inner_blocks[item.name]
+        inner_block = block.inner_blocks[item.name]
         return (
-            _draw_expanded_block(inner, is_expanded)
-            if is_expanded(inner)
-            else _draw_collapsed_block(inner)
+            _draw_expanded_block(inner_block, is_expanded)
+            if is_expanded(inner_block)
+            else _draw_collapsed_block(inner_block)
         )
     if item.role == "op":
         return _draw_sign(item.name) if len(item.name) == 1 else _draw_operation(item.name)
@@ -269,6 +280,7 @@ def _draw_port(name: str) -> DrawingPiece:
 
 
 def _draw_sign(sign: str) -> DrawingPiece:
+    """Draw an arithmetic operation as its sign in a circle."""
     marks: list[Mark] = [
         BoxMark(
             width=2 * SIGN_RADIUS,
@@ -293,19 +305,19 @@ def _draw_collapsed_block(block: Block) -> DrawingPiece:
 
 
 def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> DrawingPiece:
-    """Draw a box with a name, and below the name the output type."""
+    """Draw a box in the color of the block kind, with a name and below it the output type."""
     name, output_type = make_printable_label(name, 44), make_printable_label(output_type, 44)
     width = (
         max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(output_type, 9.5), 64) + 26
     )
     height = 40.0 if output_type else 28.0
-    fill, edge = BLOCK_COLORS[kind]
+    fill, stroke = BLOCK_COLORS[kind]
     marks: list[Mark] = [
         BoxMark(
             width=width,
             height=height,
             fill=fill,
-            stroke=edge,
+            stroke=stroke,
             corner_radius=7,
             block_path=block_path,
         ),
@@ -319,32 +331,34 @@ def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> Draw
 
 
 def _draw_expanded_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
-    """Draw a block with its contents."""
-    inner = _draw_flow(block, is_expanded, framed=True)
+    """Draw a block as a frame with its name, its number of repeats and its data flow."""
+    contents = _draw_flow(block, is_expanded, has_frame=True)
     name = make_printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""
     heading_width = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
-    width = max(inner.width + 2 * PAD, heading_width)
-    height = inner.height + 30 + PAD
-    if "port" in inner.frame_ports:
+    width = max(contents.width + 2 * PADDING, heading_width)
+    height = contents.height + 30 + PADDING
+    if "port" in contents.frame_ports:
         # the line from above must not cross the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
-    left = (width - inner.width) / 2
-    edge = BLOCK_COLORS[block.kind][1]
-    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, block_path=block.path)
+    left = (width - contents.width) / 2
+    color = BLOCK_COLORS[block.kind][1]
+    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=color, block_path=block.path)
     marks: list[Mark] = [
         replace(frame, stroke_width=1.25, corner_radius=11),
-        TextMark(x=12, y=19, text=name, size=12.5, is_bold=True, color=edge),
+        TextMark(x=12, y=19, text=name, size=12.5, is_bold=True, color=color),
     ]
     if repeats:
         marks.append(
             TextMark(x=width - 12, y=19, text=repeats, size=13, is_bold=True, anchor="end")
         )
     middle = width / 2
-    placed = {
+    port_lines = {
         "port": ((middle, 0), (middle, 30)),
-        "result": ((middle, height - PAD), (middle, height)),
+        "result": ((middle, height - PADDING), (middle, height)),
     }
-    marks += [LineMark(points=placed[role], color=EDGE_COLOR) for role in sorted(inner.frame_ports)]
-    marks += [translate_mark(mark, left, 30) for mark in inner.marks]
+    marks += [
+        LineMark(points=port_lines[role], color=EDGE_COLOR) for role in sorted(contents.frame_ports)
+    ]
+    marks += [translate_mark(mark, left, 30) for mark in contents.marks]
     return DrawingPiece(width=width, height=height, marks=marks)

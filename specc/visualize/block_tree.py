@@ -33,7 +33,8 @@ BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
-"""The kind of a block by the ops in it; the first match applies."""
+"""The op classes that determine each kind of block. A block with ops of several kinds has the first
+of these kinds in the order of `KIND_ORDER` and then of this table."""
 
 KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
 
@@ -49,7 +50,9 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope, or several equal scopes; `path` is the path of the first scope."""
+    """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
+    parameter counts are sums over all of them.
+    """
 
     name: str
     path: str
@@ -76,12 +79,12 @@ class Block:
         """
         if not self.name[:1].isdecimal():
             return self.name
-        around = self.path.split(".")[: -len(self.name.split("."))]
-        name = ".".join([*around[-1:], self.name])
+        parents = self.path.split(".")[: -len(self.name.split("."))]
+        name = ".".join([*parents[-1:], self.name])
         if not self.name.isdecimal():
             return name
-        inner = [b for b in self.inner_blocks.values() if not b.name[0].isdecimal()]
-        main = max(inner, key=lambda b: b.parameter_count.number or 0, default=None)
+        named_blocks = [b for b in self.inner_blocks.values() if not b.name[0].isdecimal()]
+        main = max(named_blocks, key=lambda b: b.parameter_count.number or 0, default=None)
         return f"{name} {main.name if main else self.op}".rstrip()
 
     def walk_blocks(self) -> Iterator["Block"]:
@@ -93,59 +96,63 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class _BlockBuilder:
+    """Builds the blocks of a graph; `sizes` are the sizes of symbolic dimensions."""
+
     graph: Graph
     sizes: Mapping[str, int]
     node_scopes: Mapping[Node, str]
 
-    def build_block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
+    def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
         """Build the block of a summary node; `outer` is the outermost scope that is merged into the
         block.
         """
-        inner: dict[str, Block] = {}
-        names: dict[str, str] = {}
-        for child in part.parts.values():
+        inner_blocks: dict[str, Block] = {}
+        block_names: dict[str, str] = {}
+        for child in summary.parts.values():
             child_block = self._make_child(child, path)
-            inner[child_block.name] = child_block
-            names |= dict.fromkeys(child.members, child_block.name)
+            inner_blocks[child_block.name] = child_block
+            block_names |= dict.fromkeys(child.members, child_block.name)
         nodes = [n for n, _ in self.graph.nodes if is_scope_inside(self._make_scope(n), path)]
         return Block(
             name=name,
             path=path,
             kind=classify_block(nodes),
-            op="" if inner else part.op,
-            output_type=format_dims(part.type.shape, self.sizes) if part.type else "",
-            parameter_count=part.sum_over_subtree("parameter_count"),
-            multiply_adds=part.sum_over_subtree("multiply_adds"),
-            saved_multiply_adds=part.sum_over_subtree("saved_multiply_adds"),
-            repeats=part.repeats,
-            description="" if inner else _get_description(part.op, nodes),
+            op="" if inner_blocks else summary.op,
+            output_type=format_dims(summary.type.shape, self.sizes) if summary.type else "",
+            parameter_count=summary.sum_over_subtree("parameter_count"),
+            multiply_adds=summary.sum_over_subtree("multiply_adds"),
+            saved_multiply_adds=summary.sum_over_subtree("saved_multiply_adds"),
+            repeats=summary.repeats,
+            description="" if inner_blocks else _get_description(summary.op, nodes),
             lines=tuple(self._iterate_lines(path, nodes))[:MAX_LINES],
             flow=build_block_dataflow(
                 self.graph,
                 self.node_scopes,
                 outer,
-                lambda home: names.get(_get_child_name(home, path), ""),
+                lambda scope: block_names.get(_get_child_name(scope, path), ""),
             ),
-            inner_blocks=inner,
+            inner_blocks=inner_blocks,
             outer_path=outer,
         )
 
-    def _make_child(self, part: SummaryNode, path: str) -> Block:
+    def _make_child(self, summary: SummaryNode, path: str) -> Block:
         """Create the block of a nested scope. A scope with a single child is merged with this
         child.
         """
-        merged_names, repeats, members_of_part = [part.name], 1, part.members
-        outer = first = f"{path}.{part.members[0]}".lstrip(".")
+        merged_names, repeats, members_of_part = [summary.name], 1, summary.members
+        outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (
-            len(part.parts) == 1 and not part.parameter_count.terms and not part.multiply_adds.terms
+            len(summary.parts) == 1
+            and not summary.parameter_count.terms
+            and not summary.multiply_adds.terms
         ):
-            repeats *= part.repeats
-            (part,) = part.parts.values()
-            merged_names.append(part.name)
-            first = f"{first}.{part.members[0]}"
+            repeats *= summary.repeats
+            (summary,) = summary.parts.values()
+            merged_names.append(summary.name)
+            path_of_first = f"{path_of_first}.{summary.members[0]}"
             # of several equal layers, only the first is drawn
-            outer = first if len(part.members) > 1 else outer
-        child_block = self.build_block(part, ".".join(merged_names), first, outer)
+            outer = path_of_first if len(summary.members) > 1 else outer
+        child_block = self.build_block(summary, ".".join(merged_names), path_of_first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
         return replace(_merge_equal_blocks(child_block, repeats), members=members)
 
@@ -154,25 +161,27 @@ class _BlockBuilder:
 
     def _iterate_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Yield the source lines of the nodes of a scope and of its direct children."""
-        listed: set[tuple[str, int]] = set()
+        seen_lines: set[tuple[str, int]] = set()
         for node in nodes:
-            merged_names = self._make_scope(node).removeprefix(path).strip(".")
-            if merged_names.count(".") > 0 and path:
+            relative_scope = self._make_scope(node).removeprefix(path).strip(".")
+            if relative_scope.count(".") > 0 and path:
                 continue
             origin = self.graph.node_origins.get(node)
             for span in origin.spans[:1] if origin else ():
                 span = span if path else _find_user_span(span)
                 name, number = span.source.name, span.line
-                if (name, number) not in listed:
-                    listed.add((name, number))
+                if (name, number) not in seen_lines:
+                    seen_lines.add((name, number))
                     text = span.source.get_line_text(number).strip()
                     yield SpecLine(file=name, line_number=number, text=text)
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the first paragraph of the documentation of an operation."""
-    heavy = next((n for n in nodes if n.op.name == op), None)
-    return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
+    """Return the first paragraph of the documentation of the op with this name, or "" if no node
+    has this op.
+    """
+    node = next((n for n in nodes if n.op.name == op), None)
+    return extract_docstring_summary(node.op.__doc__) if node else ""
 
 
 def _find_user_span(span: Span) -> Span:
@@ -188,7 +197,7 @@ def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
 
 
 def _merge_equal_blocks(block: Block, repeats: int) -> Block:
-    """Return a block that represents `repeats` equal blocks."""
+    """Return a block that represents `repeats` blocks which are equal to `block`."""
     return replace(
         block,
         repeats=block.repeats * repeats,
@@ -199,15 +208,19 @@ def _merge_equal_blocks(block: Block, repeats: int) -> Block:
 
 
 def classify_block(nodes: list[Node]) -> str:
-    """Return the kind of a block, which selects its color: `attention` if it contains attention."""
-    found = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
-    return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in found), "other")
+    """Return the kind of a block with these nodes: a key of `BLOCK_KINDS`, or `other`. It selects
+    the color of the block.
+    """
+    kinds = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
+    return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in kinds), "other")
 
 
 def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
-    """Build the block tree of a graph; the root has the name of the graph."""
-    maker = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
-    return maker.build_block(summarize_graph(graph, sizes), graph.name, "", "")
+    """Build the block tree of a graph, whose root has the name of the graph. `sizes` are the sizes
+    of symbolic dimensions in output types and costs.
+    """
+    builder = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
+    return builder.build_block(summarize_graph(graph, sizes), graph.name, "", "")
 
 
 def _get_child_name(scope: str, path: str) -> str:
@@ -232,57 +245,63 @@ def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """Return the graph of a spec, and the graphs derived for generation if the spec has a
     `generate` section. Raise E0711 to E0718.
     """
-    found = {WHOLE_MODEL: model.graph}
+    graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
         if derived.encode is not None:
-            found["encode"] = derived.encode
-        found["step"] = derived.step
-    return found
+            graphs["encode"] = derived.encode
+        graphs["step"] = derived.step
+    return graphs
 
 
 BlockPredicate = Callable[[Block], bool]
 
 
 def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
-    """Select the blocks to expand, outermost first, while at most `max_items` items are drawn."""
+    """Return a predicate of the blocks to expand: outermost first, while at most `max_items` items
+    are drawn, and always the blocks with a residual connection in an expanded block.
+    """
     expanded: set[str] = set()
     for depth in range(1, 8):
-        trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}
-        if _count_shown_items(block, trial) > max_items:
+        candidates = {b.path for b in _list_nested_blocks(block, depth) if _is_composed(b)}
+        if _count_shown_items(block, candidates) > max_items:
             break
-        expanded = trial
+        expanded = candidates
     # show residual connections
-    for outer in block.walk_blocks():
-        if outer is block or outer.path in expanded:
+    for block_inside in block.walk_blocks():
+        if block_inside is block or block_inside.path in expanded:
             expanded |= {
-                inner.path for inner in outer.inner_blocks.values() if _has_residual(inner)
+                inner_block.path
+                for inner_block in block_inside.inner_blocks.values()
+                if _has_residual(inner_block)
             }
     return lambda b: b.path in expanded
 
 
 def _count_shown_items(block: Block, expanded: set[str]) -> int:
     """Count the items of a drawing in which the blocks with these paths are expanded."""
-    inner = sum(len(b.flow.items) for b in block.walk_blocks() if b.path in expanded)
-    return len(block.flow.items) + inner
+    inner_count = sum(len(b.flow.items) for b in block.walk_blocks() if b.path in expanded)
+    return len(block.flow.items) + inner_count
 
 
 def _has_residual(block: Block) -> bool:
     """Return True if a block adds one of its inputs to a computed value."""
     items = block.flow.items
-    reads = {b for a, b in block.flow.edges if items[a].role == "port"}
-    return _is_composed(block) and any(items[n].name == "+" for n in reads)
+    consumers = {b for a, b in block.flow.edges if items[a].role == "port"}
+    return _is_composed(block) and any(items[n].name == "+" for n in consumers)
 
 
 def _is_composed(block: Block) -> bool:
     """Return True if a block contains several blocks or operations."""
-    parts = [i for i in block.flow.items if i.role in ("block", "op")]
-    return bool(block.inner_blocks) and len(parts) > 1
+    steps = [i for i in block.flow.items if i.role in ("block", "op")]
+    return bool(block.inner_blocks) and len(steps) > 1
 
 
-def _iterate_within(block: Block, depth: int) -> list[Block]:
-    """Return the blocks that are nested in a block up to a depth."""
-    inner = list(block.inner_blocks.values())
+def _list_nested_blocks(block: Block, depth: int) -> list[Block]:
+    """Return the blocks that are nested in a block at most `depth` levels deep."""
+    inner_blocks = list(block.inner_blocks.values())
     if depth <= 1:
-        return inner
-    return inner + [b for child in inner for b in _iterate_within(child, depth - 1)]
+        return inner_blocks
+    return inner_blocks + [
+        b for child in inner_blocks for b in _list_nested_blocks(child, depth - 1)
+    ]

@@ -53,46 +53,53 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
     depend on a sequence length.
     """
     root = summarize_graph(graph)
-    work = root.sum_over_subtree("multiply_adds")
-    examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
-    symbols = tuple(sorted(work.symbols() - examples))
+    multiply_adds = root.sum_over_subtree("multiply_adds")
+    batch_symbols = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
+    symbols = tuple(sorted(multiply_adds.symbols() - batch_symbols))
     if not symbols:
         return None
-    sizes = _choose_sizes(examples, symbols)
+    sizes = _choose_sizes(batch_symbols, symbols)
     max_length, limit_reason = _find_max_length(graph, symbols)
     lengths = tuple(
-        n for n in _choose_lengths(max_length) if _evaluate_formula(work, sizes(n)) is not None
+        n
+        for n in _choose_lengths(max_length)
+        if _evaluate_formula(multiply_adds, sizes(n)) is not None
     )
     if len(lengths) < 2:
         return None
-    curves = tuple(_make_curves(graph, work, [sizes(n) for n in lengths]))
+    curves = tuple(_make_curves(graph, multiply_adds, [sizes(n) for n in lengths]))
     return CostCurves(symbols=symbols, lengths=lengths, curves=curves, limit_reason=limit_reason)
 
 
 def _make_curves(
-    graph: Graph, work: Dim, sizes_by_length: Sequence[Mapping[str, int]]
+    graph: Graph, multiply_adds: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
-    """Yield the cost curves of a graph at the given sizes."""
-    attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
-    attention = sum_dims(count_multiply_adds(n) for n in attends)
-    saved_work = _compute_saved_multiply_adds(graph, sizes_by_length)
-    none = [0.0] * len(sizes_by_length)
+    """Yield the cost curves of a graph, whose formula is `multiply_adds`: of the whole graph, and
+    if it has attention, also of the attention, of the rest, and with a hypothetical window.
+    """
+    attention_nodes = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
+    attention = sum_dims(count_multiply_adds(n) for n in attention_nodes)
+    blocked_savings = _compute_saved_multiply_adds(graph, sizes_by_length)
+    no_savings = [0.0] * len(sizes_by_length)
 
-    def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
+    def evaluate_curve(name: str, dim: Dim, savings: Sequence[float]) -> CostCurve:
         values = [float(_evaluate_formula(dim, sizes) or 0) for sizes in sizes_by_length]
-        remaining = tuple(v - s for v, s in zip(values, saved, strict=True))
-        return CostCurve(name=name, values=remaining, is_dashed=name not in SOLID_CURVES)
+        costs = tuple(v - s for v, s in zip(values, savings, strict=True))
+        return CostCurve(name=name, values=costs, is_dashed=name not in SOLID_CURVES)
 
-    yield evaluate_curve("total", work, saved_work)
+    yield evaluate_curve("total", multiply_adds, blocked_savings)
     if not attention.terms:
         return
-    yield evaluate_curve("attention", attention, saved_work)
-    yield evaluate_curve("without attention", work - attention, none)
-    if any(saved_work):
-        yield evaluate_curve("full forward", work, none)
-    saved = [sum(_compute_saved(node, sizes) for node in attends) for sizes in sizes_by_length]
-    if any(saved) and not _has_window(graph, attends):
-        yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
+    yield evaluate_curve("attention", attention, blocked_savings)
+    yield evaluate_curve("without attention", multiply_adds - attention, no_savings)
+    if any(blocked_savings):
+        yield evaluate_curve("full forward", multiply_adds, no_savings)
+    savings = [
+        sum(_compute_window_savings(node, sizes) for node in attention_nodes)
+        for sizes in sizes_by_length
+    ]
+    if any(savings) and not _has_window(graph, attention_nodes):
+        yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", multiply_adds, savings)
 
 
 def _compute_saved_multiply_adds(
@@ -112,19 +119,19 @@ def _compute_saved_multiply_adds(
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
     """Return True if the number of keys per query is bounded at all sequence lengths."""
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
-    found = [plan_local_attention(node, padded) for node in attends]
-    return any(local is not None and local.window is not None for local in found)
+    padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
+    plans = [plan_local_attention(node, padding_masks) for node in attends]
+    return any(plan is not None and plan.window is not None for plan in plans)
 
 
 def _choose_sizes(
-    examples: set[str | None], symbols: tuple[str, ...]
+    batch_symbols: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return a function that maps a length to the sizes of one batch element; other dimensions have
-    fixed sizes.
+    """Return a function that maps a sequence length to the sizes of all symbolic dimensions: the
+    length for `symbols`, and 1 for the dimensions of the batch.
     """
-    fixed = {name: 1 for name in examples if name}
-    return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
+    batch_sizes = {name: 1 for name in batch_symbols if name}
+    return lambda n: {**batch_sizes, **dict.fromkeys(symbols, n)}
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
@@ -139,22 +146,22 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """Return the maximum sequence length and the reason for this limit."""
-    found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
-    limit = min(found, key=lambda limit: limit.max_length, default=None)
+    limits = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
+    limit = min(limits, key=lambda limit: limit.max_length, default=None)
     if limit is None or limit.max_length >= MAX_LENGTH:
         return MAX_LENGTH, ""
     return limit.max_length, f"{limit.symbol} is at most {limit.max_length}: {limit.reason}"
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Evaluate a symbolic dimension. Return None if the model does not support the sizes."""
+    """Evaluate a symbolic dimension. Return None if these sizes do not give a valid dimension."""
     try:
         return dim.substitute(sizes).number
     except DimError:
         return None
 
 
-def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
+def _compute_window_savings(node: Node, sizes: Mapping[str, int]) -> float:
     """Return the multiply-adds that a sliding window would save in an attention node."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
@@ -182,15 +189,15 @@ def plot_cost(cost: CostCurves) -> Drawing:
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    first, last = math.log2(cost.lengths[0]), math.log2(cost.lengths[-1])
+    min_log, max_log = math.log2(cost.lengths[0]), math.log2(cost.lengths[-1])
 
     def get_x(n: float) -> float:
-        share = (math.log2(n) - first) / (last - first)
-        return LEFT + WIDTH * share
+        fraction = (math.log2(n) - min_log) / (max_log - min_log)
+        return LEFT + WIDTH * fraction
 
     def get_y(value: float) -> float:
-        share = (math.log10(max(value, 10.0**low)) - low) / (high - low)
-        return TOP + HEIGHT * (1 - share)
+        fraction = (math.log10(max(value, 10.0**low)) - low) / (high - low)
+        return TOP + HEIGHT * (1 - fraction)
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
     drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, is_bold=True)])
@@ -232,7 +239,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
 
 def _place_curve_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
-    last = -math.inf
+    label_y = -math.inf
     for y, name, color in sorted(curve_ends):
-        last = max(y, last + LABEL_SPACING)
-        yield TextMark(x=LEFT + WIDTH + 8, y=last + 4, text=name, size=11.5, color=color)
+        label_y = max(y, label_y + LABEL_SPACING)
+        yield TextMark(x=LEFT + WIDTH + 8, y=label_y + 4, text=name, size=11.5, color=color)
