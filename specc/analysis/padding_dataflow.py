@@ -278,7 +278,8 @@ class PaddingDataflow:
         reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
         if self._has_padded_body(node):
             infer_body = self._make_body_inference(result.known_facts)
-            if not is_masked_loop_unaffected(node, operand_facts, infer_body):
+            lengths = self.padded_lengths
+            if not is_masked_loop_unaffected(node, operand_facts, lengths, infer_body):
                 return PaddingSource(node, is_counted=True)
             reads = [*filter(is_loop_axis, reads)]  # the others are reads of the body
         is_counted = self._is_counted(node, operand_facts, counts)

@@ -24,6 +24,7 @@ from specc.analysis.padding_values import is_zero_preserving
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.analysis.value_ranges import convert_number, find_uniform_value
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 KnownValue: TypeAlias = float | Value
@@ -63,10 +64,13 @@ def infer_loop_facts(
 
 
 def is_masked_loop_unaffected(
-    node: Node, operand_facts: Sequence[PaddingFacts], infer_body: InferBody
+    node: Node,
+    operand_facts: Sequence[PaddingFacts],
+    padded_lengths: frozenset[Dim],
+    infer_body: InferBody,
 ) -> bool:
-    """Return True if a loop along the padded axis skips padded positions, and padding does not
-    affect its iterations at valid positions.
+    """Return True if a loop along the padded axis skips padded positions, padding does not affect
+    its iterations at valid positions, and their values along padded axes are finite.
     """
     op = node.op
     if not isinstance(op, ops.Scan) or not op.has_mask or 1 not in operand_facts[0].zero_pad_axes:
@@ -74,11 +78,22 @@ def is_masked_loop_unaffected(
     scanned = operand_facts[: op.first_body_operand + op.scanned_count]
     if any(facts.is_counting or facts.has_changed_order for facts in scanned):
         return False
-    _, carries, outputs = infer_loop_facts(node, op, operand_facts, infer_body)
-    return not any(
-        facts.padding_source or facts.is_counting or facts.has_changed_order
-        for facts in (*carries, *outputs)
+    body, carries, outputs = infer_loop_facts(node, op, operand_facts, infer_body)
+    shapes = [v.shape for v in body.outputs.values()]
+    results = zip((*carries, *outputs), (*shapes[: op.carry_count], *shapes), strict=True)
+    return all(
+        _is_unaffected_result(facts, is_padded=not padded_lengths.isdisjoint(shape))
+        for facts, shape in results
     )
+
+
+def _is_unaffected_result(facts: PaddingFacts, *, is_padded: bool) -> bool:
+    """Return True if padding does not affect a result of a loop body, and the result has no mask
+    fill values and, if it has a padded axis (`is_padded`), is finite there.
+    """
+    is_affected = facts.padding_source or facts.is_counting or facts.has_changed_order
+    is_finite = facts.is_finite and not facts.has_mask_value_at_padding
+    return not (is_affected or facts.has_mask_value) and (is_finite or not is_padded)
 
 
 def is_loop_state_unaffected(read: PaddedRead) -> bool:

@@ -157,8 +157,10 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes
         case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_pad_axes:
-            # A masked loop outputs zeros at skipped positions.
-            if value.rank > axis and value.shape[axis] in result.padded_lengths:
+            # A masked loop outputs zeros at skipped positions; final loop-carried values have no
+            # loop axis.
+            is_stacked = value.index >= node.op.carry_count
+            if is_stacked and value.rank > axis and value.shape[axis] in result.padded_lengths:
                 yield axis
         case ops.MixtureOfExperts() as op if (
             keep := op.split_operands(operand_facts).keep

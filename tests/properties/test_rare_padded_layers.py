@@ -35,6 +35,18 @@ LOOP = (
 )
 """The first lines of a loop that skips padded positions."""
 LEAKS = {
+    "the sum of a loop-carried sequence that is not zero at padding": (
+        "{h} = {x} * {weight} ; scan r{p} in {x} along {length} carry {h} keep {keep} {{"
+        " ; {h} = tanh({h} + masked_mean_pool({h}, {keep})[:, none]) ; }}"
+        " ; {out} = {x} + sum({h}, axis=1)[:, none]",
+        SIDES,
+    ),
+    "a loop-carried sequence that is infinite at padding": (
+        "{h} = abs({x}) ; scan r{p} in {x} along {length} carry {h} keep {keep} {{"
+        " ; {h} = 1.0 - log(abs({h}) * {weight}) ; }}"
+        " ; {out} = {x} + sum({h} * {weight}, axis=1)[:, none]",
+        SIDES,
+    ),
     "a masked loop that attends to all positions": (
         f"{LOOP} ; a{{p}}, _ = attend_by(dot, {{h}}, {{x}}, {{x}}, mask=all)"
         " ; {h} = tanh(r{p} + a{p}) ; {out} = {h} ; }}",
@@ -260,7 +272,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "no iteration of a masked loop reads padding": (
         padding_dataflow,
         "is_masked_loop_unaffected",
-        lambda node, operand_facts, infer_body: True,
+        lambda node, operand_facts, padded_lengths, infer_body: True,
     ),
     "every reduction ignores copies of the ends": (
         padding_axis_order,
