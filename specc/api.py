@@ -89,18 +89,18 @@ def compile(
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    given = dict(locals())  # the arguments, before other names are assigned
-    check_argument_kinds(ARGUMENT_KINDS, given)
+    arguments = dict(locals())  # the arguments, before other names are assigned
+    check_argument_kinds(ARGUMENT_KINDS, arguments)
     _check_generation_config(generation_config, parse_graph_names(graphs))
-    options = build_compile_options({**given, "generation_config": generation_config or {}})
+    options = build_compile_options({**arguments, "generation_config": generation_config or {}})
     length = int(context_length)
-    opened = open_spec_argument(
+    model = open_spec_argument(
         spec, config=config, config_values=set, weights=options.weights, context_length=length
     )
-    return compile_model(opened, options)
+    return compile_model(model, options)
 
 
-def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
+def _check_generation_config(settings: object, graph_names: Sequence[str]) -> None:
     """Raise E0731 if a setting is invalid, and E0753 if settings are passed for a model that is not
     a standalone generator.
     """
@@ -108,7 +108,7 @@ def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
         raise_error(
             "E0731", f"pass generation settings by name, got {escape_text(repr(settings))[:60]}"
         )
-    if settings and "generate" not in parts:
+    if settings and "generate" not in graph_names:
         raise_error(
             "E0753",
             "`generation_config` has no effect without a standalone generator",

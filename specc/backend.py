@@ -56,7 +56,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class PackageGraph:
-    """A graph of a package with its file name, such as `decoder_model.onnx`."""
+    """A graph of a package: its file name, such as `decoder_model.onnx`, and its metadata."""
 
     graph: "ModelSource"
     file: str
@@ -66,7 +66,7 @@ class PackageGraph:
 @dataclass(frozen=True)
 class ExtraFile:
     """An additional file of a package, such as `tokenizer.json`, listed in the index by `role`
-    (default: its name). If `hashed`, the file name contains a content hash before the first dot.
+    (default: its name). With `is_hashed`, its name has a content hash before the first dot.
     """
 
     name: str
@@ -211,7 +211,7 @@ class IOBindingRun(Protocol):
 
 
 class Computation(Protocol):
-    """A function from named arrays to named arrays."""
+    """A function from arrays by input name to arrays by output name."""
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
@@ -233,7 +233,7 @@ class Session(Computation, Protocol):
         """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run a long-running model such that Ctrl-C stops it; return all outputs."""
+        """Compute all outputs of a long-running model; Ctrl-C stops the run."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""

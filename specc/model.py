@@ -150,8 +150,8 @@ class Model(InferenceModel):
         For an invalid prompt, yield its diagnostic (`specc.runtime.batched_generation`). Raise
         E0701 if the spec has no `generate` section, and E0891 if `batch_size` is invalid.
         """
-        writer = _require_generator(self)
-        return generate_each(writer, prompts, batch_size, writer.resolve_settings(settings))
+        generator = _require_generator(self)
+        return generate_each(generator, prompts, batch_size, generator.resolve_settings(settings))
 
     def stream(self, **constant_inputs: object) -> InputStream:
         """Start a stream: pass chunks of the streamed input to `push`; `constant_inputs` are the
@@ -174,7 +174,7 @@ class Model(InferenceModel):
         max_errors: int | None = None,
         **settings: Unpack[GenerationArguments],
     ) -> "JobReport":
-        """Run batch inference over files: `specc map` (docs/batch-inference.md).
+        """Run batch inference over files, as the command `specc map` (docs/batch-inference.md).
 
         `columns` maps inputs to column names, `settings` are those of generation. An interrupted
         job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and E0970 if an

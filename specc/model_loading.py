@@ -59,7 +59,7 @@ def load(
     from specc.model import Model
     from specc.runtime.inference_model import open_compiled_model
 
-    opened = Model(
+    loaded_model = Model(
         **vars(
             open_compiled_model(
                 model,
@@ -72,6 +72,6 @@ def load(
     )
     # open now, so that errors appear here and not at the first use. A generative or streaming
     # package opens the session of its full-forward graph when that graph is first run.
-    if opened.generator is None and opened.streaming_model is None:
-        _ = opened.scoring_model
-    return opened
+    if loaded_model.generator is None and loaded_model.streaming_model is None:
+        _ = loaded_model.scoring_model
+    return loaded_model
