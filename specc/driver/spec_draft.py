@@ -32,7 +32,7 @@ from specc.ir.model import ModelDefinition
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, load_config_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl
-from specc.weights.checkpoint import open_weights
+from specc.weights.checkpoint_files import open_weights
 
 MAX_CANDIDATES = 4
 """Maximum number of candidate specs whose tensor names are compared."""

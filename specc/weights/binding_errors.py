@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
-from specc.weights.checkpoint import Checkpoint
+from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.parameter_names import (
     find_nearest_name,
     format_names,

@@ -13,7 +13,7 @@ from specc.weights.binding_errors import (
     explain_uninitialized,
     warn_random_weights,
 )
-from specc.weights.checkpoint import Checkpoint
+from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.parameter_names import NamePattern

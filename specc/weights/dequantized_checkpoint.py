@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE, PackedWeightFormat
-from specc.weights.checkpoint import ALL_ROWS, Checkpoint
+from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
 from specc.weights.formats.quantized_decoders import (
     Codes,
     LayoutError,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.weights.checkpoint import ALL_ROWS, Checkpoint
+from specc.weights.checkpoint_files import ALL_ROWS, Checkpoint
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights

@@ -15,7 +15,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.weights.checkpoint import Checkpoint
+from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import (
     TensorView,
     evaluate_weight_expression,

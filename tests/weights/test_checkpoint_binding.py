@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source, Span
-from specc.weights.checkpoint import Checkpoint, open_weights
 from specc.weights.checkpoint_binding import bind_parameters
+from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_sources import ByteRange, CheckpointBinding, read_parameter
 from specc.weights.weight_expressions import (

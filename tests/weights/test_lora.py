@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.adapter_config import open_adapter
 from specc.weights import lora
-from specc.weights.checkpoint import open_weights
+from specc.weights.checkpoint_files import open_weights
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.lora import AdaptedCheckpoint
 

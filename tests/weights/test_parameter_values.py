@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
+from specc.weights.checkpoint_files import open_weights
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initializers import Initializer
 from specc.weights.parameter_sources import RandomInitWeights, make_initial_values, read_parameter

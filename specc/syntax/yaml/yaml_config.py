@@ -6,6 +6,13 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import SOURCE
 from specc.syntax.dsl.expression_printer import format_expression, format_type_name
 from specc.syntax.yaml import yaml_reader
+from specc.syntax.yaml.yaml_composer import (
+    YamlEntry,
+    YamlMapping,
+    YamlNode,
+    YamlScalar,
+    YamlSequence,
+)
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,
@@ -13,7 +20,6 @@ from specc.syntax.yaml.yaml_layout import (
     make_yaml_list,
     strings_to_yaml,
 )
-from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, YamlScalar, YamlSequence
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, get_first_line_span
 from specc.syntax.yaml.yaml_values import (
     MISSING_TYPE,

@@ -13,6 +13,7 @@ from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import format_type_name
 from specc.syntax.yaml import yaml_reader
+from specc.syntax.yaml.yaml_composer import YamlEntry, YamlMapping, YamlNode
 from specc.syntax.yaml.yaml_layout import (
     YamlItem,
     YamlMap,
@@ -21,7 +22,6 @@ from specc.syntax.yaml.yaml_layout import (
     expression_to_yaml,
     make_multiline_list,
 )
-from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode
 from specc.syntax.yaml.yaml_reader import YamlReader
 from specc.syntax.yaml.yaml_values import (
     ARCHITECTURES,

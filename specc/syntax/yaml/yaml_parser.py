@@ -9,20 +9,20 @@ from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
 from specc.syntax.dsl.dsl_parser import DIM_NAME, limit_diagnostics
-from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
-from specc.syntax.yaml.yaml_keys import (
-    ITEM_CONSTRUCTS,
-    REQUIRE_ENTRY,
-    USE_ENTRY,
-    WEIGHT_RULE_CONSTRUCTS,
-)
-from specc.syntax.yaml.yaml_nodes import (
+from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
     YamlNode,
     YamlScalar,
     YamlSequence,
     compose_yaml,
+)
+from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
+from specc.syntax.yaml.yaml_keys import (
+    ITEM_CONSTRUCTS,
+    REQUIRE_ENTRY,
+    USE_ENTRY,
+    WEIGHT_RULE_CONSTRUCTS,
 )
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, make_section
 from specc.syntax.yaml.yaml_values import (

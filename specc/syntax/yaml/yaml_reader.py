@@ -18,7 +18,7 @@ from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment, Fragment
 from specc.syntax.dsl.dsl_parser import limit_diagnostics
-from specc.syntax.yaml.yaml_nodes import (
+from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
     YamlNode,

@@ -21,6 +21,14 @@ from specc.syntax.dsl.dsl_parser import (
 )
 from specc.syntax.dsl.dsl_printer import format_definition_header
 from specc.syntax.dsl.expression_printer import format_expression, format_type_name, join_pieces
+from specc.syntax.yaml.yaml_composer import (
+    YamlEntry,
+    YamlMapping,
+    YamlNode,
+    YamlScalar,
+    YamlSequence,
+    is_empty_node,
+)
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,
@@ -29,14 +37,6 @@ from specc.syntax.yaml.yaml_layout import (
     make_yaml_list,
     strings_to_yaml,
     values_to_yaml,
-)
-from specc.syntax.yaml.yaml_nodes import (
-    YamlEntry,
-    YamlMapping,
-    YamlNode,
-    YamlScalar,
-    YamlSequence,
-    is_empty_node,
 )
 from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span, scalar_to_fragment
 

@@ -35,7 +35,7 @@ from specc.huggingface.gguf_metadata import read_gguf_tokenizer
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.io.json_io import Json
 from specc.ir.array import Array
-from specc.weights.checkpoint import open_weights
+from specc.weights.checkpoint_files import open_weights
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.gguf import open_gguf
 from specc.weights.formats.quantized_decoders import QuantizationSettings

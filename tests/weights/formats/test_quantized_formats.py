@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.ir.array import Array
 from specc.library.spec_files import load_config_json
-from specc.weights.checkpoint import Checkpoint, open_weights
+from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 

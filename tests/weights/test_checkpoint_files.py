@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.checkpoint import open_weights
+from specc.weights.checkpoint_files import open_weights
 from specc.weights.formats.safetensors import write_safetensors
 
 ONE, TWO = np.ones(2, np.float32), np.zeros(3, np.float32)
