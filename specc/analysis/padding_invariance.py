@@ -285,8 +285,8 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
 
 
 def _is_sort_neutral(read: PaddedRead) -> bool:
-    """Return True if a sort puts padded positions last, or first if only the sorted values are read
-    from the end.
+    """Return True if padding does not affect the result of a sort: padding is sorted last, or it is
+    sorted first and this result is the sorted values, not the indices.
     """
     if is_padding_sorted_last(read.node, read.read_facts):
         return True

@@ -101,7 +101,7 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
         case ops.DownsamplePaddingMask():
             return not read.has_interior_padding or read.fill_constant == 0
         case ops.StridedSlice(start=start):
-            # With left padding, other positions are selected.
+            # Left padding changes which positions a strided slice selects.
             is_first = start.number in range(read.dependence.stride)
             return is_slice_to_end(read.node) and (is_first or not read.may_be_left_padded)
         case ops.Conv() | ops.ConvTranspose() | ops.MaxPool() | ops.AveragePool():

@@ -330,8 +330,8 @@ def find_constant_value(value: Value | None) -> float | None:
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the constant to which all elements of a value are equal, with true as 1 and false as
-    0, or None.
+    """Return the splat value of a tensor (True as 1, False as 0), or None if its elements are not
+    one known constant.
     """
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):

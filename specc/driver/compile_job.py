@@ -118,7 +118,7 @@ class CompileJob:
 
     @property
     def weights_as(self) -> WeightStorage:
-        """The requested weight storage: link, copy, inline, or "" for automatic choice."""
+        """The requested weight storage: link, copy, inline or auto."""
         return self.options.weights_as or "auto"
 
     @property

@@ -97,7 +97,10 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
     """Return the special tokens in the generation settings; the default padding token is the first
     stop token.
     """
-    start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
+    start, stop = (
+        _convert_to_token_list(settings.get("start")),
+        _convert_to_token_list(settings.get("stop")),
+    )
     tokens = {
         "bos_token_id": start[0] if start else None,
         "eos_token_id": stop[0] if len(stop) == 1 else stop or None,
@@ -106,7 +109,7 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
     return {name: value for name, value in tokens.items() if value is not None}
 
 
-def _list_tokens(setting: object) -> list[object]:
+def _convert_to_token_list(setting: object) -> list[object]:
     """Return the token ids of a setting, or [] if it is not set."""
     if isinstance(setting, list | tuple):
         return list(setting)

@@ -301,7 +301,8 @@ class _TrialRunner:
                 first_violation = first_violation or failed
                 # other fields keep small sizes, e.g. few layers
                 required_sizes = {
-                    p: defaults.pop(p) for p in _find_required_fields(failed, defaults)
+                    p: defaults.pop(p)
+                    for p in _find_fields_of_violated_requirements(failed, defaults)
                 }
                 next_sizes = required_sizes or next(sizes, {})
                 if not next_sizes:
@@ -309,7 +310,7 @@ class _TrialRunner:
                 fixed_values.update(next_sizes)
 
 
-def _find_required_fields(failed: Failed, paths: Iterable[str]) -> list[str]:
+def _find_fields_of_violated_requirements(failed: Failed, paths: Iterable[str]) -> list[str]:
     """Return the fields that the violated requirements name, in a used spec by their last name."""
     texts = [d.primary.span.text for d in failed.diagnostics if d.primary]
     names = {name for text in texts for name in FIELD_PATH.findall(text)}

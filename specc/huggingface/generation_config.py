@@ -202,7 +202,7 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
         if value is not None and value != []:
             file.settings[name] = value
     pad = file.settings.get("pad")
-    if isinstance(pad, int) and pad < 0:  # as in files of the first LLaMA: no padding token
+    if isinstance(pad, int) and pad < 0:  # no padding token: the original LLaMA set -1
         del file.settings["pad"]
     _read_forced_eos_token(file)
     # transformers uses the length without the prompt if both are given
@@ -218,9 +218,9 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
     are not suppressed, and greedy search selects the lowest id among equal scores.
     """
     forced_tokens = {
-        key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
+        key: _convert_to_token_list(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)
     }
-    suppressed = _list_tokens(file.get_value("suppress_tokens"))
+    suppressed = _convert_to_token_list(file.get_value("suppress_tokens"))
     for key, tokens in forced_tokens.items():
         if tokens and all(token in suppressed for token in tokens):
             file.raise_unsupported(key, "is suppressed by its `suppress_tokens`")
@@ -276,7 +276,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
-    start_tokens = _list_tokens(start)
+    start_tokens = _convert_to_token_list(start)
     forced_bos = file.get_value(FORCED_BOS_KEY)
     # transformers forces this token only after exactly one token, i.e. after a start token but not
     # after a longer prompt
@@ -290,7 +290,7 @@ def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, 
     _read_min_length(file, len(start_tokens))
 
 
-def _list_tokens(value: object) -> list[object]:
+def _convert_to_token_list(value: object) -> list[object]:
     """Convert a token id or a list of token ids to a list."""
     tokens = list(value) if isinstance(value, list | tuple) else [value]
     return [token for token in tokens if token is not None]

@@ -61,7 +61,7 @@ FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}
 """Number of layers of the largest model of each type. Only the largest model scales queries by
 `hidden_size / num_attention_heads` instead of `head_dim`."""
-STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+STOP_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 DEFAULT_THETA = 10000.0
 
 
@@ -80,7 +80,7 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
     fields: Fields = {"model_type": model_type, **FIXED_VALUES.get(model_type, {})}
     fields |= {name: values[key] for key, name in keys.items() if key in values}
     fields |= _build_tensor_fields(file, model_type)
-    stop_ids = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKENS}
+    stop_ids = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKEN_KEYS}
     if sorted_ids := sorted(number for number in stop_ids if isinstance(number, int)):
         fields["eos_token_id"] = sorted_ids
     if model_type in LARGEST_GEMMA:

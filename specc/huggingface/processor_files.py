@@ -224,7 +224,7 @@ def read_ctc_transcript_options(
     if language:
         config["target_lang"] = language
     ids = dict(
-        _iterate_ids(_select_language(read_json_object(path), config, path, span), path, span)
+        _iterate_ids(_select_vocabulary(read_json_object(path), config, path, span), path, span)
     )
     for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
@@ -243,7 +243,7 @@ def read_ctc_transcript_options(
     return {**options, "blank": vocab.index(blank)} if blank in vocab else options
 
 
-def _select_language(
+def _select_vocabulary(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Return the vocabulary, or the vocabulary of `target_lang` if it is multilingual."""

@@ -44,16 +44,17 @@ def _get_machine_memory() -> int | None:
         return None  # Windows lacks `os.sysconf`, and macOS lacks this name
 
 
-def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> int | None:
+def _get_cgroup_memory(
+    directory: Path, limit_file: str, usage_file: str, cached_key: str
+) -> int | None:
     """Return the number of free bytes of the cgroup in `directory`, or None if it has no limit.
-    `limit` and `usage` are file names; `cached` is the key of reclaimable page cache in
-    `memory.stat`.
+    `cached_key` is the key of the reclaimable page cache in `memory.stat`.
     """
     try:
-        limit_bytes = int((directory / limit).read_text(encoding="ascii"))
-        used_bytes = int((directory / usage).read_text(encoding="ascii"))
+        limit_bytes = int((directory / limit_file).read_text(encoding="ascii"))
+        used_bytes = int((directory / usage_file).read_text(encoding="ascii"))
         lines = (directory / "memory.stat").read_text(encoding="ascii").splitlines()
-        cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached, "0")
+        cached_bytes = dict(line.split(" ", 1) for line in lines).get(cached_key, "0")
         return max(limit_bytes - used_bytes + int(cached_bytes), 0)
     except (OSError, ValueError):
         return None  # the file does not exist, or contains the word `max`

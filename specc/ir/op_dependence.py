@@ -214,7 +214,9 @@ class _OperandAxis:
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """Return the dependence defined by the mark of an operand axis, or `same` if it has no mark."""
+    """Return the dependence of a result on an operand axis, from the dependence mark of the axis in
+    the signature of the op. An axis without a mark gives `same` if the result has the axis.
+    """
     result_axis, mark = operand_axis.find_result_axis(), operand_axis.mark
     is_repeated = mark.is_broadcastable and arg.shape[operand_axis.axis] == 1
     if is_repeated and result_axis is not None and result.shape[result_axis] != 1:

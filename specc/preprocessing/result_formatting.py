@@ -236,7 +236,7 @@ def _format_detected_objects(
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str) -> list[str]:
     """Format the most likely classes of one batch element, [classes]; the first line begins with
-    `lead`.
+    `prefix`.
     """
     best_ids = np.argsort(-row, kind="stable")[:top]
     percentages = [format_percent(float(row[i])) for i in best_ids]

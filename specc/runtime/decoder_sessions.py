@@ -285,8 +285,8 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return the inputs that are the same in all steps (from `encoder_outputs` or the caller), and
-    the initial states.
+    """Return the loop-invariant inputs (from `encoder_outputs` or `prepared`) and the initial
+    states.
     """
     loop_invariant_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])

@@ -54,7 +54,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         if [(part.shape, part.dtype.name) for part in parts] != expected_types[: len(parts)]:
             raise_error(
                 "E0917",
-                f"the specc metadata in `{escape_text(file.path)}` is invalid:  "
+                f"the specc metadata in `{escape_text(file.path)}` is invalid: "
                 f"`{escape_text(name)}` is not stored as described",
             )
         input_width = shape[-2] if format.is_transposed else shape[-1]
@@ -196,7 +196,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if recorded is None:
         raise_error(
             "E0917",
-            f"the specc metadata in `{escape_text(file.path)}` is invalid:  `beside` is invalid",
+            f"the specc metadata in `{escape_text(file.path)}` is invalid: `beside` is invalid",
         )
     if reason := package_index.explain_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}

@@ -139,9 +139,10 @@ class StreamingModel(StepGraphs):
 @dataclass(kw_only=True)
 class InputStream:
     """The state of a stream. `position_count` is the number of positions so far; `has_ended` is
-    true after the last piece. `past_inputs` are the past positions of inputs of which a default or
-    the step reads all positions. `lengths` are the sizes of all symbolic dimensions except the time
-    axis, inferred from the first chunk; `states` are the states after the last step.
+    true after the last chunk. `past_inputs` are the past positions of the inputs that the step, or
+    the default of an omitted input, reads in full. `lengths` are the sizes of all symbolic
+    dimensions except the time axis, inferred from the first chunk; `states` are the states after
+    the last step.
     """
 
     model: StreamingModel
@@ -157,7 +158,8 @@ class InputStream:
     def __repr__(self) -> str:
         section, end = self.model.metadata.generation, ", ended" if self.has_ended else ""
         return format_repr(
-            f"stream of {section.name}: {self.position_count} rows of {section.sequence_input}{end}"
+            f"stream of {section.name}: {self.position_count} positions of "
+            f"{section.sequence_input}{end}"
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:

@@ -42,12 +42,14 @@ SINGLE_AXIS_OPS = (
 """Ops with one operand and an attribute `axis`."""
 
 
-def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
+def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int) -> bool:
     """Return True if `vectorize_op` can compute an op for all iterations of a loop at once, with
-    the scan axis at `axis`. `is_moving` is true for operands that vary between iterations.
+    the scan axis at `axis`. `is_scanned` is true for operands that vary between iterations.
     """
-    present_args = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a is not None]
-    if any(a.rank < axis for a, moves in present_args if moves):
+    present_args = [
+        (a, scanned) for a, scanned in zip(args, is_scanned, strict=True) if a is not None
+    ]
+    if any(a.rank < axis for a, scanned in present_args if scanned):
         return False
     match op:
         case ops.Insert(op_axis) | ops.Concat(op_axis):
@@ -60,7 +62,7 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis
         # the wrong axis.
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
-        return _can_add_leading_axis(op, args, is_moving, axis)
+        return _can_add_leading_axis(op, args, is_scanned, axis)
     if isinstance(op, ELEMENTWISE_OPS):
         return _have_moving_operands_full_rank(present_args)
     return False
@@ -72,15 +74,17 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
     aligned with another axis.
     """
     rank = max(a.rank for a, _ in operands)
-    return all(a.rank == rank for a, moves in operands if moves)
+    return all(a.rank == rank for a, scanned in operands if scanned)
 
 
-def _can_add_leading_axis(op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int) -> bool:
+def _can_add_leading_axis(
+    op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int
+) -> bool:
     """Return True if the scan axis can become a leading axis of the first operand. No other operand
     may vary along the scan axis, and the feature axis must remain last.
     """
-    x, only_first_moves = args[0], is_moving[0] and not any(is_moving[1:])
-    return only_first_moves and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
+    x, is_only_first_scanned = args[0], is_scanned[0] and not any(is_scanned[1:])
+    return is_only_first_scanned and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
 
 
 def _count_trailing_axes(op: Op) -> int:
@@ -89,28 +93,28 @@ def _count_trailing_axes(op: Op) -> int:
 
 
 def _align_operands(
-    b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int
+    b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
     """Return the operands of an elementwise op, where loop-invariant operands are reshaped so that
     they broadcast along the scan axis.
     """
     # The rank without the time axis, which operands that vary already have.
-    rank = max(a.rank - moves for a, moves in zip(args, is_moving, strict=True) if a)
+    rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
-        a if moves or a is None else _insert_broadcast_axis(b, a, rank, axis)
-        for a, moves in zip(args, is_moving, strict=True)
+        a if scanned or a is None else _insert_broadcast_axis(b, a, rank, axis)
+        for a, scanned in zip(args, is_scanned, strict=True)
     ]
 
 
 def vectorize_op(
-    b: GraphBuilder, op: Op, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
+    b: GraphBuilder, op: Op, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Add an op that computes `op` for all iterations of a loop at once. Operands that vary between
-    iterations (`is_moving`) have the scan axis, of size `length`, at `axis`.
+    iterations (`is_scanned`) have the scan axis, of size `length`, at `axis`.
     """
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_moving, axis, length))
+        return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, is_scanned, axis, length))
     if isinstance(op, ops.Transpose):
         # `can_vectorize_op` has verified that the axes before the time axis are unchanged.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
@@ -119,17 +123,17 @@ def vectorize_op(
         return b.add_op(_shift_op_axis(op), *args)
     if isinstance(op, LEADING_AXES_OPS):
         return b.add_op(op, *args)
-    return b.add_op(op, *_align_operands(b, args, is_moving, axis))
+    return b.add_op(op, *_align_operands(b, args, is_scanned, axis))
 
 
 def _expand_parts(
-    b: GraphBuilder, args: NodeOperands, is_moving: Sequence[bool], axis: int, length: Dim
+    b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
     """Return the operands of a concatenation, which does not broadcast; loop-invariant operands are
     repeated along the scan axis.
     """
-    pairs = [(a, moves) for a, moves in zip(args, is_moving, strict=True) if a]
-    return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
+    pairs = [(a, scanned) for a, scanned in zip(args, is_scanned, strict=True) if a]
+    return [a if scanned else _repeat_operand(b, a, axis, length) for a, scanned in pairs]
 
 
 def vectorize_nodes(
@@ -147,13 +151,13 @@ def vectorize_nodes(
     results = dict(op.body.nodes)
     length = next(iter(stacked_values.values())).shape[op.axis]
     for node in nodes:
-        is_moving = [a is not None and a not in captured_values for a in node.args]
+        is_scanned = [a is not None and a not in captured_values for a in node.args]
         args = [
-            a and (stacked_values[a] if moves else captured_values[a])
-            for a, moves in zip(node.args, is_moving, strict=True)
+            a and (stacked_values[a] if scanned else captured_values[a])
+            for a, scanned in zip(node.args, is_scanned, strict=True)
         ]
         (result,) = results[node]
-        stacked_values[result] = vectorize_op(b, node.op, args, is_moving, op.axis, length)
+        stacked_values[result] = vectorize_op(b, node.op, args, is_scanned, op.axis, length)
 
 
 def _shift_op_axis(op: Any) -> Op:
@@ -251,8 +255,8 @@ def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> b
     """Return True if a node of a loop body can be computed for all iterations at once, where
     `captured_values` are loop-invariant.
     """
-    is_moving = [a is not None and a not in captured_values for a in node.args]
-    return can_vectorize_op(node.op, node.args, is_moving, axis)
+    is_scanned = [a is not None and a not in captured_values for a in node.args]
+    return can_vectorize_op(node.op, node.args, is_scanned, axis)
 
 
 def _find_trailing_nodes(

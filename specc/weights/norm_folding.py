@@ -18,7 +18,7 @@ MAX_EXPONENT = 40
 """Maximum exponent of the power of two that is folded; the remaining factor stays in the norm
 weight.
 """
-MOVED_GAINS_HELP = (
+FOLDED_NORM_HELP = (
     "norm weights are folded into these weights, so they cannot be linked to a checkpoint: "
     "remove --fold-norms, or `fold_norms` in the spec"
 )
@@ -68,7 +68,7 @@ class NormFoldedWeights(ParameterOverrides):
             # float64, so that an error message can contain a value that is out of the range of
             # float32
             folded = np.multiply(block, factors[inputs], dtype=np.float64)
-            yield convert_dtype(folded, dtype, location, MOVED_GAINS_HELP).view(np.uint8).data
+            yield convert_dtype(folded, dtype, location, FOLDED_NORM_HELP).view(np.uint8).data
             position += block.size
 
     def _compute_factors(self, fold: NormFold) -> Array:
@@ -130,7 +130,7 @@ class RangeCheckedWeights(ParameterOverrides):
             if limit is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(limit.max_code)
                 location = f"`{escape_text(limit.weight)}`"
-                fixes = (MOVED_GAINS_HELP,) if limit.weight in self.folded_names else ()
+                fixes = (FOLDED_NORM_HELP,) if limit.weight in self.folded_names else ()
                 description = CHECKED_VALUES if name == limit.weight else CHECKED_SCALES
                 convert_dtype(block, limit.dtype, location, *fixes, description=description)
             yield chunk

@@ -191,4 +191,4 @@ def test_threads_that_share_a_stream_take_turns(
     found = sorted(float(y.sum()) for y in made)
     want = sorted(float(full[:, n].sum()) for n in range(32))
     np.testing.assert_allclose(found, want, atol=1e-5)
-    assert repr(stream) == "<specc stream of m: 64 rows of x>"
+    assert repr(stream) == "<specc stream of m: 64 positions of x>"

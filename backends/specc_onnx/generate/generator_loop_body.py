@@ -164,7 +164,7 @@ def build_generation_body(context: GenerationContext, loop: LoopIteration) -> Gr
             g.site = LoweringSite(("select_token",))
             strategy_values = [t.name for t in carry_tensors[state_count:]]
             selection = loop.strategy.emit_step(g, logits, iteration.name, strategy_values)
-            next_carries = _list_next_carries(context, body_tensors, selection)
+            next_carries = _emit_next_carries(context, body_tensors, selection)
         results = emit_body_results(g, [selection.should_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
@@ -230,7 +230,7 @@ def _emit_last_logits(context: GenerationContext) -> str:
     return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
 
 
-def _list_next_carries(
+def _emit_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], selection: TokenSelection
 ) -> list[str]:
     """Return the next loop-carried values, in the order of `LoopIteration.carries`."""

@@ -128,7 +128,9 @@ def _compute_block_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[st
 
 
 def _compute_table_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Return the axis sizes of `GatherBlockQuantized`, whose table rows are complete blocks."""
+    """Return the dimensions of the quantized table of `GatherBlockQuantized`. Raise
+    OperandMismatchError unless the row size is a multiple of `block_size`.
+    """
     if "w" not in lengths:
         raise OperandMismatchError("the shape of its table is not static")
     width = lengths["w"] * 8 // a["bits"]

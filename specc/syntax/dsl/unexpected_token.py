@@ -35,7 +35,7 @@ OPERATOR_TERMINALS = frozenset(
     }
 )
 """Tokens that can continue an expression after a value."""
-TERMINAL_SIGNS = {
+TERMINAL_PUNCTUATION = {
     "RPAR": "`)`",
     "RSQB": "`]`",
     "RBRACE": "`}`",
@@ -62,10 +62,10 @@ KEYWORD_TERMINALS = frozenset(
 
 
 def describe_terminals(expected: frozenset[str]) -> str:
-    """Describe a set of terminals: brackets and signs first, then kinds of tokens."""
+    """Describe a set of terminals: brackets and punctuation first, then kinds of tokens."""
     remaining, group_names = _group_terminals(expected)
-    signs = [TERMINAL_SIGNS[kind] for kind in TERMINAL_SIGNS if kind in remaining]
-    descriptions = [*signs, *group_names]
+    punctuation = [TERMINAL_PUNCTUATION[kind] for kind in TERMINAL_PUNCTUATION if kind in remaining]
+    descriptions = [*punctuation, *group_names]
     if not descriptions:
         descriptions = ["an operator" if "PLUS" in remaining else "the end of the file"]
     if len(descriptions) == 1:
