@@ -56,7 +56,7 @@ def test_values_have_source_spans() -> None:
 def test_find_resolves_dotted_paths() -> None:
     config = read(TEXT)
     for path, value in {"rope.theta": 10000.0, "rope.a.b": None, "id.x": -3}.items():
-        member = config.find(path)
+        member = config.find_member(path)
         assert member
         assert member.value.to_plain() == value
     assert config.find_member("rope.beta") is None

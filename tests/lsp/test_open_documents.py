@@ -37,7 +37,7 @@ def test_server_survives_internal_errors(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(desks, "analyze_incrementally", raise_internal_error)
     monkeypatch.setattr(
         server,
-        "_publish",
+        "_publish_diagnostics",
         lambda uri, found, version: said.update({version: [d.code for d in found]}),
     )
     server.documents.set_text("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
