@@ -64,7 +64,7 @@ MISSPELLED_CONSTANTS = {
 }
 """The specc constant for each constant in the spelling of other languages."""
 
-PAIR_INDEX_NAMES = ("i", "j")
+QUERY_KEY_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
 
@@ -243,7 +243,7 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     values = [*env.pair_indices, *env.names, *env.dims, *env.config]
     values += [*env.module.root.dims, *NAMED_CONSTANTS]
     functions = _list_functions(context, env)
-    if name.path in PAIR_INDEX_NAMES:
+    if name.path in QUERY_KEY_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"

@@ -50,7 +50,9 @@ _MODULE_NAME_CHARACTERS = frozenset(
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return True if an adapter is a file of complete tensors rather than a PEFT directory."""
+    """Return True if an adapter is a single file of full weights (as of MMS) rather than a PEFT
+    directory.
+    """
     return adapter.endswith(ADAPTER_SUFFIX)
 
 

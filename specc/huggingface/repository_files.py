@@ -209,8 +209,8 @@ def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
 def read_companions(
     profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the companion files of a package that programs of a profile read, except the files in
-    `excluded`.
+    """Yield the additional files (tokenizer, config) that the runtime of a profile loads from a
+    package, except those in `excluded`.
 
     onnxruntime-genai needs tokenizer.json and tokenizer_config.json; if a checkpoint has only the
     first, the second is generated. Raise E0802 if a file cannot be read.

@@ -80,15 +80,15 @@ def resolve_output_path(
     reject_input_overwrite(path, inputs)
     target = resolve_output_link(path)
     if path.suffix.lower() not in kind.suffixes:
-        default = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
+        suggested_path = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
         raise_error(
             "E0816",
             f"{kind.description} cannot be written as `{escape_text(path)}`",
             notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
             helps=[
-                f"use the name `{escape_text(default)}`{_explain_suffix(path, kind)}"
+                f"use the name `{escape_text(suggested_path)}`{_explain_suffix(path, kind)}"
                 if kind in _KINDS_WITHOUT_OPTION
-                else f"write `-o {escape_text(default)}`",
+                else f"write `-o {escape_text(suggested_path)}`",
                 # a name without a suffix denotes a directory
                 *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],

@@ -281,7 +281,7 @@ FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """The pattern of a help text that ends with code to insert."""
 REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
 """The pattern of the beginning of a help text that suggests removing code."""
-ONE_OF = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
+ONE_OF_PATTERN = re.compile(r"(?:it is|expected) one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT_ADVICE = re.compile(
     r"(?:write|choose another name, such as|[^`]+ is written|write [a-z]+(?: [a-z]+)? as|"
     r"(?P<add>add|add the missing|"
@@ -292,9 +292,9 @@ ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """The pattern of the beginning of a help text that contains code to insert."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
 NAME_CHARACTERS = re.compile(r"[\w.-]+")
-MAX_TRIED = 16  # maximum number of edits of one message that are tried
-MAX_INSPECTED = 64  # maximum number of edits of one message that are generated
-MAX_SUGGESTIONS = 4  # maximum number of edits of one message that are offered
+MAX_TRIED = 16  # maximum number of quick fixes tried per diagnostic
+MAX_INSPECTED = 64  # maximum number of quick fixes generated per diagnostic
+MAX_SUGGESTIONS = 4  # maximum number of quick fixes offered per diagnostic
 
 
 def find_quick_fixes(
@@ -350,7 +350,7 @@ def _follow_advice(
     """Yield the edits that one line of help may suggest."""
     if REMOVAL_START.match(advice):
         yield from propose_removals(spans)
-    if choice := ONE_OF.fullmatch(advice):
+    if choice := ONE_OF_PATTERN.fullmatch(advice):
         for word in choice[1].split(", "):
             yield from propose_insertions(analysis, spans[:1], word, is_addition=False)
     for piece, is_addition in _iterate_help_fragments(advice, is_parsed=analysis.spec is not None):

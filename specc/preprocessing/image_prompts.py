@@ -34,9 +34,9 @@ axis.
 def prepare_images(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return `inputs` with images converted to arrays, with the shape inputs of these images, and
-    with the image placeholders of texts replaced. Raise E0902 to E0904, E0912 or E0990 if an image
-    is invalid, and E0991 if a text and its images do not match.
+    """Convert the images in `inputs` to arrays, add the inputs that contain the image sizes, and
+    expand the image placeholders in texts. Raise E0902 to E0904, E0912 or E0990 if an image is
+    invalid, and E0991 if a text and its images do not match.
     """
     prepared = dict(inputs)
     for name, record in preprocessing.inputs:

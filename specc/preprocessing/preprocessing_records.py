@@ -165,8 +165,8 @@ class WordTokenizer(VocabTokenizer):
 
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer(ConfigRecord):
-    """Text with one id per UTF-8 byte: `byte + offset`. Ids below `offset` are special tokens; 3 is
-    the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
+    """A byte-level tokenizer: the id of a UTF-8 byte is `byte + offset`. Ids below `offset` are
+    special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
     """
 
     tag = "bytes"

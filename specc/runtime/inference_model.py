@@ -232,14 +232,14 @@ def require_attention_model(model: InferenceModel) -> LoadedModel:
     """
     scoring_model = model.scoring_model
     if scoring_model is None:
-        obstacle = "available only in the graph `score`, which this package does not contain"
+        reason = "available only in the graph `score`, which this package does not contain"
     elif scoring_model.manifest.decoding is not None:
-        obstacle = "not available in a standalone generator, which computes them inside its loop"
+        reason = "not available in a standalone generator, which computes them inside its loop"
     else:
         return scoring_model
     raise_error(
         "E0931",
-        f"attention weights are {obstacle}",
+        f"attention weights are {reason}",
         helps=["compile it with `--graphs all`, or with `--graphs score,step`"],
     )
 

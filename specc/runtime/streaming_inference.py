@@ -84,7 +84,7 @@ class StreamingModel(StepGraphs):
         )
         shape = self.graph.outputs[name].type.shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
-        parts = [piece_results[name] for piece_results in results]
+        parts = [chunk_outputs[name] for chunk_outputs in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
     def run_encoder(

@@ -237,9 +237,9 @@ class _LoopFusion:
         }
 
     def build_results(self, element: Value) -> NodeResults | None:
-        """Return the final states and the scan outputs of the loop, computed by a recurrent layer
-        over the scanned operand for `element`. Return None if a weight is computed inside the loop,
-        or if a scan output cannot be computed from the new states.
+        """Add the recurrent layer that replaces the loop, and return its final states and scan
+        outputs. `element` is the body input of the scanned operand. Return None if a weight is
+        computed inside the loop, or if a scan output cannot be computed from the new states.
         """
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
