@@ -3,6 +3,7 @@
 import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -202,8 +203,8 @@ def add_doc_arguments(parser: ArgumentParser) -> None:
 def execute_doc(args: Namespace) -> int:
     """Print the signature and documentation of a name."""
     library = SpecLibrary()
-    if args.source and _is_only_spec_name(args.name, library):
-        definitions = [_document_spec(args.name)]
+    if _is_only_spec_name(args.name, library):
+        definitions = [_document_spec(args.name, library, with_source=args.source)]
     else:
         definitions = find_name_documentation(args.name, library, with_source=args.source)
     items = [*map(vars, definitions)]
@@ -231,10 +232,25 @@ class NameDocumentation:
         return "\n\n".join([self.text, *filter(None, details)])
 
 
-def _document_spec(name: str) -> NameDocumentation:
-    """Return the complete text of a built-in spec."""
-    text = find_builtin_specs()[name].read_text(encoding="utf-8")
-    return NameDocumentation(kind="spec", text=text, file=find_builtin_specs()[name].name)
+def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
+    """Return the complete text of a built-in spec, or its header comment, config and the signatures
+    of its graphs.
+    """
+    path = find_builtin_specs()[name]
+    text = path.read_text(encoding="utf-8")
+    if not with_source:
+        comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+        items = library.load_module(path, name).file.items
+        shown = [
+            replace(item, body=(), end=()) if isinstance(item, ast.Block) else item
+            for item in items
+            if isinstance(item, ast.Config)
+            or (isinstance(item, ast.Block) and item.kind == "graph")
+        ]
+        text = "\n\n".join(
+            ["\n".join(comment), *("\n".join(format_statement(i, 0)) for i in shown)]
+        )
+    return NameDocumentation(kind="spec", text=text, file=path.name)
 
 
 def find_name_documentation(
@@ -275,11 +291,6 @@ def _raise_unknown_name(name: str, library: SpecLibrary) -> NoReturn:
     helps = suggest_similar_name(name, names, "see `specc list`")
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, names)]
-    if name in find_builtin_specs():
-        helps = [
-            f"`{name}` is a spec: `specc show {name}` prints its architecture",
-            f"`specc doc {name} --source` prints its source",
-        ]
     raise_error("E0204", f"unknown name `{escape_text(name)}`", helps=helps)
 
 

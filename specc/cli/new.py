@@ -90,7 +90,13 @@ def execute_new(args: Namespace) -> int:
     print_outcome(f"{escape_text(path)}: a spec derived from {file.extends}")
     if draft is not None:
         _print_draft(draft)
-    print_outcome(f"next: specc check {escape_text(path)}")
+    if draft is not None and not draft.is_known_model_type:
+        print_outcome(
+            f"next: specc expand {escape_text(path)} -o FILE, then follow docs/families.md, "
+            '"Adding a model type"'
+        )
+    else:
+        print_outcome(f"next: specc check {escape_text(path)}")
     return 0
 
 

@@ -189,27 +189,29 @@ def _find_differing_values(
     that a derived spec reproduces, then the others.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
-    base = spec.spec_name
-    base_values = _evaluate_derived_config(base, chosen_specs, name) or {}
-    differing = {
-        path: value
-        for path, value in _flatten_config(model.config)
-        if base_values.get(path, ...) != value
-    }
-    literals = {path: _format_literal(value, types.get(path)) for path, value in differing.items()}
-    literals_by_path = {path: text for path, text in literals.items() if text is not None}
-    reproduced = _select_accepted_literals(base, chosen_specs, literals_by_path, name)
-    derived_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
-    if derived_values is not None:
-        reproduced = {
-            path: reproduced[path]
-            for path in reproduced
-            if derived_values.get(path, ...) == differing[path]
-        }
-    unreproduced = {
-        path: json.dumps(differing[path]) for path in differing if path not in reproduced
-    }
-    return reproduced, unreproduced
+    base, values = spec.spec_name, dict(_flatten_config(model.config))
+    literals = {path: _format_literal(value, types.get(path)) for path, value in values.items()}
+    derived_values = _evaluate_derived_config(base, chosen_specs, name) or {}
+    reproduced: dict[str, str] = {}
+    # a value of the first pass may change the default of another field
+    for _ in range(2):
+        differing = _select_differing(values, derived_values)
+        added = {path: text for path in differing if (text := literals[path]) is not None}
+        reproduced = _select_accepted_literals(base, chosen_specs, {**reproduced, **added}, name)
+        new_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
+        if new_values is None:  # accepted individually, but not in combination
+            return reproduced, {p: t for p, t in differing.items() if p not in reproduced}
+        derived_values = new_values
+    unreproduced = _select_differing(values, derived_values)
+    return {p: text for p, text in reproduced.items() if p not in unreproduced}, unreproduced
+
+
+def _select_differing(
+    values: Mapping[str, object], other_values: Mapping[str, object]
+) -> dict[str, str]:
+    """Return the values that differ from the other values of the same paths, as JSON."""
+    differing = {p: v for p, v in values.items() if other_values.get(p, ...) != v}
+    return {path: json.dumps(value) for path, value in differing.items()}
 
 
 def _select_accepted_literals(

@@ -116,6 +116,17 @@ def test_draft_of_a_known_model_type() -> None:
     assert elaborate_spec(open_spec_argument(format_yaml(draft.file))).config == theirs
 
 
+def test_draft_with_a_default_that_depends_on_another_value(tmp_path: Path) -> None:
+    """DeepSeek-V3's `eps` is 1e-5 if `lite`, which only the values of the draft set."""
+    config = {"model_type": "unknown", "architectures": ["DeepseekV3ForCausalLM"]}
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16}
+    others = {"rms_norm_eps": 1e-06, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **sizes, **others}))
+    draft = draft_spec(str(tmp_path), "mine", " = ")
+    assert draft.base.startswith("deepseek")
+    assert elaborate_spec(open_spec_argument(format_dsl(draft.file))).config["eps"] == 1e-06
+
+
 SIDES = {
     "vision_encoder_decoder": {
         "model_type": "vision-encoder-decoder",
@@ -222,3 +233,13 @@ def test_doc_prints_the_source_of_a_built_in_spec(
 ) -> None:
     assert cli.main(["doc", name, "--source"]) == 0
     assert capsys.readouterr().out == find_builtin_specs()[name].read_text(encoding="utf-8")
+
+
+def test_doc_of_a_spec_prints_its_config_and_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doc", "vit"]) == 0
+    text = capsys.readouterr().out
+    source = find_builtin_specs()["vit"].read_text(encoding="utf-8")
+    assert text.startswith(source.partition("\nspecc 1")[0])
+    assert "for ViTForImageClassification" in text
+    assert "config {" in text
+    assert "block " not in text

@@ -298,7 +298,7 @@ def test_detection(name: str, tmp_path: Path) -> None:
                 compiled[result], wanted[result].numpy(), f"{what}, compiled"
             )
             worst = max(worst, apart)
-    record_comparison(ours.spec.model, worst=worst)
+    record_comparison(lambda: ours.spec.model, worst=worst)
 
 
 TABLES = {
