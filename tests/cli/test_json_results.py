@@ -294,9 +294,10 @@ def test_doc_of_every_text_tag(name: str, capsys: pytest.CaptureFixture[str]) ->
 def test_doc_results(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = run_json(["doc", "topk"], capsys)
     assert [one["kind"] for one in found["definitions"]] == ["function", "normalizer"]
-    (found,) = run_json(["doc", "gpt2", "--source"], capsys)
-    assert found["definitions"][0]["kind"] == "spec"
-    (found,) = run_json(["doc", "gpt2"], capsys, 1)
+    for options in ([], ["--source"]):
+        (found,) = run_json(["doc", "gpt2", *options], capsys)
+        assert found["definitions"][0]["kind"] == "spec"
+    (found,) = run_json(["doc", "gpt-2"], capsys, 1)
     assert found["code"] == "E0204"
 
 
