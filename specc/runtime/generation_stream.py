@@ -238,16 +238,14 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
         sequence_input = request.model.input_signature.sequence_input
         inputs = {**request.prepared_inputs, sequence_input: prompt.tokens}
         yield from iterate_codebook_steps(
-            create_guided_session(request.model, request.settings.guidance_scale, inputs),
+            create_guided_session(request.model, request.settings, inputs),
             prompt,
             request.limited_settings,
             padding_mask=request.padding_mask,
             sample_indices=request.sample_indices,
         )
         return
-    session = create_guided_session(
-        request.model, request.settings.guidance_scale, request.prepared_inputs
-    )
+    session = create_guided_session(request.model, request.settings, request.prepared_inputs)
     yield from iterate_decode_steps(
         session,
         request.prompt,
@@ -296,9 +294,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
         return list_standalone_hypotheses(
             run_standalone(request.model.standalone_session, request), request.settings.stop
         )
-    session = create_guided_session(
-        request.model, request.settings.guidance_scale, request.prepared_inputs
-    )
+    session = create_guided_session(request.model, request.settings, request.prepared_inputs)
     return search_beams(
         session,
         request.prompt,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_selection import DecoderSession, Floats, Ints
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array, Arrays
@@ -38,25 +39,27 @@ class GuidedSession:
 
 
 def create_guided_session(
-    model: GenerativeModel, guidance_scale: float, prepared: Arrays
+    model: GenerativeModel, settings: GenerationSettings, prepared: Arrays
 ) -> DecoderSession:
     """Create the decoder session for prepared inputs, with guidance unless the scale is 1. Raise
     E0733 if the model has no padding mask that could exclude the condition.
     """
-    if guidance_scale == 1:
+    if settings.guidance_scale == 1:
         return model.create_decoder_session(prepared)
     inputs = model.input_signature
-    unconditional = _remove_condition(inputs, prepared)
+    unconditional = _remove_condition(inputs, settings, prepared)
     both = {
         name: _interleave(inputs, name, value, unconditional[name])
         for name, value in prepared.items()
     }
-    return GuidedSession(model.create_decoder_session(both), guidance_scale)
+    return GuidedSession(model.create_decoder_session(both), settings.guidance_scale)
 
 
-def _remove_condition(inputs: ModelInputs, prepared: Arrays) -> Arrays:
+def _remove_condition(
+    inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays
+) -> Arrays:
     """Return inputs whose padding masks exclude the condition."""
-    masks, defaults = _mask_condition(inputs, prepared), inputs.defaults
+    masks, defaults = _mask_condition(inputs, settings, prepared), inputs.defaults
     if not masks:
         raise_error(
             "E0733",
@@ -73,16 +76,18 @@ def _remove_condition(inputs: ModelInputs, prepared: Arrays) -> Arrays:
     return inputs.prepare({**known, **masks}) if dependent else {**known, **masks}
 
 
-def _mask_condition(inputs: ModelInputs, prepared: Arrays) -> Arrays:
-    """Return padding masks that exclude the condition: the whole encoder input, as in MusicGen
-    (arXiv:2306.05284, sec. 2.3), or the prompt except its last token if there is no encoder
-    (Sanchez et al., 2023, arXiv:2306.17806, sec. 3.1).
+def _mask_condition(inputs: ModelInputs, settings: GenerationSettings, prepared: Arrays) -> Arrays:
+    """Return padding masks that exclude the condition: the whole encoder input if the decoder has a
+    start token, as in MusicGen (arXiv:2306.05284, sec. 2.3), otherwise the prompt, possibly with
+    images, except its last token (Sanchez et al., 2023, arXiv:2306.17806, sec. 3.1).
     """
     facts, types = inputs.graph.input_facts, inputs.graph.inputs
     masks = {
         name: np.zeros_like(value)
         for name, value in prepared.items()
-        if facts[name].padding_side and inputs.sequence_length not in types[name].type.shape
+        if settings.start
+        and facts[name].padding_side
+        and inputs.sequence_length not in types[name].type.shape
     }
     if masks or inputs.mask_input not in prepared:
         return masks

@@ -25,6 +25,17 @@ NO_MASK = (
     "generate text of ids from logits { }\n"
 )
 
+FEATURES = (
+    "specc 1\nmodel m\ndims batch, n, m\n"
+    "graph g(ids: int[batch, n], features: float[batch, m], seen: keep[batch, m],\n"
+    "        keep: keep[batch, n] = ids >= 0) -> (logits: float[batch, n, 7]) {\n"
+    "  x = embedding(ids, size=7, dim=8) @ e\n"
+    "  x = x + (attention(x, heads=2, mask=causal & visible(keep)) @ attn)\n"
+    "  total = sum(where(seen, features, 0.0), axis=1)\n"
+    "  return linear(x * insert(insert(total, axis=1), axis=2), out=7) @ head\n}\n"
+    "generate text of ids from logits { }\n"
+)
+
 
 @pytest.fixture(scope="module")
 def full_forward(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
@@ -92,6 +103,25 @@ def test_encoder_input_is_the_condition(full_forward: dict[str, Model], strategy
         )
         tokens.append(token)
     np.testing.assert_allclose(np.array(result.log_probs), np.array(scores), atol=1e-4)
+
+
+def test_mask_of_a_model_without_start_token(tmp_path: Path) -> None:
+    """The features of a decoder-only model, such as those of images, are not the condition."""
+    specc.compile(FEATURES, tmp_path / "m.onnx", init=0)
+    model = specc.load(tmp_path / "m.onnx", threads=1)
+    given = {"features": [1.0, 2.0, 4.0], "seen": [True, True, False]}
+    batch = {name: [value] for name, value in given.items()}
+    prompt = [3, 1, 5]
+    [[result]] = model.generate(
+        ids=[prompt], **batch, max_tokens=STEPS, guidance_scale=SCALE
+    ).results()
+    tokens = list(prompt)
+    for token in result.tokens:
+        logits = guide(
+            run_last(model, ids=tokens, **given), run_last(model, ids=tokens[2:], **given)
+        )
+        assert token == logits.argmax()
+        tokens.append(token)
 
 
 def test_codebooks(full_forward: dict[str, Model]) -> None:
