@@ -112,16 +112,16 @@ def test_mask_of_a_model_without_start_token(tmp_path: Path) -> None:
     given = {"features": [1.0, 2.0, 4.0], "seen": [True, True, False]}
     batch = {name: [value] for name, value in given.items()}
     prompt = [3, 1, 5]
-    [[result]] = model.generate(
-        ids=[prompt], **batch, max_tokens=STEPS, guidance_scale=SCALE
-    ).results()
-    tokens = list(prompt)
+    settings = {"max_tokens": STEPS, "guidance_scale": SCALE, "log_probs": True}
+    [[result]] = model.generate(ids=[prompt], **batch, **settings).results()
+    tokens, scores = list(prompt), list[float]()
     for token in result.tokens:
         logits = guide(
             run_last(model, ids=tokens, **given), run_last(model, ids=tokens[2:], **given)
         )
-        assert token == logits.argmax()
+        scores.append(float(logits[token] - np.log(np.exp(logits).sum())))
         tokens.append(token)
+    np.testing.assert_allclose(np.array(result.log_probs), np.array(scores), atol=1e-5)
 
 
 def test_codebooks(full_forward: dict[str, Model]) -> None:
