@@ -43,8 +43,7 @@ from specc.analysis.time_dataflow_facts import (
     UnsupportedLoop,
     iterate_unsupported_loops,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Node, Value, collect_required_nodes
 from specc.ir.model import resolve_missing_inputs

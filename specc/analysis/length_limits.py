@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, mod_dims
 from specc.ir.graph import Graph

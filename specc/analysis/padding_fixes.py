@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specc.analysis.causality import find_node_span
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
 from specc.analysis.value_ranges import find_uniform_value, get_viewed_op
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op

@@ -24,9 +24,14 @@ from specc.cli.terminal import (
     read_spec_from_stdin,
     write_output,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Failed, compute_exit_status, raise_error
+from specc.diagnostics.diagnostic import (
+    Diagnostic,
+    Failed,
+    Source,
+    compute_exit_status,
+    raise_error,
+)
 from specc.diagnostics.machine_formats import diagnostic_to_json
-from specc.diagnostics.source import Source
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_spec
 from specc.frontend.standalone_spec import (

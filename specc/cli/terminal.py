@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, merge_duplicate_diagnostics, raise_error
+from specc.diagnostics.diagnostic import (
+    Diagnostic,
+    Source,
+    merge_duplicate_diagnostics,
+    raise_error,
+)
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
-from specc.diagnostics.source import Source
 from specc.io.atomic_write import WRITE_PROGRESS, write_file_atomically
 from specc.io.json_io import replace_non_finite
 from specc.io.output_paths import OutputKind, resolve_output_path

@@ -14,8 +14,7 @@ from specc.decode.setting_table import (
     is_finite_number,
     is_int_in_range,
 )
-from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 

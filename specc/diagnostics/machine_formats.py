@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterable
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.render import escape_control_characters
-from specc.diagnostics.source import Span
 
 
 def span_to_json(span: Span) -> dict[str, object]:

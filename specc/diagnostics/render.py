@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 
 if TYPE_CHECKING:
     from specc.diagnostics.diagnostic import Diagnostic, Label

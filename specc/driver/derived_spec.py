@@ -3,8 +3,7 @@
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program, build_program
 from specc.library.spec_files import SpecLibrary, find_builtin_specs

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source, raise_error
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import make_explicit_path

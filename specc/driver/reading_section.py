@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_modules import Program
 from specc.huggingface.image_processor_config import (

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject
 from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_modules import Program

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from specc.analysis.length_limits import has_context_length
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
-from specc.diagnostics.source import Source
 from specc.driver import reading_section
 from specc.driver.quantize_section import (
     QuantizeOptions,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, format_type

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import Builtin, BuiltinParameter, CallSite

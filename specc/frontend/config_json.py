@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from json import JSONDecodeError, JSONDecoder
 from typing import NoReturn, TypeAlias
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Origin, Source, Span
+from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.file_signatures import identify_foreign_file
 from specc.io.json_io import Json

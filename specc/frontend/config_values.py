@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Origin, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Origin, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.frontend.config_json import JsonObject
 from specc.frontend.elaboration_state import (
     BUDGET_EXCEEDED,

@@ -10,8 +10,7 @@ from itertools import islice
 from sys import _getframe, getrecursionlimit, setrecursionlimit
 from threading import Lock
 
-from specc.diagnostics.diagnostic import Diagnostic, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Span, raise_error
 from specc.frontend.spec_values import (
     POISON,
     EvalResult,

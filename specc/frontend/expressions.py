@@ -6,8 +6,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
 from specc.frontend.mask_and_bias_definitions import is_pair_indexed, read_at_pair_indices

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, Span, raise_error
 from specc.diagnostics.suggest import (
     find_similar_name,
     format_suggestion,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.config_json import (
     JsonList,
     JsonMember,

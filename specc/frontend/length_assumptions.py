@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Span, raise_error
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import evaluate_expression, evaluate_value
 from specc.frontend.spec_values import (

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Label, Span, raise_error
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env
 from specc.frontend.elaboration_state import EXPANSION_COST

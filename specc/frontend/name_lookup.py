@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json import JsonObject

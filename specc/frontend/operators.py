@@ -4,8 +4,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend import scalar_arithmetic
 from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.spec_values import (
     MISSING,

@@ -6,8 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from specc.decode.settings_errors import VocabularySizes, check_spec_settings, find_codebook_error
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.expressions import require_integer

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.elaboration_context import ErrorScope, SpecModule
 from specc.syntax import ast
 

@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import ErrorScope, Library, SpecModule
 from specc.frontend.spec_inheritance import (

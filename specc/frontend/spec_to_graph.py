@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
 from specc.frontend.calls import evaluate_call, evaluate_function_value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.frontend.config_json import JsonObject
 from specc.ir.dim import Dim
 from specc.ir.graph import Value

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,

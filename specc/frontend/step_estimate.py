@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
 from specc.frontend.declared_types import is_function_type, is_tensor_type
 from specc.frontend.elaboration_context import (

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
 from specc.diagnostics.render import format_repr
-from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, is_derived_field
 from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.elaboration_context import Library
 from specc.frontend.spec_inheritance import iterate_config_entries

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.elaboration_context import Context, Env, join_weight_path

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source, Span, raise_error
 from specc.frontend.spec_values import (
     ChoiceValue,
     DefinitionFunction,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.frontend.config_json import JsonObject, parse_config_json
 from specc.huggingface.tokenizer_settings import ADDED_TOKEN_KEYS, apply_tokenizer_settings
 from specc.io.safe_read import escape_text

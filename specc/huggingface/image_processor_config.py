@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Label, Span, raise_error
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
 from specc.huggingface.tiled_image_processor_config import read_sized_options

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source, raise_error
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.section_evaluation import list_graphs

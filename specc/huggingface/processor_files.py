@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec

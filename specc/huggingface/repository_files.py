@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.backend import ExtraFile
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.huggingface.processor_files import find_repository_files, get_token_content
 from specc.huggingface.tokenizer_settings import read_tokenizer_settings
 from specc.io.file_signatures import is_gguf_path

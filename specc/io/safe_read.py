@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.io.platform import get_read_flags
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TypeAlias, Union
 
-from specc.diagnostics.source import Origin
+from specc.diagnostics.diagnostic import Origin
 
 MAX_DIM_INTEGER = 2**53
 """Maximum integer: float64 (and JavaScript) represents all integers up to it exactly."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
+from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import format_io_types, format_repr
-from specc.diagnostics.source import Span
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import Type

@@ -11,8 +11,7 @@ from types import UnionType
 from typing import Literal, get_args, get_origin
 
 import specc.ir.ops  # noqa: F401  (fills the table of ops)
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimError
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Parameter, Value
 from specc.ir.ir_text import (

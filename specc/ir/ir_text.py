@@ -20,8 +20,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.ir.dim import DIM_FUNCTIONS, MAX_DIM_INTEGER, Dim, DimError
 from specc.ir.graph import Graph, Input, Node, NodeOrigin, Value
 from specc.ir.types import ALL_DTYPES, Type

@@ -7,8 +7,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.elaboration_context import Context, Env, SpecModule

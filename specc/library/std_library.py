@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.spec_modules import build_module
 from specc.io.safe_read import UnreadableFileError, open_regular_file

@@ -12,8 +12,13 @@ from operator import itemgetter
 from pathlib import Path
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import Diagnostic, Failed, merge_duplicate_diagnostics
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import (
+    Diagnostic,
+    Failed,
+    Source,
+    Span,
+    merge_duplicate_diagnostics,
+)
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
 from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, ElaborationRecords

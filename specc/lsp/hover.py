@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
-from specc.diagnostics.source import Span
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.elaboration_context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from lsprotocol import types as lsp
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.render import escape_control_characters
-from specc.diagnostics.source import Span
 from specc.lsp.document_analysis import DocumentAnalysis, FixEdit
 from specc.lsp.dsl_completion import CompletionItem
 from specc.syntax import ast

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import Diagnostic
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Span
 from specc.diagnostics.suggest import find_similar_name
 from specc.lsp.document_analysis import (
     DocumentAnalysis,

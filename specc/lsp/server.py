@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.lsp import dsl_completion, protocol_conversion, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments

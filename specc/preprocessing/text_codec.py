@@ -8,8 +8,7 @@ from typing import NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.preprocessing_records import (

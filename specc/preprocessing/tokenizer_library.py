@@ -13,8 +13,7 @@ from math import prod
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Span, raise_error
 from specc.io.platform import discard_native_stderr
 from specc.io.safe_read import escape_text
 from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer, TokenizerFile

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import find_similar_name
 from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.preprocessing_records import MAX_TOKEN, MAX_VOCABULARY, WordTokenizer

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias, TypeVar, dataclass_transform, get_args
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 
 OptionalSpan: TypeAlias = Span | None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_lexer import Comment
 

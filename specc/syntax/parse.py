@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Source, Span, raise_error
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import check_source_characters, raise_spec_too_long

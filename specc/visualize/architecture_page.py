@@ -11,7 +11,7 @@ from specc.analysis.model_cost import (
     format_type_with_sizes,
     group_digits,
 )
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.svg_html_pages import (
     read_page_resource,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.analysis.model_cost import SummaryNode, format_dim_formula, summarize_graph
+from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import extract_docstring_summary
-from specc.diagnostics.source import Span
 from specc.driver.generation_graphs import derive_graphs
 from specc.ir import ops
 from specc.ir.dim import Dim

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.checkpoint_files import Checkpoint

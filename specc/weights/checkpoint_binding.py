@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Span
 from specc.weights import binding_errors
 from specc.weights.binding_errors import (
     HeadInitialization,

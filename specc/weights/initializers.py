@@ -4,8 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 
 PLAIN_KINDS = ("zeros", "ones")
 NUMBER_KINDS = ("constant", "normal", "uniform", "fan_in", "fan_in_each")

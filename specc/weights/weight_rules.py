@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_names import NamePattern, find_nearest_name

@@ -10,8 +10,7 @@ from specc.analysis.causality import check_causality, find_time_symbol
 from specc.analysis.mask_bands import find_mask_band
 from specc.analysis.query_key_tensors import TraversalBudget
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.diagnostics.diagnostic import Diagnostic
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Source, Span
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Value

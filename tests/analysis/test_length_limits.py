@@ -1,7 +1,7 @@
 """Position embeddings limit lengths."""
 
 from specc.analysis.length_limits import find_length_limits, find_min_lengths
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
 SPEC = """specc 1

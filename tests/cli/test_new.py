@@ -8,8 +8,7 @@ import pytest
 
 from specc.cli import main as cli
 from specc.cli.new import make_spec_name
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.spec_draft import draft_spec

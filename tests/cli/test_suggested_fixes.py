@@ -11,8 +11,7 @@ from support.golden_cases import run_golden_case
 from support.parameter_sweeps import sample_sweep
 from support.suggested_fixes import APPLIED_FIXES, OTHER_ADVICE
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.syntax.parse import parse_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -2,14 +2,13 @@
 
 import json
 
-from specc.diagnostics.diagnostic import Diagnostic, Fix, Label
+from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Source, Span
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import (
     render_diagnostics,
     render_full_diagnostic,
     render_short_diagnostic,
 )
-from specc.diagnostics.source import Source, Span
 
 SOURCE = Source(
     "nmt.specc", "a = 1\nmemory = encode(src)\n# one\n# two\nx = embed(tgt)\nx = x + memory\n"

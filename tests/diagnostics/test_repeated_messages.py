@@ -6,10 +6,15 @@ import pytest
 
 from specc.cli.main import main
 from specc.cli.terminal import print_diagnostics
-from specc.diagnostics.diagnostic import Diagnostic, Label, merge_duplicate_diagnostics
+from specc.diagnostics.diagnostic import (
+    Diagnostic,
+    Label,
+    Source,
+    Span,
+    merge_duplicate_diagnostics,
+)
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_full_diagnostic, render_short_diagnostic
-from specc.diagnostics.source import Source, Span
 
 SOURCE = Source("a.specc", "one two\n")
 

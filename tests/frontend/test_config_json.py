@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Source
 from specc.frontend.config_json import (
     JsonList,
     JsonObject,

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.dsl.unexpected_token import MODULE_CALLS
 

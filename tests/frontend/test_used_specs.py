@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
 from specc.ir.ir_text import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl as as_specc

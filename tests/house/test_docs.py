@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS

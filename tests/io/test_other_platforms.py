@@ -158,7 +158,7 @@ def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monk
 def test_vocabulary_line_endings(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specc.diagnostics.source import Source
+    from specc.diagnostics.diagnostic import Source
     from specc.preprocessing.vocabulary import read_vocabulary
 
     assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == ("a", "\n", "b")

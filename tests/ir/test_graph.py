@@ -3,7 +3,7 @@ time."""
 
 import pytest
 
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Source, Span
 from specc.ir import ops
 from specc.ir.graph import GraphBuilder, Input, NodeOrigin
 from specc.ir.types import Type

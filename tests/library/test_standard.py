@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.library import std_library as tables
 from specc.library.spec_files import SpecLibrary, get_specs_directory
 from specc.library.std_library import StdLibrary, read_std_sources

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.library.std_library import tree_from_json, tree_to_json
 from specc.syntax.ast import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_dsl

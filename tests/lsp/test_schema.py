@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from docs.generators import json_schema
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.library.spec_files import find_builtin_specs, get_specs_directory, read_spec_file
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from support.derived_graphs import derive_encoder_and_step
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.ir.model import DecodingConfig, StandaloneGeneratorGraph

@@ -16,8 +16,7 @@ from support.elaborated_specs import (
 )
 from support.paper_equations import Array, Arrays, assert_matches_equations, layer_norm, linear
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.syntax.dsl.dsl_printer import format_dsl as write_dsl
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml

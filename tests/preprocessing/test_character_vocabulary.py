@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.preprocessing.preprocessing_records import ByteTokenizer, CharTokenizer
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_sequences
 from specc.preprocessing.vocabulary import format_vocabulary_line, read_vocabulary

@@ -25,8 +25,7 @@ from support.spec_mutants import (
 )
 
 from specc.analysis.analysis_report import analyze_graph
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.reading_section import FILE_ERROR_CODES

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.library.std_library import tree_from_json, tree_to_json
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.parameter_sweeps import sample_sweep
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.diagnostics.machine_formats import format_json_lines, format_sarif
 from specc.diagnostics.render import render_diagnostics
-from specc.diagnostics.source import Source
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import decode_spec, parse_spec

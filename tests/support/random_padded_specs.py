@@ -16,8 +16,7 @@ import numpy as np
 
 import specc_numpy
 from specc.analysis.padding_check import check_padding
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.spec_loader import open_spec
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.ir import ops

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.syntax.parse import decode_spec, detect_syntax, parse_spec
 
 DSL = "specc 1\nmodel m\n"

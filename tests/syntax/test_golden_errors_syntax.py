@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.diagnostics.render import render_diagnostics
-from specc.diagnostics.source import Source
 from specc.syntax.parse import parse_spec
 
 PAGES = Path(__file__).parents[2] / "docs" / "errors"

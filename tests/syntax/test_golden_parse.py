@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.yaml.yaml_printer import format_yaml

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.syntax import ast
 from specc.syntax.ast import flatten_binary_chain, walk_tree
 from specc.syntax.dsl import dsl_lexer

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, Span
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.checkpoint_files import Checkpoint, open_weights
 from specc.weights.formats.safetensors import write_safetensors

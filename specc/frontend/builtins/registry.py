@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Parameter, getdoc, signature
 from typing import NoReturn, TypeVar
 
-from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Origin, Span
+from specc.diagnostics.diagnostic import Label, Origin, Span, raise_error
 from specc.frontend.elaboration_context import MAX_LAYERS, Context, Env, join_weight_path
 from specc.frontend.node_builder import (
     add_constant,

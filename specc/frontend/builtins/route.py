@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span, raise_error
 from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue

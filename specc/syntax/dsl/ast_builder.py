@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from specc.diagnostics.diagnostic import ErrorCollector, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import ErrorCollector, Label, Span
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody
 from specc.syntax.dsl.dsl_lexer import Comment, Fragment, Token

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span, raise_error
 from specc.syntax.dsl import dsl_lexer
 
 MAX_SPEC_BYTES = 1 << 20

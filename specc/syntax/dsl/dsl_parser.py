@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
 
 import specc.syntax.dsl.grammar_rules  # noqa: F401 — registers callbacks
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source
 from specc.syntax import ast
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.ast_builder import AstBuilder

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, move_header_comment

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from specc.diagnostics.diagnostic import Diagnostic, Fix, Label
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Diagnostic, Fix, Label, Span
 from specc.syntax.dsl.dsl_lexer import Fragment, Token
 from specc.syntax.dsl.lalr import LalrParser
 

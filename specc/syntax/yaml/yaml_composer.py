@@ -6,8 +6,7 @@ from typing import NoReturn, TypeAlias
 
 import yaml
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Source, Span, raise_error
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Comment
 from specc.syntax.dsl.dsl_parser import limit_diagnostics

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import move_header_comment

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Failed, Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Source
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dim_name, has_blank_lines_around

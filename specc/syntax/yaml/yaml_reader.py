@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import yaml
 
-from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label, Source, Span
 from specc.diagnostics.suggest import find_similar_name, format_name_list, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T

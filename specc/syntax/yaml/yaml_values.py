@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Span
+from specc.diagnostics.diagnostic import Failed, Span
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import (
     DEFINITION_HEAD,

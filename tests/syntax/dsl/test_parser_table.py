@@ -11,8 +11,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
 
 from docs.generators import lalr_table
-from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Failed, Source
 from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.dsl_lexer import make_file_fragment, tokenize_fragment
 from specc.syntax.dsl.dsl_parser import find_expected_tokens, parse_dsl

@@ -3,7 +3,7 @@ file."""
 
 import pytest
 
-from specc.diagnostics.source import Source
+from specc.diagnostics.diagnostic import Source
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.yaml.yaml_parser import parse_yaml

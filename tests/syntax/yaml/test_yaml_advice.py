@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label, Source, Span
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.parse import translate_advice
 from specc.syntax.yaml.yaml_parser import parse_yaml
