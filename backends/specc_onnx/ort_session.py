@@ -20,7 +20,11 @@ from specc.backend import DeviceTensor, TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc_onnx.denormals import FLUSH_DENORMALS_OPTION, flush_denormals
+from specc_onnx.denormals_and_huge_pages import (
+    FLUSH_DENORMALS_OPTION,
+    SessionMemory,
+    flush_denormals,
+)
 from specc_onnx.execution_providers import (
     FORBID_CPU_FALLBACK_OPTION,
     PROVIDER_DEVICES,
@@ -36,7 +40,6 @@ from specc_onnx.execution_providers import (
     raise_missing_provider,
     silence_provider_startup,
 )
-from specc_onnx.huge_pages import SessionMemory
 from specc_onnx.int8_saturation import avoid_saturation, read_graph
 from specc_onnx.ort_input_check import check_input_lengths, prepare_ort_input
 

@@ -17,8 +17,8 @@ from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, WeightPart
 from specc.weights import int_quantization
+from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import ParameterOverrides, ParameterSource
-from specc.weights.quantization_error_stats import QuantizationErrorStats
 from specc.weights.transposed_weights import iterate_transposed_rows, iterate_weight_rows
 from specc.weights.weight_rules import RequiredParameter
 from specc.weights.weight_value_checks import check_quantized_range

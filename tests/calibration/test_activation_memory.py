@@ -21,8 +21,8 @@ from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
+from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import RandomInitWeights, read_parameter
-from specc.weights.quantization_error_stats import QuantizationErrorStats
 from specc.weights.quantized_weights import (
     GetFactor,
     PrequantizedWeight,

@@ -70,14 +70,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.execution_providers": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
-    "specc_onnx.denormals": set(),
-    "specc_onnx.huge_pages": set(),
+    "specc_onnx.denormals_and_huge_pages": set(),
     "specc_onnx.ort_input_check": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
         "specc_onnx.execution_providers",
     },
     "specc_onnx.fixed_shape_session": {
-        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals",
+        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals_and_huge_pages",
         "specc_onnx.execution_providers", "specc_onnx.ort_session",
     },
     "specc_onnx.int8_saturation": {
@@ -86,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "specc_onnx.ort_session": {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
         "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
-        "specc_onnx.denormals", "specc_onnx.huge_pages", "specc_onnx.int8_saturation",
+        "specc_onnx.denormals_and_huge_pages", "specc_onnx.int8_saturation",
         "specc_onnx.ort_input_check",
     },
     "specc_onnx": {

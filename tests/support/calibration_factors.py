@@ -11,7 +11,7 @@ from specc.calibration import gram_matrices
 from specc.calibration.activation_taps import CalibrationTargets
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.weights.quantization_error_stats import QuantizationErrorStats
+from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.quantized_weights import GetFactor, PrequantizedWeight
 
 

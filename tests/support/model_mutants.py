@@ -27,7 +27,7 @@ from specc.verification.rounding_errors import (
 )
 from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import compare_result
-from specc_onnx.denormals import flush_denormals
+from specc_onnx.denormals_and_huge_pages import flush_denormals
 
 SWAPS = {
     "Less": "LessOrEqual",

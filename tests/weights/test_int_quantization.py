@@ -10,8 +10,8 @@ from support.quantized_linear import pack_int4, quantize_matrix
 
 from specc.ir.ops.quantized import QuantizationFormat, WeightLayout
 from specc.weights import int_quantization
+from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import RandomInitWeights
-from specc.weights.quantization_error_stats import QuantizationErrorStats
 from specc.weights.quantized_weights import QuantizedWeights
 from specc.weights.weight_rules import RequiredParameter
 
