@@ -11,7 +11,8 @@ import numpy as np
 
 import specc
 import specc_onnx
-from specc_onnx.ort_session import OrtModel, open_ort_model
+from specc_onnx.ort_model import OrtModel
+from specc_onnx.ort_session import open_ort_model
 
 WIDTH, HIDDEN = 512, 1024
 MIXTURES = ((8, 2), (64, 8))

@@ -15,7 +15,8 @@ import numpy as np
 
 import specc
 import specc_onnx
-from specc_onnx.ort_session import OrtModel, open_ort_model
+from specc_onnx.ort_model import OrtModel
+from specc_onnx.ort_session import open_ort_model
 
 HEADS, WIDTH = 8, 512
 TEXT = 1023

@@ -1,13 +1,9 @@
-"""Load and run models with ONNX Runtime on the requested execution provider.
+"""Open ONNX Runtime sessions on the requested execution provider.
 
-Inputs are checked first (`specc_onnx.ort_input_check`). Errors of ONNX Runtime are converted to
-diagnostics and not printed.
+Errors of ONNX Runtime are converted to diagnostics and not printed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,10 +12,9 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto
 
-from specc.backend import DeviceTensor, TensorSpec
+from specc.backend import TensorSpec
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
 from specc_onnx.denormals_and_huge_pages import (
     FLUSH_DENORMALS_OPTION,
     SessionMemory,
@@ -27,21 +22,17 @@ from specc_onnx.denormals_and_huge_pages import (
 )
 from specc_onnx.execution_providers import (
     FORBID_CPU_FALLBACK_OPTION,
-    PROVIDER_DEVICES,
     PROVIDER_OPTIONS,
     RECORD_PLACEMENT_OPTION,
     SILENT_LOG_LEVEL,
     can_report_placement,
     check_node_placement,
-    concat_on_device,
-    copy_to_host,
-    gather_on_device,
     get_ort_provider,
     raise_missing_provider,
     silence_provider_startup,
 )
 from specc_onnx.int8_saturation import avoid_saturation, read_graph
-from specc_onnx.ort_input_check import check_input_lengths, prepare_ort_input
+from specc_onnx.ort_model import OrtModel, raise_ort_error
 
 NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
     "tensor(float)": np.dtype(np.float32),
@@ -62,171 +53,6 @@ step took 40 ms instead of 21 ms.
 """
 CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 """The CUDA provider's option that captures a run as a CUDA graph and replays it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtModel:
-    """An ONNX Runtime session for a model on one execution provider. `name` denotes the model in
-    error messages; `optional_inputs` have default values; the session reads `converted_weights` in
-    place, so they must live as long as the session.
-    """
-
-    session: onnxruntime.InferenceSession
-    name: str
-    provider: str
-    inputs: Mapping[str, TensorSpec]
-    outputs: Mapping[str, TensorSpec]
-    optional_inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
-    converted_weights: Sequence[onnxruntime.OrtValue] = ()
-    memory: SessionMemory = field(default_factory=SessionMemory, repr=False, compare=False)
-
-    def run(
-        self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
-    ) -> dict[str, Array]:
-        """Run the model; return all outputs, or those in `output_names`. Raise E0907, E0910 to
-        E0912 or E0924.
-        """
-        arrays = self.prepare_inputs(inputs)
-        names = list(output_names or self.outputs)
-        # `InferenceSession.run` does not support bfloat16 arrays
-        specs = (*self.inputs.values(), *self.outputs.values())
-        if any(spec.dtype == ml_dtypes.bfloat16 for spec in specs):
-            tensors = self.run_on_device(arrays)
-            return {name: self.copy_to_host(tensors[name]) for name in names}
-        with self.guard_run():
-            results = self.session.run(names, arrays)
-        return dict(zip(names, results, strict=True))
-
-    @contextmanager
-    def guard_run(self) -> Iterator[None]:
-        """A context manager that flushes denormals and converts exceptions of a run to E0924."""
-        try:
-            with flush_denormals():
-                yield
-            self.memory.count_run()
-        except Exception as error:  # the exceptions of ONNX Runtime have no common base class
-            _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
-
-    def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model on a separate thread, so that Ctrl-C, which ONNX Runtime ignores, stops the
-        run; return all outputs. Raise the errors of `run`.
-        """
-        arrays = self.prepare_inputs(inputs)
-        options = onnxruntime.RunOptions()
-        with ThreadPoolExecutor(1) as executor:
-            future = executor.submit(self._run_session, arrays, options)
-            try:
-                results = future.result()
-            except KeyboardInterrupt:
-                options.terminate = True
-                raise
-        return dict(zip(self.outputs, results, strict=True))
-
-    def copy_to_device(self, array: Array) -> DeviceTensor:
-        """Return a copy of an array on the device of the execution provider."""
-        array = np.asarray(array, order="C")
-        tensor: DeviceTensor
-        if array.dtype == ml_dtypes.bfloat16:
-            # bfloat16 values are passed as their bits
-            tensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                array.view(np.uint16), TensorProto.BFLOAT16
-            )
-            is_on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
-            return tensor if is_on_host else self.concat([tensor], 0)
-        device = PROVIDER_DEVICES.get(self.provider, "cpu")
-        tensor = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
-        return tensor
-
-    def concat(self, tensors: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
-        """Concatenate tensors along an axis on the device of the model."""
-        result: DeviceTensor = concat_on_device(tensors, axis, self.provider)
-        return result
-
-    def copy_to_host(self, tensor: DeviceTensor) -> Array:
-        """Copy a tensor to the host."""
-        return copy_to_host(tensor, self.provider)
-
-    def gather(self, tensor: DeviceTensor, axis: int, indices: Array) -> DeviceTensor:
-        """Return the entries at `indices` (int64 [n]) along an axis, on the device of the model."""
-        if self.provider not in PROVIDER_DEVICES:
-            return self.copy_to_device(np.take(tensor.numpy(), indices, axis))
-        result: DeviceTensor = gather_on_device(tensor, axis, indices, self.provider)
-        return result
-
-    def run_on_device(
-        self,
-        inputs: Mapping[str, Array | DeviceTensor],
-        output_buffers: Mapping[str, DeviceTensor] | None = None,
-    ) -> dict[str, DeviceTensor]:
-        """Run on device tensors or arrays without input checks and return device tensors. Outputs
-        in `output_buffers` are written to these buffers, which may also be inputs. Raise E0924 on
-        failure.
-        """
-        return self.bind({}, output_buffers or {}).run(inputs)
-
-    def bind(
-        self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
-    ) -> "OrtIOBindingRun":
-        """Return a runner that binds `inputs` once for all runs and writes outputs to
-        `output_buffers`.
-        """
-        binding = self.session.io_binding()
-        for name, value in inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in output_buffers.items():
-            binding.bind_ortvalue_output(name, value)
-        return OrtIOBindingRun(self, binding, output_buffers)
-
-    def _run_session(
-        self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
-    ) -> list[Array]:
-        """Run the session on the calling thread; return the values of all outputs."""
-        with self.guard_run():
-            results: list[Array] = self.session.run(list(self.outputs), arrays, options)
-        return results
-
-    def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the inputs as contiguous arrays after checking names, element types and shapes.
-        Raise E0907 or one of E0910 to E0912.
-        """
-        specs = {**self.optional_inputs, **self.inputs}
-        arrays = {
-            name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
-            for name in (*self.inputs, *inputs)
-        }
-        check_input_lengths({**self.inputs, **self.optional_inputs}, arrays)
-        return arrays
-
-
-@dataclass(frozen=True)
-class OrtIOBindingRun:
-    """Repeated runs of a model in which some inputs and the `bound_outputs` are bound to device
-    buffers.
-    """
-
-    model: OrtModel
-    binding: onnxruntime.IOBinding
-    bound_outputs: Mapping[str, DeviceTensor]
-
-    def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run the model on `inputs` and the bound inputs; return all outputs, by name, on the
-        device. Raise E0924 on failure.
-        """
-        model, binding = self.model, self.binding
-        for name, value in inputs.items():
-            if isinstance(value, np.ndarray):
-                value = model.copy_to_device(value)
-            binding.bind_ortvalue_input(name, value)
-        # outputs are bound again, so that a run does not overwrite the previous results
-        unbound_outputs = [name for name in model.outputs if name not in self.bound_outputs]
-        for name in unbound_outputs:
-            binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
-        with model.guard_run():
-            model.session.run_with_iobinding(binding)
-        if not unbound_outputs:
-            return dict(self.bound_outputs)
-        names = (*self.bound_outputs, *unbound_outputs)
-        return dict(zip(names, binding.get_outputs(), strict=True))
 
 
 def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
@@ -323,7 +149,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
             ],
         )
-    _raise_ort_error("E0923", title, error)
+    raise_ort_error("E0923", title, error)
 
 
 def _has_bf16_values(model: str | bytes) -> bool:
@@ -382,20 +208,3 @@ def _make_tensor_specs(values: Iterable[onnxruntime.NodeArg]) -> dict[str, Tenso
         )
         for v in values
     }
-
-
-UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
-"""Help text for other errors of ONNX Runtime."""
-INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
-"""Help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
-
-
-def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
-    """Raise the error `code` with the message of the ONNX Runtime exception `error` as a note."""
-    message = escape_text(" ".join(str(error).split()))[:600]
-    raise_error(
-        code,
-        title,
-        notes=[f"ONNX Runtime reports: {message}"],
-        helps=[INDEX_HELP if "index found" in message else UNCHANGED_HELP],
-    )

@@ -1,6 +1,8 @@
-"""Read calibration samples from a file, or let the model generate them."""
+"""Read calibration samples from a file, or let the model generate them; measure scales of int8 KV
+caches on them.
+"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,10 +15,12 @@ from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
+from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generator import Generator
 from specc.runtime.inference_model import open_compiled_model
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.runtime.random_inputs import make_random_inputs
+from specc.weights.int_quantization import MIN_SCALE
 
 __all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
 
@@ -236,3 +240,45 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
     """Return the symbolic dimensions in the shapes of a graph's inputs."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {s for dim in dims for s in dim.symbols()}
+
+
+RANGE_MARGIN = 1.25
+"""Ratio of the largest representable value to the largest absolute value in the samples."""
+
+
+MAX_CODE = 127
+"""Largest absolute value of an int8 cache entry."""
+
+
+def measure_kv_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:
+    """Run the step graph of a generative package on the samples, and return the scales float32
+    [heads, 1, head_dim] of each KV cache by state name. Raise E0859 if a cache entry is not finite.
+    """
+    max_by_state: dict[str, Array] = {}
+    generator = open_compiled_model(str(package)).generator
+    assert generator is not None, "a generative package has a generator"
+    for sample in samples:
+        decoder_session = generator.create_decoder_session(sample)
+        assert isinstance(decoder_session, KVCacheSession), "the package has a step"
+        decoder_session.step(sample[generator.input_signature.sequence_input])
+        for state in decoder_session.buffers:
+            cache = decoder_session.states[state.name].numpy()
+            entries = cache[:, :, : decoder_session.past_length]
+            maxima = np.abs(entries).max((0, 2), initial=0.0)
+            if not np.isfinite(maxima).all():
+                raise_error(
+                    "E0859",
+                    f"the state `{escape_text(state.name)}` contains NaN or infinity on the "
+                    "calibration data",
+                    notes=["its int8 scales are calibrated on these values"],
+                    helps=[
+                        "use other calibration inputs: `--calibration-data FILE`",
+                        "or remove `--kv-cache`",
+                    ],
+                )
+            max_by_state[state.name] = np.maximum(max_by_state.get(state.name, 0.0), maxima)
+    factor = np.float32(RANGE_MARGIN / MAX_CODE)
+    return {
+        name: np.maximum(maximum * factor, MIN_SCALE).astype(np.float32)[:, None, :]
+        for name, maximum in max_by_state.items()
+    }

@@ -67,7 +67,9 @@ COMMANDS = {
         "verify low.onnx --baseline full.onnx --threshold kl=0.001",
     ),
     "new": Command(
-        "new", "write a new spec from a built-in model or a checkpoint", "new rnnsearch my.yaml"
+        "authoring_commands",
+        "write a new spec from a built-in model or a checkpoint",
+        "new rnnsearch my.yaml",
     ),
     "show": Command(
         "show",
@@ -103,7 +105,9 @@ COMMANDS = {
         "print the documentation of a spec, block or function",
         "doc attention --source",
     ),
-    "lsp": Command("lsp", "run the language server on stdin and stdout", "lsp --schema"),
+    "lsp": Command(
+        "authoring_commands", "run the language server on stdin and stdout", "lsp --schema"
+    ),
     "completion": Command(
         "completion", "print a completion script for bash, zsh or fish", "completion bash"
     ),

@@ -45,9 +45,12 @@ from specc.ir.array import Array
 from specc.preprocessing.chat_template import MAX_TEXT
 from specc.preprocessing.images import ImageSize
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import (
+    PROBABILITY_FUNCTIONS,
+    PreprocessingConfig,
+    Task,
+)
 from specc.preprocessing.result_formatting import format_results
-from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_capture import capture_attention, capture_generation_attention
 from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generation_stream import GenerationStream, convert_results_to_arrays

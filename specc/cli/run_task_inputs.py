@@ -11,6 +11,7 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
+from specc.preprocessing.preprocessing_config import Task, TaskSlot
 from specc.preprocessing.preprocessing_records import (
     TEXT_CONFIGS,
     FilterBanks,
@@ -18,7 +19,6 @@ from specc.preprocessing.preprocessing_records import (
     LogMel,
     Waveform,
 )
-from specc.preprocessing.task_kinds import Task, TaskSlot
 from specc.runtime.model_inputs import ModelInputs
 
 AUDIO_READINGS = (Waveform, LogMel, FilterBanks)

@@ -86,7 +86,7 @@ class GenerationSettings:
     token after `begin`, which lists the allowed token ids of each of the first steps.
     `forced_eos_token_id` is generated at the maximum length. No n-gram of size
     `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
-    `delay_pattern` is the delay of each codebook in steps (`specc.decode.codebooks`).
+    `delay_pattern` is the delay of each codebook in steps (`specc.decode.decode_loop`).
     `guidance_scale` is the scale of classifier-free guidance (`specc.decode.guidance`), 1 for none.
     `renormalize_logits` makes beam search apply log-softmax after these logits processors.
     `log_probs` requests each token's log-probability, computed from the model's logits before any

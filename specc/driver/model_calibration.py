@@ -21,11 +21,11 @@ from specc.calibration.calibration_data import (
     ModelInputs,
     build_model_inputs,
     generate_samples,
+    measure_kv_cache_scales,
     raise_no_generated_text,
     read_calibration_samples,
 )
 from specc.calibration.gram_matrices import RestartSamples, Sample, quantize_with_calibration
-from specc.calibration.kv_cache_scales import measure_kv_cache_scales
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.output_writer import write_package

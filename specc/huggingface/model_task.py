@@ -25,9 +25,8 @@ from specc.huggingface.processor_files import (
 from specc.huggingface.tokenizer_settings import map_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.preprocessing_config import TASKS, PreprocessingConfig, Task, find_task
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
-from specc.preprocessing.task_kinds import TASKS, Task, find_task
 from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
+from specc.preprocessing.preprocessing_config import Options, Task
 from specc.preprocessing.preprocessing_records import TextReading
 from specc.preprocessing.result_formatting import compute_probabilities
-from specc.preprocessing.task_kinds import Options, Task
 from specc.preprocessing.text_batches import TextEncoding
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (

@@ -13,7 +13,7 @@ from specc.analysis.length_limits import format_limit_reason
 from specc.artifact.generation_facts import GenerationMetadata
 from specc.artifact.manifest import RandomInitInfo
 from specc.backend import Session
-from specc.decode.codebooks import DelayedPrompt, delay_prompt
+from specc.decode.decode_loop import DelayedPrompt, delay_prompt
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes, find_codebook_error
 from specc.decode.token_selection import Bools, Ints

@@ -9,8 +9,11 @@ from typing import NoReturn, TypeVar
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
-from specc.decode.codebooks import iterate_codebook_steps, list_codebook_frames
-from specc.decode.decode_loop import iterate_decode_steps
+from specc.decode.decode_loop import (
+    iterate_codebook_steps,
+    iterate_decode_steps,
+    list_codebook_frames,
+)
 from specc.decode.detokenizer import BatchDetokenizer, make_stop_check, truncate_at_stop_string
 from specc.decode.token_selection import DecodeStepOutput
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error

@@ -13,7 +13,7 @@ from specc.artifact.generation_facts import (
     parse_length_bounds,
 )
 from specc.artifact.manifest import RECORDED_SETTINGS
-from specc.decode.codebooks import check_delays
+from specc.decode.decode_loop import check_delays
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS, PREFILL_CHUNK_SIZE
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS

@@ -16,7 +16,7 @@ from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
-from specc.preprocessing.task_kinds import Task
+from specc.preprocessing.preprocessing_config import Task
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator, make_generator, open_generator
 from specc.runtime.loaded_model import LoadedModel, load_model

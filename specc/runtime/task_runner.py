@@ -18,9 +18,9 @@ from specc.preprocessing.predictions import (
     TaskResults,
     make_predictions,
 )
+from specc.preprocessing.preprocessing_config import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
 from specc.preprocessing.python_inputs import convert_input
-from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,

@@ -34,6 +34,7 @@ from specc.verification.length_coverage import (
     is_within_cost_limit,
     iterate_long_lengths,
 )
+from specc.verification.round_coverage import SubgraphCoverage
 from specc.verification.rounding_errors import (
     EXTRA_SAMPLE_COUNT,
     SAMPLE_COUNT,
@@ -41,7 +42,6 @@ from specc.verification.rounding_errors import (
     compute_error_bounds,
     find_half_dtype,
 )
-from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     ResultDifference,
     VerificationRound,

@@ -30,7 +30,7 @@ from specc.verification.half_rounding import HalfRoundingErrors
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedMatMuls
-from specc.verification.round_plans import iterate_round_inputs
+from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     PerturbedRun,
     check_float32_overflow,
@@ -39,7 +39,6 @@ from specc.verification.rounding_errors import (
     is_rounding_difference,
     make_perturbed_run,
 )
-from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
     ResultDifference,

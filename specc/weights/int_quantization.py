@@ -1,5 +1,5 @@
-"""Quantize weights to 4 or 8 bits in groups, by rounding to nearest or by GPTQ, dequantize them, and
-accumulate their quantization error.
+"""Quantize weights to 4 or 8 bits in groups, by rounding to nearest or by GPTQ; dequantize weights,
+and accumulate their quantization error.
 
 Shapes: a weight is `[out, in]`; split into groups it is `[out, blocks, block]`. GPTQ: Frantar et
 al., 2022, arXiv:2210.17323, Algorithm 1.

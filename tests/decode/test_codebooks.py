@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.decode.codebooks import (
+from specc.decode.decode_loop import (
     check_delays,
     delay_prompt,
     iterate_codebook_steps,

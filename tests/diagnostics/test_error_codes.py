@@ -37,12 +37,12 @@ ELSEWHERE = {
     "E0857": "tests/verification/test_quantization_error.py",
     # the message contains machine-dependent numbers
     "E0932": "tests/verification/test_verify_model.py",
-    "E0933": "tests/verification/test_subgraph_coverage.py",  # only an option of `verify`
+    "E0933": "tests/verification/test_round_coverage.py",  # only an option of `verify`
     "E0820": "tests/test_api.py",  # only Python can pass it
     "E0754": "tests/test_api.py",  # the command line has its own message
     # a compiled model whose weights overflow
     "E0980": "tests/runtime/test_half_precision.py",
-    "E0981": "tests/runtime/test_fixed_shape_session.py",  # only Python can pass it
+    "E0981": "tests/runtime/test_fixed_shapes.py",  # only Python can pass it
     "E0982": "tests/cli/test_expand.py",  # only `expand` raises it
     # interrupted generation
     "E0891": "tests/runtime/test_generate_each.py",

@@ -71,27 +71,22 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
     },
     "specc_onnx.denormals_and_huge_pages": set(),
-    "specc_onnx.ort_input_check": {
-        "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
-        "specc_onnx.execution_providers",
-    },
-    "specc_onnx.fixed_shape_session": {
-        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals_and_huge_pages",
-        "specc_onnx.execution_providers", "specc_onnx.ort_session",
+    "specc_onnx.ort_model": {
+        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics", "specc.io",
+        "specc.ir.array", "specc_onnx.denormals_and_huge_pages", "specc_onnx.execution_providers",
     },
     "specc_onnx.int8_saturation": {
         "google", "numpy", "onnx", "onnxruntime", "specc.ir.array", "specc_onnx.execution_providers",
     },
     "specc_onnx.ort_session": {
-        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
-        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.execution_providers",
-        "specc_onnx.denormals_and_huge_pages", "specc_onnx.int8_saturation",
-        "specc_onnx.ort_input_check",
+        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics", "specc.io",
+        "specc_onnx.denormals_and_huge_pages", "specc_onnx.execution_providers",
+        "specc_onnx.int8_saturation", "specc_onnx.ort_model",
     },
     "specc_onnx": {
         "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",
         "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array", "specc.transforms.chunk_scan",
-        "specc.version", "specc.weights", "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.fixed_shape_session",
+        "specc.version", "specc.weights", "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.ort_model",
         "specc_onnx.ort_session",
     },
     # no package imports it, so training finds specs and preprocessing here

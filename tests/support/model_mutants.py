@@ -18,14 +18,13 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
-from specc.verification.round_plans import iterate_round_inputs
+from specc.verification.round_coverage import SubgraphCoverage, iterate_round_inputs
 from specc.verification.rounding_errors import (
     PerturbedRun,
     compute_position_error_bounds,
     is_rounding_difference,
     make_perturbed_run,
 )
-from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import compare_result
 from specc_onnx.denormals_and_huge_pages import flush_denormals
 

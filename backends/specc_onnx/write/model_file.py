@@ -28,9 +28,9 @@ from specc.io.safe_read import (
     read_regular_file,
 )
 from specc.ir.array import Array
-from specc_onnx.fixed_shape_session import FixedShapeModel, can_capture_cuda_graph
 from specc_onnx.lower.onnx_nodes import iterate_nested_graphs
-from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
+from specc_onnx.ort_model import FixedShapeModel, OrtModel, can_capture_cuda_graph
+from specc_onnx.ort_session import open_ort_model_bytes
 from specc_onnx.write.instrumentation import (
     PROVIDERS_WITHOUT_WEIGHTS,
     add_attention_outputs,

@@ -22,7 +22,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
-from specc_onnx import build_model, get_target, ort_session
+from specc_onnx import build_model, get_target, ort_model, ort_session
 from specc_onnx.denormals_and_huge_pages import (
     HUGE_PAGE_BYTES,
     RUNS_BEFORE_MOVE,
@@ -35,7 +35,8 @@ from specc_onnx.denormals_and_huge_pages import (
     list_anonymous_mappings,
     subtract_intervals,
 )
-from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
+from specc_onnx.ort_model import OrtModel
+from specc_onnx.ort_session import open_ort_model_bytes
 
 HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no such mode")
 
@@ -138,7 +139,8 @@ def test_results_are_bitwise_equal(
     if graph == "decoder":
         inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 150))}
     on = open_graph(made, threads).run(inputs)
-    monkeypatch.setattr(ort_session, "flush_denormals", nothing)
+    for module in (ort_model, ort_session):
+        monkeypatch.setattr(module, "flush_denormals", nothing)
     monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
     off = open_graph(made, threads).run(inputs)
     for name, result in off.items():
@@ -165,7 +167,8 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
     inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
     on = open_graph(graph).run(inputs)
-    monkeypatch.setattr(ort_session, "flush_denormals", nothing)
+    for module in (ort_model, ort_session):
+        monkeypatch.setattr(module, "flush_denormals", nothing)
     monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
     off = open_graph(graph).run(inputs)
     for name, result in off.items():

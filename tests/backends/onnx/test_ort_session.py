@@ -21,7 +21,8 @@ from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc_onnx import build_model, get_target
 from specc_onnx.execution_providers import get_ort_provider
-from specc_onnx.ort_session import OrtModel, open_ort_model, open_ort_model_bytes
+from specc_onnx.ort_model import OrtModel
+from specc_onnx.ort_session import open_ort_model, open_ort_model_bytes
 
 
 def open_two_input_model() -> OrtModel:

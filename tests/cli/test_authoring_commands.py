@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.new import make_spec_name
+from specc.cli.authoring_commands import make_spec_name
 from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.derived_spec import SCHEMA_FILE, DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument

@@ -12,7 +12,7 @@ import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.random_inputs import make_random_inputs
-from specc_onnx.fixed_shape_session import can_capture_cuda_graph
+from specc_onnx.ort_model import can_capture_cuda_graph
 
 LENGTHS = {
     "bert": {"batch": 3, "seq": 5},

@@ -16,7 +16,7 @@ from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.model_verification import iterate_rounds
-from specc.verification.subgraph_coverage import SubgraphCoverage
+from specc.verification.round_coverage import SubgraphCoverage
 
 HEAD = """specc 1
 model m
