@@ -23,7 +23,7 @@ from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.lsp.hover import KEYWORD_NODES
 from specc.syntax import ast
 from specc.syntax.yaml import yaml_keys, yaml_values
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS
+from specc.syntax.yaml.yaml_layout import IGNORED_KEYS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
 SCHEMA_DRAFT = "http://json-schema.org/draft-07/schema#"

@@ -9,7 +9,7 @@ from specc.frontend.spec_modules import Program
 from specc.library.spec_files import SpecLibrary
 from specc.syntax import ast
 from specc.syntax.dsl.expression_printer import format_expression
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS
+from specc.syntax.yaml.yaml_layout import IGNORED_KEYS
 
 Schema: TypeAlias = Mapping[str, object]
 

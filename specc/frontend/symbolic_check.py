@@ -9,17 +9,17 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
 from specc.diagnostics.render import format_repr
-from specc.frontend.config_values import ConfigReader, is_derived_field
+from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.spec_values import Record, SpecValue, UnresolvedValueError, format_value
-from specc.frontend.trial_values import (
-    collect_default_numbers,
-    get_first_choice,
-    iterate_alternatives,
-    iterate_trial_sizes,
+from specc.frontend.spec_values import (
+    ChoiceValue,
+    Record,
+    SpecValue,
+    UnresolvedValueError,
+    format_value,
 )
 from specc.frontend.used_specs import apply_trial_specs
 from specc.ir.dim import Dim
@@ -159,9 +159,7 @@ def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
 
 
 def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
-    """Run the trials with all integers as symbols. If they fail, run them with derived integers as
-    expressions.
-    """
+    """Run the trials with all integers as symbols, then with derived integers as expressions."""
     try:
         return _run_trials(program, library, graph, derives_integers=False)
     except Failed as failed:
@@ -192,9 +190,7 @@ def _is_shape_error(error: Failed) -> bool:
 def _run_trials(
     program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
-    """Run the trials of `check_spec_symbolically`. Derived integers are expressions if
-    `derives_integers` is set, otherwise symbols.
-    """
+    """Run the trials; derived integers are symbols unless `derives_integers` is set."""
     fixed_values: dict[str, SpecValue] = {}
     runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
@@ -321,8 +317,8 @@ def _find_free_fields(
     fields: Mapping[str, ast.Field],
     fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
-    """Return the fields that the structure of the graph depends on and that have no trial value.
-    Raise E0207 if there are none, e.g. because the structure depends on a dynamic dimension.
+    """Return the fields that the graph structure depends on and that have no trial value. Raise
+    E0207 if there are none, e.g. because the structure depends on a dynamic dimension.
     """
     # the name of a symbol such as `d / heads` contains several fields
     paths = [p for s in error.symbols for p in FIELD_PATH.findall(s)]
@@ -333,3 +329,72 @@ def _find_free_fields(
 
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
+
+
+TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
+"""The sizes to try if a `require` excludes the default sizes."""
+
+
+def iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
+    """Yield sizes to try: small ones, defaults, others for one field at a time and all together."""
+    small_values: dict[str, SpecValue] = {n: _get_trial_number(e) for n, e in fields.items()}
+    yield dict(small_values)
+    yield small_values | collect_default_numbers(fields)
+    integers = [path for path, entry in fields.items() if entry.type.name == "int"]
+    sizes: list[SpecValue] = [Dim.from_value(size) for size in (1, *TRIAL_SIZES)]
+    for path in integers:
+        yield from (small_values | {path: size} for size in sizes)
+    if len(integers) > 1:  # none of the sizes above satisfies `require a == b`
+        yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
+
+
+def collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
+    """Return the defaults of the fields whose default is a number."""
+    return {path: d for path, e in fields.items() if (d := _get_default_number(e)) is not None}
+
+
+def _get_default_number(entry: ast.Field) -> Dim | float | None:
+    """Return the default of a field if it is a number literal, otherwise None."""
+    if not isinstance(entry.default, ast.NumberLiteral):
+        return None
+    text = entry.default.text
+    return Dim.from_value(int(text)) if text.isdigit() else float(text)
+
+
+def _get_trial_number(entry: ast.Field) -> Dim | float:
+    """Return the first trial value of a number: 0.5 for floats, a default of 0 to 2, or 2."""
+    if entry.type.name == "float":
+        return 0.5
+    value = _get_default_number(entry)
+    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.from_value(2)
+
+
+def iterate_alternatives(
+    program: Program, fixed_values: dict[str, SpecValue]
+) -> Iterator[tuple[str, SpecValue]]:
+    """Yield (path, value) for each bool and choice value, and 1 and 2 for `fixed_values`."""
+    for path, entry in program.map_fields_by_path().items():
+        # values for one alternative of a used spec do not apply to the other alternatives
+        if any(p == path or p.startswith(f"{path}.") for p in program.assignments):
+            continue
+        match entry.type.name:
+            case "bool":
+                yield path, True
+                yield path, False
+            case "choice":
+                yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
+            case "int" if path in fixed_values:
+                yield path, Dim.from_value(1)
+                yield path, Dim.from_value(2)
+
+
+def get_first_choice(entry: ast.Field) -> SpecValue:
+    """Return the value of a bool or choice field in the first trial, or None for other fields."""
+    if entry.default is None:
+        return None if entry.type.optional else get_first_trial_value(entry.type)
+    if not isinstance(entry.default, ast.Name):
+        return None
+    word = entry.default.path
+    if entry.type.name == "bool":
+        return {"true": True, "false": False}.get(word)
+    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None

@@ -1,9 +1,9 @@
 """The YAML output model (maps, lists, flow and block style, quoting), and the conversion of
-expressions to it.
+expressions and `config` entries to it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ from specc.syntax.dsl.expression_printer import (
     TEXT_ESCAPES,
     format_comment_lines,
     format_expression,
+    format_type_name,
     is_printable_character,
 )
 
@@ -251,3 +252,82 @@ def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap 
 def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:
     """Convert several strings to a list; return a single string unchanged."""
     return strings[0] if len(strings) == 1 else make_yaml_list(strings)
+
+
+FIELD_KEYS = ("type", "from", "default", "doc")
+
+
+IGNORED_KEYS = "ignore keys"
+"""The YAML key that lists ignored config keys. It contains a space, so that no config value can
+have this name.
+"""
+
+
+def is_field_declaration(keys: Iterable[str]) -> bool:
+    """Return True if a map has the keys of a config declaration, including `type`."""
+    names = set(keys)
+    return "type" in names and names <= set(FIELD_KEYS)
+
+
+def is_bare_config_path(text: str) -> bool:
+    """Return True if a path in config.json needs no quotes: it is no string literal and no call."""
+    return bool(text) and not text.startswith('"') and "(" not in text
+
+
+def field_to_yaml(node: ast.Field) -> YamlPair:
+    """Convert a config field to a map, e.g. `d: {type: int, from: hidden_size, default: 768}`."""
+    pairs = [YamlPair("type", field_type_to_yaml(node.type))]
+    if node.sources:
+        pairs.append(
+            YamlPair("from", strings_to_yaml([config_path_to_yaml(s) for s in node.sources]))
+        )
+    if node.default is not None:
+        pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
+    if node.doc:
+        pairs.append(YamlPair("doc", node.doc))
+    return YamlPair(
+        node.name, YamlMap(pairs), node.comments, is_comment_on_first_line=bool(node.type.fields)
+    )
+
+
+def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
+    """Convert a record type to a map of its fields, and any other type to a string."""
+    if kind.name != "record" or kind.optional or not kind.fields:
+        return format_type_name(kind)
+    return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
+
+
+def config_path_to_yaml(expr: ast.Expr) -> str:
+    """Convert a path in config.json to unquoted text, any other expression to DSL text."""
+    if not isinstance(expr, ast.TextLiteral):
+        return format_expression(expr)
+    return expr.value if is_bare_config_path(expr.value) else format_expression(expr)
+
+
+def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
+    """Convert a config value to YAML; a record becomes a map."""
+    match expr:
+        case ast.RecordLiteral():
+            return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
+        case ast.ListLiteral():
+            return make_yaml_list(map(static_value_to_yaml, expr.items))
+        case _:
+            return format_expression(expr)
+
+
+def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
+    """Convert a value for a field of the extended spec to YAML."""
+    value = static_value_to_yaml(entry.value)
+    # a record that looks like a declaration would be parsed as one
+    if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
+        value = format_expression(entry.value)
+    return YamlPair(entry.name, value, entry.comments)
+
+
+CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
+    ast.Field: field_to_yaml,
+    ast.Expect: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.comments),
+    ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.comments),
+    ast.Assign: assignment_to_yaml,
+}
+"""The functions that convert entries of `config` to YAML, by AST class."""

@@ -7,7 +7,8 @@ from specc.diagnostics.diagnostic import Failed, Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_lexer import check_source_characters
-from specc.syntax.dsl.dsl_parser import DIM_NAME, limit_diagnostics
+from specc.syntax.dsl.dsl_parser import DIM_NAME, SOURCE, limit_diagnostics
+from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_composer import (
     YamlEntry,
     YamlMapping,
@@ -16,18 +17,26 @@ from specc.syntax.yaml.yaml_composer import (
     YamlSequence,
     compose_yaml,
 )
-from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
 from specc.syntax.yaml.yaml_keys import (
     ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
 )
-from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, make_section
+from specc.syntax.yaml.yaml_layout import IGNORED_KEYS, is_bare_config_path, is_field_declaration
+from specc.syntax.yaml.yaml_reader import (
+    YamlReader,
+    get_entry_span,
+    get_first_line_span,
+    make_section,
+)
 from specc.syntax.yaml.yaml_values import (
+    MISSING_TYPE,
     parse_yaml_expression,
     parse_yaml_fragment,
     parse_yaml_name,
+    parse_yaml_static_value,
+    parse_yaml_type,
 )
 
 Items = list[ast.Item]
@@ -117,6 +126,88 @@ def make_section_parser(
     return parse
 
 
+def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
+    """Parse an entry of `config`: a field, an expectation, or a value for an inherited field."""
+    value = entry.value
+    if entry.name.startswith("expect "):
+        key = entry.name.removeprefix("expect ").strip()
+        return ast.Expect(
+            key, reader.read_strings(value, f"`{entry.name}`"), span=get_entry_span(entry)
+        )
+    if entry.name == IGNORED_KEYS:
+        keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
+        return ast.IgnoredKeys(keys, span=get_entry_span(entry))
+    field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
+    if isinstance(value, YamlMapping) and is_field_declaration(e.name for e in value.entries):
+        return parse_yaml_field(reader, field_name, entry, value)
+    return ast.Assign(
+        field_name, parse_yaml_static_value(reader, value), span=get_entry_span(entry)
+    )
+
+
+def parse_yaml_field(
+    reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
+) -> ast.Field:
+    """Parse a config field, e.g. `{type: int, from: [hidden_size, n_embd], default: 768}`."""
+    entries = {e.name: e for e in node.entries}
+    field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
+    sources: tuple[ast.Expr, ...] = ()
+    if "from" in entries:
+        paths = entries["from"].value
+        nodes = paths.items if isinstance(paths, YamlSequence) else [paths]
+        sources = tuple(parse_yaml_config_path(reader, n) for n in nodes)
+    default = (
+        parse_yaml_static_value(reader, entries["default"].value) if "default" in entries else None
+    )
+    return ast.Field(
+        name=field_name,
+        type=field_type,
+        sources=sources,
+        default=default,
+        doc=reader.get_optional_text(entries, "doc"),
+        comments=ast.Comments(leading_comments),
+        span=get_entry_span(entry),
+    )
+
+
+def parse_yaml_field_type(
+    reader: YamlReader, entry: YamlEntry
+) -> tuple[ast.TypeName, tuple[str, ...]]:
+    """Parse a type as a string, or `{record: {n: {type: int}}}`; return the comments above it."""
+    node = entry.value
+    if not isinstance(node, YamlMapping):
+        return parse_yaml_type(reader, node), ()
+    entries = reader.read_known_keys(node, ("record",), "a type", ("record",))
+    if "record" not in entries:
+        return MISSING_TYPE, ()
+    record = entries["record"]
+    example = "`{layers: {type: int, default: 6}}`"
+    fields = []
+    for field_entry in reader.read_mapping(record.value, "a record", example):
+        field = parse_yaml_config_entry(reader, field_entry)
+        if isinstance(field, ast.Field):
+            fields.append(field)
+        else:
+            reader.report_error(
+                "E0126",
+                f"`{field_entry.name}` has no `type`",
+                get_first_line_span(field_entry.key.span),
+                "`type` is missing here",
+                f"write `{field_entry.name}: {{type: int}}`",
+            )
+    body = yaml_reader.collect_yaml_body(reader, record, fields)
+    leading_comments = ((body.trailing,) if body.trailing else ()) + body.end
+    return ast.TypeName(name="record", fields=body.children, span=node.span), leading_comments
+
+
+def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
+    """Parse a source in config.json: a path as unquoted text, or a call such as `len("a")`."""
+    if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
+        return ast.TextLiteral(node.value, span=node.span)
+    subject = "a place in config.json"
+    return parse_yaml_fragment(reader, node, SOURCE, subject) or ast.TextLiteral("")
+
+
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
     """Parse the preprocessing of an input, or the postprocessing of a result."""
     is_result = entry.name.startswith("show ")
@@ -188,9 +279,7 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse the key `weights`, e.g. `weights: [{from: file}, {tie: a, to: b}, {load: a, as: b},
-    {ignore: c}, {share: d}]`.
-    """
+    """Parse the key `weights`, e.g. `weights: [{from: file}, {tie: a, to: b}, {ignore: c}]`."""
     example = "a list: `- from: model.safetensors`"
     nodes = reader.read_sequence(entry.value, "`weights`", example)
     rules = [r for n in nodes if (r := parse_yaml_weight_rule(reader, n)) is not None]

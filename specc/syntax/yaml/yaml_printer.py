@@ -10,7 +10,6 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.dsl_printer import format_dim_name, has_blank_lines_around
 from specc.syntax.dsl.expression_printer import format_comment_lines
-from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
 from specc.syntax.yaml.yaml_keys import (
     ITEM_CONSTRUCTS,
     REQUIRE_ENTRY,
@@ -20,6 +19,7 @@ from specc.syntax.yaml.yaml_keys import (
     statement_to_yaml,
 )
 from specc.syntax.yaml.yaml_layout import (
+    CONFIG_ENTRIES,
     YamlItem,
     YamlList,
     YamlMap,
