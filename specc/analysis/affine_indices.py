@@ -92,9 +92,7 @@ AffineIndexSearch: TypeAlias = Generator[QueryKeyTensor, MaybeAffineIndex, Maybe
 
 
 def split_length_constant(length: Dim) -> AffineIndex:
-    """Split an axis size into its constant term and its symbolic terms; return them as an affine
-    function.
-    """
+    """Split an axis size into a constant and symbolic terms; return them as an affine function."""
     number = dict(length.terms).get((), 0)
     return AffineIndex(
         min_offset=Fraction(number), max_offset=Fraction(number), length_sum=length - number
@@ -102,9 +100,7 @@ def split_length_constant(length: Dim) -> AffineIndex:
 
 
 def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor) -> Interval:
-    """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
-    (`difference < 0` if `is_strict`) can hold.
-    """
+    """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
     if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, qk):
@@ -186,9 +182,7 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
-    return None for other functions.
-    """
+    """Return a sum, difference, product or quotient by a constant; None for other functions."""
     match function:
         case "add":
             return a.add(b)

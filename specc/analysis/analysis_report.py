@@ -50,9 +50,7 @@ class AxisCausality:
 def iterate_axis_causality(
     graph: Graph, excluded: tuple[str | None, ...]
 ) -> Iterator[AxisCausality]:
-    """Yield the causality along each dynamic axis of an input, except the symbolic dimensions in
-    `excluded`, in input order.
-    """
+    """Yield the causality along each dynamic axis of an input that is not in `excluded`."""
     lengths = [
         dim.name
         for value in graph.inputs.values()
@@ -94,9 +92,7 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
 
 
 def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
-    """Format a causality violation on one line, e.g. "`attend` (bert.specc:88:9): the mask is not
-    proved to exclude later positions".
-    """
+    """Format a violation on one line: "`attend` (bert.specc:88:9): the mask is not proved …"."""
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the first label is at the user's call

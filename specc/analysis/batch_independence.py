@@ -27,17 +27,13 @@ from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """Return the symbolic dimension of the first axis if all inputs of rank >= 1 share it,
-    otherwise None.
-    """
+    """Return the symbol of the first axis if all inputs of rank >= 1 share it, or None."""
     names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return a warning W0602 for each op that mixes batch elements (the axis with the symbolic
-    dimension `symbol`), in graph order.
-    """
+    """Return a warning W0602 for each op that mixes elements of the axis `symbol`."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
@@ -67,9 +63,7 @@ class _BatchAxis:
         return self.length.name not in factor.symbols() and not length.symbols() & other_symbols
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if at most one axis size of an input depends on the batch size, and this axis
-        is the batch axis itself.
-        """
+        """Return True if no input axis other than the batch axis depends on the batch size."""
         batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
         return not batch_lengths or batch_lengths == [self.length]
 
@@ -113,9 +107,7 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes depend on the batch size, or if the size of an axis is not an
-        integer multiple of the batch size.
-        """
+        """Return True if several axes depend on the batch size, or one is no multiple of it."""
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 
@@ -124,9 +116,7 @@ class _BatchAxis:
         return any(map(self.is_batch_dependent, op.iterate_lengths()))
 
     def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
-        """Return True if a node reads several positions along the batch axis, or if its result has
-        a batch axis that no operand has.
-        """
+        """Return True if a node mixes positions of the batch axis, or creates a batch axis."""
         batch_axes = {
             (r, n)
             for r, v in enumerate(results)
@@ -164,9 +154,7 @@ class _BatchAxis:
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
-    """Return True if a loop with early exit keeps the values of finished batch elements, so that
-    further iterations do not change them.
-    """
+    """Return True if a loop with early exit keeps the values of finished batch elements."""
     if op.end_condition_index == -1:
         return True
     initial_carries = op.split_body_inputs().initial_carries
@@ -184,9 +172,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
-    """Return the operand that `value`, an elementwise `where`, selects where `end_condition` is
-    true. Return None for other values.
-    """
+    """Return the operand that a `where` selects where `end_condition` is true, or None."""
     match value.node:
         case Node(ops.Where(), (Value() as mask, true_branch, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):

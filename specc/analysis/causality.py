@@ -109,9 +109,7 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_groups(graph: Graph) -> bool:
-    """Return True if the graph has a `same_group` mask; in that case, a step receives all tokens of
-    a group.
-    """
+    """Return True for a `same_group` mask: a step then receives all tokens of a group."""
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
@@ -130,9 +128,7 @@ def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """Return the source span of a node. If it has none, return that of the nearest node upstream,
-    or None.
-    """
+    """Return the source span of a node, or of the nearest node upstream, or None."""
     worklist, visited = [node], set()
     while worklist:
         candidate = worklist.pop(0)
@@ -170,9 +166,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, flow: TimeDataflow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    """Yield an error E0716 for each input with an axis whose size depends on the time axis but does
-    not increase by one per position.
-    """
+    """Yield E0716 for each input axis that grows with time but not by one per position."""
     for name, value in graph.inputs.items():
         dependent_lengths = [
             d
@@ -300,9 +294,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return an error E0718 for each default that `outputs` depend on and whose values change as
-    the time axis (`symbol`) grows.
-    """
+    """Return E0718 for each default that `outputs` read and that changes as `symbol` grows."""
     if defaults is None:
         return []
     used_inputs = [
@@ -320,9 +312,7 @@ def check_default_causality(
 
 
 def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
-    """Return the names of the inputs on which `outputs` depend, including inputs that are
-    themselves outputs.
-    """
+    """Return the names of the inputs on which `outputs` depend, even if they are outputs."""
     output_values = [graph.outputs[name] for name in outputs]
     used_values = {a for node in collect_required_nodes(output_values) for a in node.args}
     used_values.update(output_values)

@@ -66,9 +66,7 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
 
 
 def add_normalizer_name(message: CausalityMessage, label: Label | None) -> CausalityMessage:
-    """Convert the message for an op inside a normalizer definition to E0723, which names the
-    normalizer.
-    """
+    """Convert the message for an op inside a normalizer to E0723, which names it."""
     name = label.span.normalizer if label else ""
     if not name:
         return message
@@ -118,9 +116,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
-    """Return the message for a reduction over keys that includes later positions, or None for other
-    ops.
-    """
+    """Return the message for a reduction that includes later keys, or None for other ops."""
     node = leak.node
     value = node.args[leak.operand] if leak.operand is not None else None
     op_name, neutral_element = _get_neutral_element(node)
@@ -153,9 +149,7 @@ def _make_reduction_message(text: str, help_text: str) -> CausalityMessage:
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
-    """Return the name of a reduction and its neutral element, or an empty string and 0 for other
-    ops.
-    """
+    """Return the name of a reduction and its neutral element, or "" and 0 for other ops."""
     match node.op:
         case ops.Reduce(fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
@@ -171,9 +165,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant at masked keys if all later keys are masked out and hold the same
-    constant, otherwise None.
-    """
+    """Return the constant that all later keys, which are masked out, hold, or None."""
     time_axes = sorted(flow.get_state(value).axes)
     for query_axis in time_axes:
         for key_axis in time_axes:
@@ -226,16 +218,12 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:
-    """Return True if keys and queries have a different number of positions per chunk, so their
-    position ids cannot be compared.
-    """
+    """Return True if keys and queries differ in positions per chunk: ids are not comparable."""
     return qk is not None and not has_equal_chunk_rates(qk)
 
 
 def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
-    """Return the number of prefix positions if only prefix positions attend to later positions,
-    otherwise None.
-    """
+    """Return the number of prefix positions if only they attend to later positions, or None."""
     if qk is None or qk.query_axis is None or find_side_band(qk).low >= 0:
         return None
     prefix_length = qk.get_prefix_length(qk.query_axis)
@@ -244,9 +232,7 @@ def find_visible_prefix(qk: QueryKeyTensor | None) -> Dim | None:
 
 
 def find_selection_mask(node: Node, time_axis: TimeAxis) -> QueryKeyTensor | None:
-    """Return the attention mask of a node, or the contraction weights that select keys, with query
-    axis and key axis.
-    """
+    """Return the attention mask of a node, or contraction weights that select keys."""
     operand = MASK_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for dependence in find_dependences(node):
@@ -286,9 +272,7 @@ def _solve_unproven_mask_term(
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
-    """Return the operands of a mask in which to search: [] for a comparison of position ids, and
-    None for other ops.
-    """
+    """Return the operands to search: [] for a comparison of position ids, None for other ops."""
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
     if (parts := split_concat(qk)) is not None:

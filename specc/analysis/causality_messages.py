@@ -63,9 +63,7 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for a causality violation. For a violation in a loop, return the message
-    for the op in the loop body.
-    """
+    """Return the message for a causality violation, or for the op in the loop body."""
     # the fix is in the loop body
     if leak.body_violation:
         return describe_violation(*leak.body_violation, flow)
@@ -112,9 +110,7 @@ def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> Causalit
 
 
 def _is_initial_value(leak: Leak) -> bool:
-    """Return True if a loop violates causality through the initial value of a loop-carried value,
-    rather than through a capture.
-    """
+    """Return True if a loop violates causality through an initial carry rather than a capture."""
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
@@ -213,9 +209,7 @@ def _make_stride_message(step: Dim) -> CausalityMessage:
 
 
 def _describe_concat_or_slice(leak: Leak, flow: TimeDataflow) -> CausalityMessage | None:
-    """Return the message for an op that adds positions to the time axis or selects positions by
-    index, or None for other ops.
-    """
+    """Return the message for an op that adds or indexes positions of the time axis, or None."""
     symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
     x = node.args[leak.operand or 0]
     match node.op:
@@ -262,9 +256,7 @@ def _describe_concat(leak: Leak, flow: TimeDataflow, axis: int) -> CausalityMess
 
 
 def _describe_mask(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for attention whose mask is missing, includes later positions, or is not
-    provably causal.
-    """
+    """Return the message for attention whose mask is missing, not causal or not provably so."""
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return CausalityMessage(

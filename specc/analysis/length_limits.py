@@ -54,9 +54,7 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the smallest upper bound of each symbolic dimension, for the smallest sizes of the
-    other dimensions. The result is cached.
-    """
+    """Return the smallest upper bound of each symbolic dimension, for minimal other dimensions."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
@@ -113,9 +111,7 @@ def compute_max_length(
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return the upper bounds of sums of several symbolic dimensions, such as `m + seq`, keyed by
-    the formatted sum.
-    """
+    """Return the upper bounds of sums of dimensions, such as `m + seq`, by formatted sum."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         is_tighter = limits.get(limit.symbol, limit).max_length >= limit.max_length
@@ -141,9 +137,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True if an expression is a sum of symbolic dimensions and of their floor divisions by
-    constants.
-    """
+    """Return True for a sum of symbolic dimensions and their floor divisions by constants."""
     monotone_parts = all(
         part.fn == "//" and _is_monotone(part.args[0]) and part.args[1].number
         for part in length.iterate_functions()
@@ -152,9 +146,7 @@ def _is_monotone(length: Dim) -> bool:
 
 
 def has_context_length(context_length: int, graph: Graph) -> bool:
-    """Return True if a rotary embedding in the graph or in a loop body is scaled for
-    `context_length`.
-    """
+    """Return True if a rotary embedding, also in loop bodies, is scaled for `context_length`."""
     matches = (
         op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)
@@ -223,9 +215,7 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
-    """Return True if `symbol` is the only symbolic dimension of `length`, and `length` is negative
-    for `symbol = count`.
-    """
+    """Return True if `length` has only the symbol `symbol` and is negative for `symbol = count`."""
     return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 

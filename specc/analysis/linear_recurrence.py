@@ -42,9 +42,7 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
 
 
 def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, Value]]:
-    """Return the two operands of the binary op `function_name` (`add` or `mul`) in both orders.
-    Return [] for other ops.
-    """
+    """Return the operands of the binary op `function_name` in both orders, [] for other ops."""
     node = value.node
     if node is None or node.op != ops.Arith(function_name):
         return []
@@ -53,9 +51,7 @@ def _list_operand_orders(value: Value, function_name: str) -> list[tuple[Value, 
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over the key axis. Return the key axis (-1 or -2) and the vector,
-    or None if `value` does not match.
-    """
+    """Match `sum(state * vector)` over the key axis (-1 or -2); return axis and vector, or None."""
     for (first, second), labels in _list_einsum_operands(value):
         matrix, vector, result = labels
         key_axis = -1 if result == matrix[:-1] else -2
@@ -109,9 +105,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True if a value has `rank` axes, the last two of which are `axis` and an axis of size
-    1.
-    """
+    """Return True for `rank` axes of which the last two are `axis` and an axis of size 1."""
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 

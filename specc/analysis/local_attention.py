@@ -39,9 +39,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """A boolean condition along `axis` that selects global tokens: true for them, or false for them
-    if `is_negated`.
-    """
+    """A condition along `axis` that is true for global tokens, or false if `is_negated`."""
 
     value: Value
     axis: int
@@ -120,9 +118,7 @@ class _MaskDecomposer:
     def decompose(
         self, subproblem: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
-        """Return the decomposition of a mask or of its negation. Yields the subproblems for the
-        operands of the mask (`solve_memoized`).
-        """
+        """Return the decomposition of a mask or its negation (a rule of `solve_memoized`)."""
         qk, is_negated = subproblem
         node = qk.value.node
         if qk.query_axis is None or qk.key_axis is None:
@@ -150,9 +146,7 @@ class _MaskDecomposer:
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
     def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
-        """Return the decomposition of a condition that does not compare queries with keys: its true
-        positions are global tokens.
-        """
+        """Return the decomposition of a condition on one axis: it selects global tokens."""
         tensor: QueryKeyTensor | None = qk
         while tensor is not None and not is_negated:
             if tensor.value in self.padding_masks:
@@ -186,9 +180,7 @@ MIN_WINDOW_MULTIPLE = 3
 attention."""
 
 MIN_CAUSAL_LENGTH = 512
-"""Sequence length above which blocked attention is faster for a mask with a band that is unbounded
-on one side, such as a causal mask.
-"""
+"""Length from which blocked attention is faster for a band unbounded on one side (causal)."""
 
 MAX_FIXED_WINDOW = 256
 """Maximum window size for which all blocks read the same number of keys if the window extends to
@@ -218,16 +210,12 @@ class LocalAttentionPlan:
 
     @property
     def window(self) -> int | None:
-        """The number of keys that a query can attend to (the window size), or None if it increases
-        with the sequence length.
-        """
+        """The number of keys that a query can attend to, or None if it grows with the sequence."""
         span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
     def count_keys_per_query(self, length: Dim) -> Dim:
-        """Return the average number of keys per query in a sequence of `length` positions, without
-        global tokens.
-        """
+        """Return the average number of keys per query at `length`, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window is None:
@@ -254,9 +242,7 @@ class LocalAttentionPlan:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for an attention node; return None if it has no bounded band or if
-    blocks would be slower.
-    """
+    """Plan blocked attention for a node; None without a bounded band or if it would be slower."""
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))

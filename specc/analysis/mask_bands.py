@@ -114,9 +114,7 @@ def find_band_interval(
 
 
 def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
-    """Return the interval of offsets at which a query-key tensor, or its negation, can be
-    nonzero.
-    """
+    """Return the interval of offsets at which a query-key tensor, or its negation, is nonzero."""
     return _search_band(qk, is_negated).interval
 
 
@@ -161,9 +159,7 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Return the smallest interval that contains the look-ahead to keys at times >= 0 and the
-    look-back of queries at times >= 0.
-    """
+    """Return the smallest interval with the look-ahead to keys and look-back of queries >= 0."""
     if queries.is_empty:
         # only prefix queries have visible keys; if these come after the prefix, this is a
         # look-ahead
@@ -176,9 +172,7 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroBandKey(NamedTuple):
-    """A memo key: the query-key tensor, or its negation if `is_negated`, whose nonzero interval is
-    requested.
-    """
+    """A memo key: the query-key tensor, or its negation, whose nonzero interval is requested."""
 
     qk: QueryKeyTensor
     is_negated: bool
@@ -198,9 +192,7 @@ _BandSolver: TypeAlias = Generator[_BandKey, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """A search for one band, with memo tables for the subproblems and a limit on their number
-    (`budget`).
-    """
+    """A search for one band: memo tables of the subproblems, and a limit on their number."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     known_intervals: dict[_BandKey, Interval] = field(default_factory=dict)
@@ -208,9 +200,7 @@ class _BandSearch:
     known_zero_divisors: dict[QueryKeyTensor, bool] = field(default_factory=dict)
 
     def find_true_interval(self, qk: QueryKeyTensor, is_negated: bool) -> Interval:
-        """Return the interval in which a query-key tensor, or its negation, can be true or
-        nonzero.
-        """
+        """Return the interval where a query-key tensor, or its negation, can be true or nonzero."""
         subproblem = _NonZeroBandKey(qk, is_negated)
         return solve_memoized(
             subproblem, self._solve_subproblem, self.known_intervals, self.budget, FULL_INTERVAL
@@ -221,9 +211,7 @@ class _BandSearch:
         return solve_memoized(qk, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
-        """Return True if a query-key tensor may be NaN where another factor is zero, because of a
-        division by zero.
-        """
+        """Return True if a query-key tensor may be NaN by a division by zero."""
         return solve_memoized(
             qk, solve_division_by_zero, self.known_zero_divisors, self.budget, True
         )
@@ -302,9 +290,7 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Return the interval in which both factors can be nonzero, unless a zero factor is
-        multiplied by NaN or infinity.
-        """
+        """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
         pairs = (left, right), (right, left)
         factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
         return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))

@@ -185,9 +185,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
 
 
 def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the interval outside which a product is zero because one factor is zero and all others
-    are finite.
-    """
+    """Return the interval outside which a product is zero: one factor is zero, others finite."""
     results: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
         other_factors = factors[:n] + factors[n + 1 :]
@@ -198,9 +196,7 @@ def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRul
 
 
 def _infer_concat_constants(qk: QueryKeyTensor, node: Node, op: ops.Concat) -> MaskedConstantRule:
-    """Return the constants of a concatenation. On the time axis, only prefix positions may be
-    prepended.
-    """
+    """Return the constants of a concatenation. On the time axis, it may only prepend a prefix."""
     operands = split_concat(qk)
     if op.axis not in (qk.query_axis, qk.key_axis):
         operands = [qk.view_operand(a, qk.query_axis, qk.key_axis) for a in node.operands]
@@ -246,9 +242,7 @@ def _filter_unrelated_axis_values(
 
 
 def bound_visible_sort_indices(interval: Interval) -> Interval:
-    """Return the interval of sort indices of visible positions, given the interval of their offsets
-    `q - k`.
-    """
+    """Return the interval of sort indices of visible positions, given their offsets `q - k`."""
     return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
@@ -262,9 +256,7 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the constants of a `where`: those of each branch, at the offsets at which the
-    condition can select this branch.
-    """
+    """Return the constants of a `where`: those of each branch, where it can be selected."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     condition, yes, no = operand_constants
     true_band, false_band = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
@@ -277,9 +269,7 @@ def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule
 def _infer_boolean_constants(
     qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the interval outside which a boolean tensor is constant, from comparisons of position
-    ids or known constants.
-    """
+    """Return where a boolean tensor is not constant, from comparisons of ids or known constants."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
@@ -301,9 +291,7 @@ def _infer_boolean_constants(
 def _infer_arithmetic_constants(
     function_name: str, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the constants of arithmetic on two constants, or on an absorbing constant such as
-    -inf.
-    """
+    """Return the constants of arithmetic on two constants, or one that absorbs, such as -inf."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     results = [propagate_binary_constants(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
@@ -349,9 +337,7 @@ def compute_absorbing_result(
 
 
 def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the interval outside which attention weights are zero, because the mask is false or
-    the scores of a softmax are -inf.
-    """
+    """Return where attention weights can be nonzero: the mask is true or scores are not -inf."""
     rank = qk.value.rank
     match node.op:
         case ops.Attend():
@@ -376,9 +362,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
 
 
 def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the constants of a gather whose indices come from sorting another value, so that
-    masked positions come last.
-    """
+    """Return the constants of a gather in the sort order of another value: masked come last."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             sort = ops.Gather.ids(node).node

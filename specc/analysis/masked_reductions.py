@@ -35,17 +35,13 @@ from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
-"""A result axis (the query axis), and the interval of `q - k` of the keys on which each position
-depends.
-"""
+"""A result axis (the query axis), and the interval of `q - k` of the keys it depends on."""
 
 
 def iterate_unaffected_reductions(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the query axes of a reduction for which masked keys do not affect its result, each with
-    the interval of the keys that do.
-    """
+    """Yield the query axes for which masked keys do not affect a reduction, with the other keys."""
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
@@ -69,9 +65,7 @@ def iterate_unaffected_reductions(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if `length` is the size of a time axis, or, if `time_axis` is None, equals the
-    number of keys.
-    """
+    """Return True if `length` is that of a time axis, or, without `time_axis`, the key count."""
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
 
@@ -135,9 +129,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if the indices of a gather are sort indices or position ids of an axis with the
-    size of the gathered axis.
-    """
+    """Return True if the indices of a gather are sort indices or ids of an axis of that size."""
     op, table = node.op, node.first_operand
     assert isinstance(op, ops.Gather)
     ids = skip_views(ops.Gather.ids(node))

@@ -130,9 +130,7 @@ def count_blocked_multiply_adds(node: Node, blocks: LocalAttentionPlan) -> Dim:
 
 
 def count_multiply_adds(node: Node) -> Dim:
-    """Return the multiply-adds of one node, or 0 for ops that are not counted, such as elementwise
-    ops.
-    """
+    """Return the multiply-adds of one node, or 0 for uncounted ops such as elementwise ops."""
     cost = COST_FUNCTIONS.get(type(node.op))
     return cost(node.op, [a.type for a in node.operands]) if cost else Dim.from_value(0)
 
@@ -167,9 +165,7 @@ def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
 
 
 def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
-    """Substitute integers for symbolic dimensions. Raise E0407 if the model does not support these
-    sizes.
-    """
+    """Substitute integers for dimensions. Raise E0407 if the model does not support the sizes."""
     try:
         return dim.substitute(lengths)
     except DimError as error:
@@ -177,9 +173,7 @@ def substitute_lengths(dim: Dim, lengths: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
-    """Format an expression of symbolic dimensions as a formula, e.g. `2·batch·seq²·768`, or as an
-    integer if it is constant.
-    """
+    """Format an expression as a formula, e.g. `2·batch·seq²·768`, or as an integer."""
     dim = substitute_lengths(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
@@ -217,27 +211,21 @@ class SummaryNode:
     members: tuple[str, ...] = ()
 
     def sum_over_subtree(self, field_name: str) -> Dim:
-        """Return the `parameter_count`, `multiply_adds` or `saved_multiply_adds` of this scope
-        including its children.
-        """
+        """Return `parameter_count` or a multiply-add count of this scope and its children."""
         node_value: Dim = getattr(self, field_name)
         return (
             node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
         ) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return a key that is equal for two scopes if they differ only in their names; such scopes
-        are displayed as one.
-        """
+        """Return a key that is equal for scopes that differ only in names (shown as one)."""
         children = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
         costs = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *costs, children)
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope that contains a parameter: the module for a `weight` or `bias`, otherwise
-    the parameter itself.
-    """
+    """Return the scope of a parameter: the module for `weight` or `bias`, otherwise its own."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
@@ -318,9 +306,7 @@ def _find_child(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_children(parent: SummaryNode) -> None:
-    """Merge numbered child scopes that differ only in their names, also if they are not adjacent:
-    `0 … 11`, `0, 2 … 24`.
-    """
+    """Merge numbered child scopes that differ only in their names: `0 … 11`, `0, 2 … 24`."""
     for child in parent.parts.values():
         _merge_equal_children(child)
     equal_children: dict[object, list[SummaryNode]] = {}
@@ -346,9 +332,7 @@ MAX_LISTED_RUNS = 3
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Format at least two increasing integers as ranges: `0 … 11`, `1, 3 … 25`,
-    `0 … 2, 4 … 6, …`.
-    """
+    """Format at least two increasing integers as ranges: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6`."""
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:
         return f"{numbers[0]} … {numbers[-1]}"

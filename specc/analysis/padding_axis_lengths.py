@@ -37,9 +37,7 @@ class PaddingOffsets:
     padding_side: str
     offsets: Mapping[Dim, Dim] = field(default_factory=dict)
     merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
-    """Merged axes that contain a padded axis: the size of each, with the sizes of the axes that
-    were merged.
-    """
+    """Merged axes that contain a padded axis: the size of each, with the sizes it merges."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
@@ -57,9 +55,7 @@ class PaddingOffsets:
         }
 
     def has_interior_padding(self, length: Dim) -> bool:
-        """Return True if padding may be between always-valid positions and other valid
-        positions.
-        """
+        """Return True if padding may be between always-valid and other valid positions."""
         if length in self.merged_lengths:
             return True
         has_positions_before = self.offsets.get(length, 0) != 0
@@ -69,9 +65,7 @@ class PaddingOffsets:
         )
 
     def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
-        """Return True if a dependence leads to a result axis on which padding may be between valid
-        positions.
-        """
+        """Return True if the result axis of a dependence may have padding in its interior."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False
         return self.has_interior_padding(
@@ -153,18 +147,14 @@ class PaddingOffsets:
         return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
-        """Return the number of adjacent positions of an axis that correspond to one position of the
-        padding mask, or None if unknown.
-        """
+        """Return the number of adjacent positions per position of the padding mask, or None."""
         for count in range(1, MAX_UPSAMPLING_FACTOR):
             if (length - self.padded_length * count).number is not None:
                 return count
         return None
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
-        """Return True if a node selects positions by constant indices, none of which can be
-        padding.
-        """
+        """Return True if a node selects positions by constant indices, none of them padding."""
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass
@@ -209,9 +199,7 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
 
 @lru_cache(maxsize=256)
 def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node. The result is cached, because every dependence of
-    a node needs the types.
-    """
+    """Return the types of the results of a node, cached because every dependence needs them."""
     return node.infer_types()
 
 
@@ -315,9 +303,7 @@ def _find_merged_lengths(
 def _iterate_result_axes(
     node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield the size of each result axis that is derived from a padded axis, with the offset of its
-    padded positions.
-    """
+    """Yield the size of each result axis of a padded axis, with the offset of padded positions."""
     for operand_index, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
         if axis is None or operand is None:
@@ -333,16 +319,12 @@ def _iterate_result_axes(
 def _can_contain_padding(
     length: Dim, offset: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> bool:
-    """Return True if an axis of size `length` has at least `padded_length` positions after the
-    first `offset` positions.
-    """
+    """Return True if an axis has at least `padded_length` positions after the first `offset`."""
     return all(is_never_negative(d, min_lengths) for d in (offset, length - offset - padded_length))
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the size of the result axis and the offset of the positions that can be padded, or
-    None if the op has no such result.
-    """
+    """Return the size of the result axis and the offset of padded positions, or None if none."""
     axis = _get_op_axis(node.op)
     added_counts = None if axis is None else _count_added_positions(node, operand, axis)
     if axis is None or added_counts is None:

@@ -1,6 +1,4 @@
-"""Determine the order of padded axes (reversed, rotated by `roll`, or sorted), and find ops that
-mix orders.
-"""
+"""Determine the order of padded axes (reversed, rolled or sorted), and find ops that mix orders."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -65,9 +63,7 @@ def has_mixed_axis_order(
 def find_rolled_axes(
     operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that `roll` rotated or `pad` extended by copies of its ends, each
-    with the source to report.
-    """
+    """Return the axes that `roll` rotated or `pad` extended by copies, with their source."""
     return {
         k.result_axis: source
         for k in padded_dependences
@@ -113,9 +109,7 @@ def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
 
 
 def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
-    """Return True if an op reads only the last position after a sort that orders padded positions
-    first; this position is valid.
-    """
+    """Return True if an op reads only the last position of an axis with padding sorted first."""
     x, sort = node.first_operand, source.node.op if source else None
     if not isinstance(sort, ops.Sort) or x is None:
         return False
@@ -196,9 +190,7 @@ def find_sorted_axes(result: PaddedResult) -> frozenset[int]:
 
 
 def has_mixed_sort_order(result: PaddedResult) -> bool:
-    """Return True if an elementwise op combines a sorted axis, whose positions are ranks, with an
-    axis that is not sorted.
-    """
+    """Return True if an elementwise op combines a sorted axis (ranks) with an unsorted axis."""
     return any(
         not _counts_sort_indices(result, k)
         for k in result.dependences
@@ -208,9 +200,7 @@ def has_mixed_sort_order(result: PaddedResult) -> bool:
 
 
 def find_sort_index_operands(result: PaddedResult) -> set[int]:
-    """Return the indices of the operands that are position ids and are combined with a sorted axis.
-    Such position ids are ranks, too.
-    """
+    """Return the operands that are position ids combined with a sorted axis (ranks, too)."""
     return {
         k.operand
         for k in result.dependences

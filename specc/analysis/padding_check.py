@@ -43,9 +43,7 @@ SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return a warning W0601 for each op through which padded positions affect an output, one per
-    op and padding mask, in graph order.
-    """
+    """Return a warning W0601 per op and padding mask through which padding reaches an output."""
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
@@ -72,9 +70,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
 
 
 def can_padding_reach(graph: Graph, mask_name: str, outputs: Collection[str]) -> bool:
-    """Return True if positions masked out by the padding mask `mask_name` may affect any of
-    `outputs`.
-    """
+    """Return True if positions masked out by `mask_name` may affect any of `outputs`."""
     states, _ = _infer_all_states(graph)[mask_name]
     return any(
         output in outputs for output, _ in _iterate_reached_outputs(graph, mask_name, states)
@@ -128,9 +124,7 @@ def _infer_states(
 def _iterate_reached_outputs(
     graph: Graph, mask_name: str, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
-    """Yield the outputs that padded positions may affect, each with the op that reads the padded
-    positions.
-    """
+    """Yield the outputs that padding may affect, each with the op that reads the padding."""
     for output, value in graph.outputs.items():
         facts = states.get(value, NO_PADDING_FACTS)
         source = facts.padding_source or next(iter(facts.rolled_axes.values()), None)
@@ -145,9 +139,7 @@ def _iterate_reached_outputs(
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
-    """Return the warning W0601 for a violation of padding invariance, with a fix if one is
-    known.
-    """
+    """Return the warning W0601 for a violation of padding invariance, with a fix if known."""
     node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
     if leak.is_nonfinite:
         description, label_text = _describe_not_finite(leak, node)
@@ -189,9 +181,7 @@ def _is_side_clean(leak: PaddingLeak, side: PaddingSide) -> bool:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Label the op that added always-valid positions next to padded positions, if it is on another
-    line.
-    """
+    """Label the op that added always-valid positions next to padding, if on another line."""
     if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
     op_span, joining_span = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
@@ -201,9 +191,7 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Return the message for `node`, which may produce NaN or infinity at padded positions, and the
-    text of its source label.
-    """
+    """Return the message for a node that may be NaN or infinite at padding, and a source label."""
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
@@ -216,9 +204,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Return the message that describes the padded positions that the op of `leak` reads, and the
-    text of its source label.
-    """
+    """Return the message for the padded positions that `leak` reads, and a source label."""
     op_name, padded_read = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         suffix = ", with padded positions last" if order == "sorted" else ""
@@ -260,9 +246,7 @@ def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Return the message for an op whose result depends on the number of padded positions, and the
-    text of its source label.
-    """
+    """Return the message for an op that depends on the padded count, and a source label."""
     if leak.is_reading_length():
         op_name = format_op_name(leak.node.op)
         return f"`{op_name}` reads a length that includes padding", "this reads the length"

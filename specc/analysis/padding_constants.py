@@ -56,9 +56,7 @@ def infer_fill_constants(
 
 
 def _is_fill_number(result: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if positions that `pad` or `concat` added next to padded positions hold the same
-    constant.
-    """
+    """Return True if positions that `pad` or `concat` added next to padding hold this constant."""
     match result.op:
         case ops.Pad(axis=op_axis, value=value, mode=mode) if op_axis == axis:
             is_same = mode == "constant" and float(value) == number
@@ -143,9 +141,7 @@ def map_number(function_name: str, number: float | None) -> float | None:
 
 
 def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
-    """Return the result of an arithmetic function or comparison of two constants, or None if it is
-    unknown or inexact.
-    """
+    """Return a function or comparison of two constants, or None if it is unknown or inexact."""
     return _get_only_number(
         propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
     )
@@ -196,9 +192,7 @@ def _infer_arithmetic_number(
 
 
 def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], axis: int) -> bool:
-    """Return True if a maximum with zero has no positive operand, or a minimum with zero no
-    negative one, at padded positions of `axis`.
-    """
+    """Return True for a maximum of 0 and nonpositive values, or a minimum and nonnegative ones."""
     sign = -1 if result.op == ops.Arith("max") else 1
     return any(
         numbers[n] == 0 and _has_sign(result, result.node.args[1 - n], axis, sign) for n in (0, 1)
@@ -224,9 +218,7 @@ def _has_sign(result: PaddedResult, value: Value | None, axis: int, sign: int) -
 
 
 def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sign: int) -> bool:
-    """Return True if the operands of a sum, product or maximum have signs that give its result the
-    sign `sign`.
-    """
+    """Return True if the operands of a sum, product or maximum give its result the sign `sign`."""
 
     def have_signs(*signs: int) -> bool:
         return node is not None and all(
@@ -246,9 +238,7 @@ def _is_sign_of_operands(result: PaddedResult, node: Node | None, axis: int, sig
 
 
 def _get_operand_number(result: PaddedResult, operand: int, axis: int) -> float | None:
-    """Return the constant of an operand at the positions where `axis` of the result is padded, or
-    None.
-    """
+    """Return the constant of an operand where `axis` of the result is padded, or None."""
     facts = result.operand_facts[operand]
     operand_axis = _find_operand_axis(result, operand, axis)
     value = result.node.args[operand]

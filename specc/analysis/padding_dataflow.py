@@ -58,9 +58,7 @@ from specc.ir.graph import Graph, Node, Value
 def make_padding_dataflow(
     graph: Graph, padding_mask: Value, padding_side: str
 ) -> "PaddingDataflow":
-    """Return the dataflow analysis for the axis of `padding_mask`, which is padded on
-    `padding_side` ("left", "right" or "any").
-    """
+    """Return the analysis of the axis of `padding_mask`; the side may be "any"."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
     return PaddingDataflow(
@@ -97,9 +95,7 @@ class PaddingDataflow:
     def infer_values(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the padding properties of every value of a graph or loop body, given those of its
-        inputs.
-        """
+        """Return the padding properties of all values of a graph or body, given its inputs'."""
         states = dict(input_facts)
         for node, results in graph.nodes:
             operand_facts = _list_operand_facts(node, states)
@@ -147,9 +143,7 @@ class PaddingDataflow:
 
     @property
     def _has_equal_sort_order(self) -> bool:
-        """True if padding comes after all valid positions, so that valid positions keep their
-        indices when padding is sorted last.
-        """
+        """True if padding comes last, so that sorting it last keeps indices of valid positions."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
     def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
@@ -159,9 +153,7 @@ class PaddingDataflow:
     def make_padded_read(
         self, node: Node, dependence: Dependence, operand_facts: Sequence[PaddingFacts]
     ) -> PaddedRead:
-        """Return a dependence that reads padded positions, with the layout of the axis that it
-        reads.
-        """
+        """Return a dependence that reads padded positions, with the layout of its axis."""
         length = get_read_length(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -268,9 +260,7 @@ class PaddingDataflow:
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
-        """Return the op through which padded positions affect the result (an earlier op or this
-        op), or None.
-        """
+        """Return the op, this or an earlier one, through which padding has an effect, or None."""
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier

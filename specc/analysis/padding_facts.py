@@ -83,9 +83,7 @@ class PaddingFacts:
 
     @property
     def is_counting(self) -> bool:
-        """True if the value depends on the number of padded positions, directly or through rotary
-        angles.
-        """
+        """True if the value depends on the padded count, directly or by rotary angles."""
         return bool(self.padding_count or self.padding_count is None or self.rotation)
 
     @property
@@ -98,9 +96,7 @@ class PaddingFacts:
         return 0.0 if axis in self.zero_pad_axes else self.constants.get(axis)
 
     def get_padding_side(self, axis: int, side: str) -> str:
-        """Return the padding side of `axis`, where `side` is that of the padding mask: the opposite
-        side for a reversed axis.
-        """
+        """Return the padding side of `axis`: that of the mask, `side`, unless it is reversed."""
         right = {"left": "right", "right": "left"}
         return right.get(side, side) if axis in self.reversed_axes else side
 
@@ -170,9 +166,7 @@ def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
 
 
 def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
-    """Return the join of the properties of two alternative values, such as a loop-carried value
-    before and after an iteration.
-    """
+    """Return the join of the properties of two alternative values, e.g. of a loop-carried value."""
     merged: dict[str, Any] = {
         name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
     } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
@@ -226,9 +220,7 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return a list with True for each operand that has the property `fact` where `axis` of the
-        result is padded.
-        """
+        """Return, for each operand, whether it has the property `fact` on `axis` of the result."""
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             axes: frozenset[int] = getattr(facts, fact)
@@ -236,9 +228,7 @@ class PaddedResult:
         return flags
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return a list with True for each operand that has `axis` of the result, and False for
-        each that is broadcast along it.
-        """
+        """Return, for each operand, whether it has `axis` of the result (it may be broadcast)."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -346,9 +336,7 @@ class PaddedRead:
 
     @property
     def is_shifted(self) -> bool:
-        """True if the number of left-padded positions determines which positions a stride
-        selects.
-        """
+        """True if the left-padded count determines which positions a stride selects."""
         is_strided = self.dependence.kind == "strided" and self.dependence.stride > 1
         is_aligned = self.repeat_count % self.dependence.stride == 0
         return is_strided and self.padding_side != "right" and not is_aligned

@@ -1,6 +1,4 @@
-"""Suggest fixes for violations of padding invariance, i.e. for ops through which padded positions
-affect an output (W0601).
-"""
+"""Suggest fixes for ops through which padded positions affect an output (W0601)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -75,9 +73,7 @@ class PaddingLeak:
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node upstream along padded operands, including `node` itself, whose op
-        satisfies `accept`, or None.
-        """
+        """Return the nearest node upstream, or `node`, whose op satisfies `accept`, or None."""
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None
@@ -102,9 +98,7 @@ class PaddingLeak:
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
     def get_read_operand(self) -> Value | None:
-        """Return the operand that is read at padded positions, or the first operand with padded
-        positions.
-        """
+        """Return the operand that is read at padding, or the first operand with padding."""
         padded_read = self.padding_source.read
         if padded_read is not None:
             return self.node.args[padded_read.dependence.operand]
@@ -269,9 +263,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 
 
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
-    """Return the help text for an op that takes a mask argument, with a placeholder for the
-    mask.
-    """
+    """Return the help for an op that takes a mask argument, with a placeholder for the mask."""
     op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
@@ -293,9 +285,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest filling padded positions with the neutral element of the op; return "" if it has
-    none.
-    """
+    """Suggest filling padding with the neutral element of the op; "" if it has none."""
     if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
@@ -375,9 +365,7 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
 
 
 def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
-    """Suggest a nearest-neighbor resize, which repeats each position of the padded axis, in place
-    of an interpolation.
-    """
+    """Suggest a nearest-neighbor resize, which repeats positions, in place of an interpolation."""
     value = leak.get_read_operand()
     axis = leak.get_padded_axis(value)
     assert value is not None, "a resize has an operand"

@@ -25,9 +25,7 @@ from specc.ir.types import FULL_INTERVAL, Interval
 
 
 def is_unaffected_by_padding(read: PaddedRead) -> bool:
-    """Return True if valid positions of the result do not depend on padded positions through the
-    dependence `read`.
-    """
+    """Return True if valid positions do not depend on padded positions through `read`."""
     is_sorted = not read.is_padding_last and read.axis in read.read_facts.sorted_axes
     if _is_state_unaffected(read, is_sorted=is_sorted):
         return True
@@ -92,9 +90,7 @@ def _is_padding_outside(read: PaddedRead, interval: Interval) -> bool:
 
 
 def _is_sort_order_safe(read: PaddedRead) -> bool:
-    """Return True if padding does not affect an op along a sorted axis, on which padded positions
-    are last.
-    """
+    """Return True if padding, which is last on a sorted axis, does not affect an op along it."""
     if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
@@ -126,9 +122,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
-    """Return True if a loop skips every padded position, because its mask implies the padding
-    mask.
-    """
+    """Return True if a loop skips all padding, because its mask implies the padding mask."""
     op = read.op
     return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_pad_axes
 
@@ -161,9 +155,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
 
 
 def _is_masked_at_padding(read: PaddedRead) -> bool:
-    """Return True if the mask of an attention node is false, or its attention weights or values are
-    zero, at padded keys.
-    """
+    """Return True if the mask is false, or attention weights or values are zero, at padded keys."""
     _, interval = resolve_dependence(read.node, read.dependence)
     # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
     # where the mask is false.
@@ -180,9 +172,7 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
 
 
 def _have_same_positions(read: PaddedRead) -> bool:
-    """Return True if queries and keys are positions of the same axis. Only then are all keys before
-    a valid query valid.
-    """
+    """Return True if queries and keys are positions of one axis: earlier keys are then valid."""
     operand, result_axis = read.node.args[read.dependence.operand], read.dependence.result_axis
     if operand is None or result_axis is None:
         return False
@@ -197,9 +187,7 @@ def _has_low_scores(read: PaddedRead) -> bool:
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if a factor of a contraction is zero at padded positions and all others are
-    finite.
-    """
+    """Return True if a factor is zero at padded positions and all others are finite."""
     zero_operands = {
         o
         for o, axes in enumerate(_find_summed_axes(read))
@@ -259,9 +247,7 @@ def _is_padding_constant_extreme(read: PaddedRead, sign: float) -> bool:
 
 
 def _is_neutral_full_read(read: PaddedRead) -> bool:
-    """Return True if padding does not change the result of an op that reads all positions of the
-    axis.
-    """
+    """Return True if padding does not change an op that reads all positions of the axis."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Reduce(function_name):
@@ -294,9 +280,7 @@ def _is_sort_neutral(read: PaddedRead) -> bool:
 
 
 def _is_neutral_move(read: PaddedRead) -> bool:
-    """Return True if padding does not change the result of an op that moves or selects positions of
-    the axis.
-    """
+    """Return True if padding does not change an op that moves or selects positions."""
     facts, axis = read.read_facts, read.axis
     match read.op:
         case ops.Sort(sort_axis):

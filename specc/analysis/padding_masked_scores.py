@@ -69,9 +69,7 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` selects a mask fill value where `axis` is padded, because its
-    condition is false there.
-    """
+    """Return True if a `where` selects a mask fill value at padding, where it is false."""
     fill = _get_fill_number(result.node)
     return (
         result.list_operands_with_fact("zero_pad_axes", axis)[0]
@@ -81,9 +79,7 @@ def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
 
 
 def _is_sum_mask_constant(result: PaddedResult, is_mask_constant: list[bool], axis: int) -> bool:
-    """Return True if one operand is a mask fill value at padded positions and the other has finite
-    scores.
-    """
+    """Return True if one operand is a mask fill value at padding and the other is finite."""
     return any(
         is_mask_constant[n] and _has_no_mask_constants(result, 1 - n, axis) for n in range(2)
     )
@@ -129,9 +125,7 @@ def _is_padding_mask(result: PaddedResult) -> bool:
 
 
 def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if a `where` fills padded positions with a constant below (`lowest`) or above all
-    other values.
-    """
+    """Return True if a `where` fills padding with a constant below (`lowest`) or above others."""
     node, fill = result.node, _get_fill_number(result.node)
     if fill is None or result.operand_facts[1].has_mask_value:
         return False
@@ -143,9 +137,7 @@ def _is_filled_with_extreme(result: PaddedResult, axis: int, *, lowest: bool) ->
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
-    """Return True if `exp(fill - s)` is 0 for the fill value of a `where` and every score `s` that
-    it keeps.
-    """
+    """Return True if `exp(fill - s)` is 0 for the fill of a `where` and every score it keeps."""
     scores = skip_views(scores)
     if scores is None or scores.node is None or not isinstance(scores.node.op, ops.Where):
         return False
@@ -201,9 +193,7 @@ def _is_scaled(result: PaddedResult) -> bool:
 
 
 def _iterate_visible_axes(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
-    """Yield the axes along which the condition of a `where` selects `then` for at least one valid
-    position.
-    """
+    """Yield the axes along which a `where` selects `then` for at least one valid position."""
     sorted_axes = sorted(axes)
     # Self-attention scores have the padded axis twice, first for the queries: with `causal & keep`,
     # each query still attends to itself.
@@ -225,9 +215,7 @@ def _is_condition_true(result: PaddedResult, query: int | None, key: int | None)
 
 
 def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool:
-    """Return True if a mask is true at valid positions. A mask that compares positions must be true
-    between each position and itself.
-    """
+    """Return True if a mask is true at valid positions, or between each position and itself."""
 
     def rule(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         node = qk.value.node
@@ -311,9 +299,7 @@ def can_padding_hold_mask_constants(result: PaddedResult) -> bool:
 
 
 def _is_mask_constant(node: Node) -> bool:
-    """Return True if a node is a constant that is a mask fill value or its negation, or adds such
-    values.
-    """
+    """Return True for a constant, or added value, that is a mask fill value or its negation."""
     return isinstance(node.op, ops.Constant | ops.Pad) and abs(node.op.value) >= -LOW_SCORE
 
 

@@ -93,9 +93,7 @@ def _combine_operand_signs(result: PaddedResult, signs: InfinitySigns) -> Infini
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """Return `signs`, the signs of infinity of `x`, without those that the condition of
-    `where(x > -inf, x, …)` excludes.
-    """
+    """Return the infinity signs of `x` that the condition of `where(x > -inf, x, …)` allows."""
     condition, true_branch, _ = node.args
     match condition and condition.node:
         case Node(ops.Compare("gt" | "ne"), (left, right)) if left is true_branch:
@@ -184,9 +182,7 @@ def _can_be_nonfinite(facts: PaddingFacts) -> bool:
 
 
 def _is_masked_again(result: PaddedResult) -> bool:
-    """Return True if a `where` replaces non-finite values under the same mask under which infinity
-    was filled in.
-    """
+    """Return True if a `where` replaces non-finite values under the mask that filled them in."""
     node, operand_facts = result.node, result.operand_facts
     return (
         isinstance(node.op, ops.Where)
@@ -205,9 +201,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may be NaN at padded positions because of inf - inf, 0 * inf, or a
-    function outside its domain.
-    """
+    """Return True if a result may be NaN at padding: inf - inf, 0 * inf, or outside a domain."""
     operand_facts, node = result.operand_facts, result.node
     if not _can_be_infinite(result.value):
         return False
@@ -251,9 +245,7 @@ def _has_padding(result: PaddedResult, operand: int) -> bool:
 
 
 def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
-    """Return the axes along which padded positions repeat the last valid value, as in a cumulative
-    sum of zeros.
-    """
+    """Return the axes along which padding repeats the last valid value, e.g. in `cumsum`."""
     node, operand_facts = result.node, result.operand_facts
     match node.op:
         case ops.CumSum(axis) if result.is_padding_last and axis in operand_facts[0].zero_pad_axes:
@@ -283,9 +275,7 @@ def can_be_zero_at_padding(result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may divide by zero, or evaluate a root or logarithm outside its
-    domain, at a padded position.
-    """
+    """Return True if a result may divide by zero, or leave a function's domain, at padding."""
     node = result.node
     match node.op:
         case ops.Arith(function_name) if function_name in QUOTIENT_FUNCTIONS:
@@ -307,9 +297,7 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
 
 
 def _is_softmax_denominator(result: PaddedResult) -> bool:
-    """Return True if the operand of an op is `sum(exp(x - max(x)))` and `x` is finite at padded
-    positions, so the sum is at least 1.
-    """
+    """Return True if an operand is `sum(exp(x - max(x)))`, at least 1, with finite `x`."""
     match skip_views(result.node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
             x = find_softmax_scores(exponential, axis)
@@ -330,9 +318,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot make the result of an op NaN. They can in `inf - inf`
-    and `0 * inf`, but not in `max`.
-    """
+    """Return True if infinite operands cannot give NaN, unlike `inf - inf` and `0 * inf`."""
     node, signs = result.node, [r.infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):

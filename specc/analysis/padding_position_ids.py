@@ -101,9 +101,7 @@ def infer_padding_count(
 
 
 def _is_selection(node: Node) -> bool:
-    """Return True if an op selects elements along an axis of constant size, which has no
-    padding.
-    """
+    """Return True if an op selects elements along an axis of constant size, without padding."""
     x = node.first_operand
     match node.op:
         case ops.Index(axis) | ops.Slice(axis) if x is not None:
@@ -135,9 +133,7 @@ def _infer_arithmetic_count(
 
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
-    """Return True if a cast preserves position ids; casts to bool and from float to integer do
-    not.
-    """
+    """Return True if a cast preserves position ids: neither to bool nor float to integer."""
     x = node.first_operand
     is_integer = x is not None and x.dtype in ("i64", "i32")
     return to != "bool" and (is_integer or to not in ("i64", "i32"))
@@ -152,9 +148,7 @@ def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int)
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
-    """Return a padding count multiplied by another operand, or None if this operand varies along
-    the padded axis.
-    """
+    """Return a padding count times an operand, or None if that varies along the padded axis."""
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
@@ -164,9 +158,7 @@ def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) 
 
 
 def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """Return the padding count after a view of the value. The view is also applied to the factors
-    of the count, because they are values.
-    """
+    """Return the padding count after a view, which also applies to the factors of the count."""
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
@@ -202,9 +194,7 @@ def _get_only_factor(count: PaddingCount) -> object:
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of position ids minus the position at which the padding starts or
-    ends, or None for other ops.
-    """
+    """Return the padding count of ids minus the position where padding starts or ends, or None."""
     factor, bound = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(factor, OrderedPositions):
         return None
@@ -231,9 +221,7 @@ def _find_constant_length(value: Value | None) -> Dim | None:
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of the result of an op on position ids of which only the order does
-    not depend on padding.
-    """
+    """Return the padding count of an op on position ids whose order padding does not change."""
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -251,9 +239,7 @@ def _is_order_only(count: PaddingCount) -> bool:
 
 
 def is_last_index(node: Node, padding_mask: Value) -> bool:
-    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the index of the last valid position
-    with right padding.
-    """
+    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last valid index."""
     if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
         return False
     match skip_views(node.first_operand):
@@ -263,9 +249,7 @@ def is_last_index(node: Node, padding_mask: Value) -> bool:
 
 
 def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if an op depends on absolute position ids rather than only on their
-    differences.
-    """
+    """Return True if an op depends on absolute position ids, not only on differences."""
     if None in counts:
         return True
     if not any(counts):
@@ -288,9 +272,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
-    """Return True if padding adds the same amount to every score of a softmax over the padded axis,
-    and to no other operand.
-    """
+    """Return True if padding adds one amount to all scores of a softmax and to nothing else."""
     score_operand, keys, sinks = 0, node.first_operand, None
     match node.op:
         case ops.Softmax(axis):

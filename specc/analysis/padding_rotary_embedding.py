@@ -36,9 +36,7 @@ EXPOSED_ROTATION = RotationFact("shown", None)
 def infer_rotation(
     node: Node, rotations: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
 ) -> RotationFact | None:
-    """Return the rotation of the features of a result, or None if they are not rotated by angles
-    that count padding.
-    """
+    """Return the rotation of a result's features, or None if no angle counts padding."""
     if isinstance(node.op, ops.RopeAngles):
         # Only angles of positions that count padding change with the amount of padding.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
@@ -58,9 +56,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after an op with one operand. If it is not preserved, the result depends
-    on the absolute angles.
-    """
+    """Return the rotation after a unary op; otherwise the result depends on absolute angles."""
     if rotation is None:
         return EXPOSED_ROTATION
     match node.op:
@@ -107,9 +103,7 @@ def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> Rotat
 def _is_matched_product(
     left: RotationFact | None, right: RotationFact | None, left_axis: int, right_axis: int
 ) -> bool:
-    """Return True if the contracted axes of two factors are their feature axes and both have the
-    same rotation.
-    """
+    """Return True if two factors contract their feature axes and have the same rotation."""
     return (
         left is not None
         and right is not None
@@ -133,9 +127,7 @@ def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) 
 def _infer_concat_rotation(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    """Return the rotation of concatenated features, some of which are rotated, or of concatenated
-    positions with the same rotation.
-    """
+    """Return the rotation of concatenated features or positions that are partly rotated."""
     feature_axes = {t.feature_axis for t in rotations if t}
     if len(feature_axes) != 1 or None in feature_axes:
         return EXPOSED_ROTATION
@@ -158,9 +150,7 @@ def _combine_part_rotations(
 def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Return the rotation after all features are scaled by one factor, or the rotation of the sum
-    of two values with the same rotation.
-    """
+    """Return the rotation of scaled features, or of a sum of values with the same rotation."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
     are_equal = first is not None and first == second and first.feature_axis is not None
     if first and are_equal and function_name in ("add", "sub"):

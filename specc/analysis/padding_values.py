@@ -70,9 +70,7 @@ ZERO_MOVING_OPS = (
 """Ops that map zeros to zeros, position by position."""
 
 ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
-"""Reductions over an axis other than the padded one that map zeros to zero. `all` is excluded,
-because `all` over an empty axis is true.
-"""
+"""Reductions along another axis that keep zeros; `all` over an empty axis is true."""
 
 
 def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
@@ -122,9 +120,7 @@ def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
 
 
 def _find_zero_pad_axes(result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
-    """Return the axes along which a result is zero at padded positions. `constants` are the
-    constants at padded positions, by axis.
-    """
+    """Return the axes along which a result is zero at padding, given `constants` by axis."""
     zero_axes = {a for a in result.find_linked_axes() if is_zero_at_padding(result, a)}
     if is_zero_everywhere(result.value):
         zero_axes |= result.find_padded_axes()
@@ -171,9 +167,7 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
 
 
 def _iterate_masked_attention_axes(result: PaddedResult, op: ops.Attend) -> Iterator[int]:
-    """Yield the axes along which the attention output or the attention weights are zero because the
-    mask is false.
-    """
+    """Yield the axes along which attention is zero because the mask is false."""
     value, operand_facts = result.value, result.operand_facts
     mask_facts = op.mask.select(operand_facts)
     masked_axes = mask_facts.zero_pad_axes if op.mask(result.node) and mask_facts else ()

@@ -17,9 +17,7 @@ from specc.ir.types import SAME_POSITION
 
 
 def can_keep_padding_facts(read: PaddedRead) -> bool:
-    """Return True if the properties that the operand has at padded positions also hold at the
-    padded positions of the result.
-    """
+    """Return True if properties at padding hold for the result's padded positions, too."""
     if read.dependence.kind == "same":
         return True
     match read.op:
@@ -72,9 +70,7 @@ def is_window_unaffected(read: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
-    """Return True if a window over padded positions has the same result as a window beyond the end
-    of the axis.
-    """
+    """Return True if a window over padding has the result of a window beyond the end."""
     match read.op:
         case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
@@ -87,9 +83,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 
 
 def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect a sliding window, slice, `pad` or `concat` that
-    changes the size of the axis.
-    """
+    """Return True if padding does not affect an op that changes the size of the axis."""
     op = read.op
     if read.is_shifted or read.has_interior_result_padding:
         return False

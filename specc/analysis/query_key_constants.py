@@ -112,9 +112,7 @@ def _is_uniformly_infinite(value: Value) -> bool:
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Return True if `value` may be computed from an infinite constant. Softmax results and
-    comparisons are always finite.
-    """
+    """Return True if `value` may be infinite; softmax results and comparisons never are."""
     worklist, visited = [value], set()
     while worklist:
         current = worklist.pop()
@@ -157,9 +155,7 @@ def solve_division_by_zero(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool
 
 
 def can_be_zero(qk: QueryKeyTensor) -> bool:
-    """Return True if a query-key tensor that is used as a divisor may be zero at some keys but not
-    at others.
-    """
+    """Return True if a divisor may be zero at some keys but not at others."""
     operand: QueryKeyTensor | None = qk
     while operand is not None:
         if operand.key_axis is None:
@@ -174,9 +170,7 @@ def can_be_zero(qk: QueryKeyTensor) -> bool:
 
 
 MaskedConstants: TypeAlias = Mapping[float, Interval]
-"""Each constant with the interval of `q - k` outside which a query-key tensor equals the
-constant.
-"""
+"""Each constant, with the interval of `q - k` outside which the tensor equals it."""
 
 NO_MASKED_CONSTANTS: MaskedConstants = {}
 
@@ -184,9 +178,7 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants of a query-key tensor after an elementwise function. Return no constants
-    if `function` is None (unknown).
-    """
+    """Return the constants after an elementwise function, none if it is unknown (None)."""
     if function is None:
         return NO_MASKED_CONSTANTS
     # several constants may have the same result; their intervals are then joined, and NaN is
@@ -214,9 +206,7 @@ def propagate_binary_constants(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine several analysis results for the same tensor: a constant holds outside the
-    intersection of its intervals in all results.
-    """
+    """Combine results for one tensor: a constant holds outside all of its intervals."""
     intersections: dict[float, Interval] = {}
     for constants in results:
         for number, interval in constants.items():
@@ -248,9 +238,7 @@ def is_reduction_fixed_point(function_name: str, number: float, length: int) -> 
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Return True if every dtype represents the numbers exactly, i.e. as `p / 2**k` with 8 bits for
-    `p`.
-    """
+    """Return True if every dtype represents the numbers exactly: `p / 2**k`, 8 bits for `p`."""
     if any(isnan(n) for n in numbers):
         return False
     ratios = [n.as_integer_ratio() for n in numbers if not isinf(n)]

@@ -42,9 +42,7 @@ class QueryKeyTensor:
     side: AxisSide = field(default="keys", compare=False)
 
     def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyTensor":
-        """Return an operand with these query and key axes; an axis of size 1 is broadcast and
-        dropped.
-        """
+        """Return an operand with these query and key axes; axes of size 1 are dropped."""
         return replace(
             self,
             value=operand,
@@ -65,9 +63,7 @@ class QueryKeyTensor:
 
 
 def has_equal_chunk_rates(qk: QueryKeyTensor) -> bool:
-    """Return True if both axes have the same number of positions per chunk, so that `q - k` is
-    defined.
-    """
+    """Return True if both axes have the same positions per chunk: `q - k` is defined."""
     if qk.time_axis is None:
         return True
     shape = qk.value.shape
@@ -120,9 +116,7 @@ def unwrap_view(qk: QueryKeyTensor) -> QueryKeyTensor | None:
 
 
 def _view_without_axis(qk: QueryKeyTensor, operand: Value, axis: int) -> QueryKeyTensor:
-    """Return `operand` with the indices of query and key axis that remain when `axis` is
-    removed.
-    """
+    """Return `operand` with the query and key axis indices that remain without `axis`."""
     query, key = (None if a == axis else a for a in (qk.query_axis, qk.key_axis))
     return qk.view_operand(operand, query, key)
 
@@ -212,9 +206,7 @@ def split_concat(qk: QueryKeyTensor) -> list[QueryKeyTensor] | None:
 
 
 def _is_rounding_cast(source: Type, target: Type) -> bool:
-    """Return True if a cast converts float to integer, which truncates: 0.5 becomes 0, i.e.
-    false.
-    """
+    """Return True if a cast truncates floats to integers: 0.5 becomes 0, i.e. false."""
     return source.dtype.startswith(("f", "bf")) and target.dtype in ("i64", "i32")
 
 
@@ -228,9 +220,7 @@ def shift_axis(axis: int | None, removed_axis: int) -> int | None:
 
 
 def align_operand(qk: QueryKeyTensor, operand: Value) -> QueryKeyTensor:
-    """Return an operand with its axes aligned from the right with those of the tensor
-    (broadcasting).
-    """
+    """Return an operand with its axes aligned from the right, as in broadcasting."""
     shift = qk.value.rank - operand.rank
     query = None if qk.query_axis is None else qk.query_axis - shift
     key = None if qk.key_axis is None else qk.key_axis - shift

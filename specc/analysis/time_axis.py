@@ -60,9 +60,7 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_P
 
 @dataclass(frozen=True, slots=True)
 class TimeAxisLayout:
-    """The layout of a time axis: `prefix_length` positions, followed by `rate` positions per
-    chunk.
-    """
+    """The layout of a time axis: `prefix_length` positions, then `rate` per chunk."""
 
     prefix_length: Dim
     rate: int = 1
@@ -88,16 +86,12 @@ class TimeAxis:
         return name
 
     def get_prefix_length(self, length: Dim) -> Dim | None:
-        """Return the number of prefix positions of an axis of this size, or None if it is not a
-        time axis.
-        """
+        """Return the number of prefix positions of an axis, or None if it is no time axis."""
         layout = self.get_layout(length)
         return None if layout is None else layout.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return the number of positions per chunk of an axis of this size, or 0 if it is not a
-        time axis.
-        """
+        """Return the number of positions per chunk, or 0 if it is not a time axis."""
         layout = self.get_layout(length)
         return 0 if layout is None else layout.rate
 
@@ -134,9 +128,7 @@ def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
 
 
 def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
-    """Return the time axis with the symbolic dimension `symbol`, with `chunk_size` positions per
-    chunk.
-    """
+    """Return the time axis of `symbol`, with `chunk_size` positions per chunk."""
     dependent_symbols = collect_related_symbols(graph.length_equations, symbol)
     min_lengths = frozenset(
         (n, m) for n, m in graph.min_lengths.items() if n not in dependent_symbols
@@ -145,9 +137,7 @@ def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
 
 
 def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
-    """Return `symbol` and all symbolic dimensions that are computed from it by
-    `length_equations`.
-    """
+    """Return `symbol` and the symbols that `length_equations` compute from it."""
     symbols = {symbol}
     while (
         derived := {n for n, dim in length_equations.items() if dim.symbols() & symbols} - symbols
@@ -284,9 +274,7 @@ def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tupl
 
 
 def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
-    """Return the result axis whose positions are those of the operand axis of `dependence`, or None
-    if the op changes them otherwise.
-    """
+    """Return the result axis with the positions of the operand axis of `dependence`, or None."""
     if dependence.kind in ("same", "window", "strided"):
         return dependence.result_axis
     is_splice = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis
@@ -294,18 +282,14 @@ def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
-    """Return the graph with `symbol` as the number of chunks: `symbol * chunk_size` is substituted
-    for it.
-    """
+    """Return the graph with `symbol * chunk_size` substituted for `symbol`."""
     if chunk_size == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
-    """Return the symbolic dimension `s` if the size of an axis is `s * chunk_size`, otherwise
-    None.
-    """
+    """Return the symbol `s` if the size of an axis is `s * chunk_size`, otherwise None."""
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:

@@ -134,9 +134,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeDataflow) -> None:
 def _compute_node_states(
     node: Node, results: NodeResults, flow: TimeDataflow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the lattice elements of the results, computed from the dependences of the node, and
-    its leaks.
-    """
+    """Return the lattice elements of the results, from the node's dependences, and its leaks."""
     operand_states = flow.get_operand_states(node)
     is_last_only = any(s.is_last_only for s in operand_states)
     is_all = any(s.is_all for s in operand_states)
@@ -299,9 +297,7 @@ def _get_element_state(state: TimeState, axis: int) -> TimeState:
 
 
 def _list_loop_result_states(op: ops.Scan, body: Graph, body_flow: TimeDataflow) -> list[TimeState]:
-    """Return the lattice elements of the results of a loop along an axis other than the time
-    axis.
-    """
+    """Return the lattice elements of the results of a loop that is not along time."""
     output_states = [body_flow.get_state(v) for v in body.outputs.values()]
     carry_states = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
     final_carries = [

@@ -43,9 +43,7 @@ class TimeState:
 
     @property
     def is_first_only(self) -> bool:
-        """True if the value depends only on the first position; it then stays constant after that
-        position.
-        """
+        """True if the value depends only on the first position and is then constant."""
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
@@ -102,9 +100,7 @@ class TimeDataflow:
         return [n for n, d in enumerate(shape) if self.time_axis.get_prefix_length(d) is not None]
 
     def has_composite_axis(self, value: Value) -> bool:
-        """Return True if an axis size contains the symbolic dimension of the time axis, but the
-        axis is not a time axis.
-        """
+        """Return True if an axis size contains the time symbol without being a time axis."""
         shape = value.shape
         return any(
             d.symbols() & self.dependent_symbols and self.time_axis.get_prefix_length(d) is None
@@ -143,9 +139,7 @@ def _iterate_loop_violations(
 def violates_prefix_causality(
     node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
-    """Return True if prefix positions of a result may depend on the position after them (time
-    0).
-    """
+    """Return True if prefix positions may depend on the position after them (time 0)."""
     if isinstance(node.op, ops.Extent) or not any(s.is_first_only for s in operand_states):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
@@ -251,9 +245,7 @@ STATE_SIZE_REASON = "the state of a running sum would need one entry per positio
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedLoop:
-    """A node for which no decode step can be derived, the graph or body that contains it, and the
-    reason.
-    """
+    """A node without a decode step, the graph or body that contains it, and the reason."""
 
     graph: Graph
     node: Node
@@ -263,9 +255,7 @@ class UnsupportedLoop:
 def iterate_unsupported_loops(
     graph: Graph, flow: TimeDataflow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Yield each node of `live_nodes` for which no decode step can be derived; for a loop, yield
-    the first such node in its body.
-    """
+    """Yield each node without a decode step; for a loop, the first such node in its body."""
     for node, _ in graph.nodes:
         if node not in live_nodes:
             continue
@@ -279,9 +269,7 @@ def iterate_unsupported_loops(
 
 
 def _explain_running_sum(node: Node, flow: TimeDataflow) -> str:
-    """Return the reason why no state of fixed shape can continue a cumulative sum, or "" if one can
-    or if `node` is another op.
-    """
+    """Return why no fixed-shape state can continue a cumulative sum, or "" if one can."""
     if not isinstance(node.op, ops.CumSum):
         return ""
     time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
@@ -302,9 +290,7 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
 
 
 def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop | None:
-    """Return the first node in the body of `loop` that a decode step cannot compute from cached
-    states, or None.
-    """
+    """Return the first node in a loop body that no decode step can compute, or None."""
     op, body = loop.op, flow.loop_body_dataflows[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
@@ -321,9 +307,7 @@ def _find_unsupported_in_body(loop: Node, flow: TimeDataflow) -> UnsupportedLoop
 def _explain_unsupported_node(
     node: Node, results: tuple[Value, ...], axis: int, flow: TimeDataflow
 ) -> str:
-    """Return the reason why a decode step cannot compute a node of a loop body from cached states,
-    or "" if it can.
-    """
+    """Return why a decode step cannot compute a node of a loop body, or "" if it can."""
     if _is_position_id_source(node, flow.time_axis):
         return POSITION_IDS_REASON
     if is_prefix_slice(node, flow.time_axis):

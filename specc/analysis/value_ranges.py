@@ -72,9 +72,7 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """Return the minimum and maximum of all elements of `value` for all model inputs. Return the
-    unbounded range if `value` is None.
-    """
+    """Return the minimum and maximum of `value` for all model inputs; unbounded for None."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value is visited once, on an explicit stack: residual connections double the number of
@@ -205,9 +203,7 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
 def _refine_shifted_range(
     node: Node | None, compared: Value | None, bound: float, operand_range: ValueRange
 ) -> ValueRange:
-    """Return the range of a branch that adds a constant to the value that the condition
-    compares.
-    """
+    """Return the range of a branch that adds a constant to the compared value."""
     match node:
         case Node(ops.Arith("add"), (a, b)) if a is compared:
             addend = find_constant_value(b)
@@ -330,9 +326,7 @@ def find_constant_value(value: Value | None) -> float | None:
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the splat value of a tensor (True as 1, False as 0), or None if its elements are not
-    one known constant.
-    """
+    """Return the splat value of a tensor (True as 1), or None if it is not one constant."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)
@@ -357,9 +351,7 @@ def is_zero_everywhere(value: Value | None) -> bool:
 
 
 def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
-    """Return True if a value is `exp(x - max(x))` along `axis`. Its maximum is 1, so its sum is
-    never zero.
-    """
+    """Return True for `exp(x - max(x))` along `axis`, whose sum is at least 1."""
     x, maximum = _split_exponential(value)
     return maximum is not None and maximum.node == Node(ops.Reduce("max", axis), (x,))
 

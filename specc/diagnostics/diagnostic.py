@@ -12,9 +12,7 @@ from typing import Literal, NoReturn
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A named source text. `name` is shown in messages: the path as given by the user, or a
-    placeholder such as `<input>`.
-    """
+    """A source text. `name`, shown in messages, is the given path or e.g. `<input>`."""
 
     name: str
     text: str = field(repr=False)
@@ -66,9 +64,7 @@ class Span:
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":
-        """Return the span from the start of this span to the end of `other`, which is in the same
-        source.
-        """
+        """Return the span from the start of this one to the end of `other`, same source."""
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:
@@ -134,9 +130,7 @@ class Diagnostic:
     related_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, and the location in the standard library a
-        related label.
-        """
+        """Make the user's call the primary label, the place in the library a related one."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -180,9 +174,7 @@ class ErrorCollector:
 
 
 class Failed(Exception):
-    """The exception for all errors in specs, weights, models, inputs and arguments. `diagnostics`
-    are the errors.
-    """
+    """The exception for errors in specs, weights, models, inputs and arguments."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))

@@ -35,9 +35,7 @@ def measure_display_width(text: str) -> int:
 
 
 def expand_source_line(line: str) -> tuple[str, list[int]]:
-    """Return a source line as displayed, and the display column of each of its characters and of
-    its end.
-    """
+    """Return a line as displayed, and the display column of each character and its end."""
     pieces: list[str] = []
     columns = [0]
     for character in line:
@@ -99,9 +97,7 @@ def render_excerpt(
     *,
     is_first: bool,
 ) -> list[str]:
-    """Render the labeled source lines of one file. All labels are in this file; `margin` is the
-    indentation of lines without a number.
-    """
+    """Render the labeled lines of one file; `margin` indents lines without a number."""
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
@@ -135,9 +131,7 @@ def render_excerpt(
 
 
 def locate_underline(span: Span) -> tuple[int, int, int]:
-    """Return the number of the first line of a span, and the underlined columns `start` to `end`
-    (exclusive) in that line.
-    """
+    """Return the number of a span's first line, and its underlined columns (end exclusive)."""
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
     # a span may begin at a line break or end on a later line
@@ -252,9 +246,7 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render diagnostics in full, separated by empty lines. A repeated message is rendered once, at
-    its first location.
-    """
+    """Render diagnostics in full, separated by empty lines; a repeated message once."""
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
     )
@@ -363,9 +355,7 @@ def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def format_io_types(types: Mapping[str, object]) -> str:
-    """Format the types of inputs or outputs, e.g. `pixels f32[batch, 3, 224, 224], keep bool[batch,
-    seq]`.
-    """
+    """Format the types of inputs or outputs: `pixels f32[batch, 3, 224, 224], keep bool[b, n]`."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 

@@ -1,6 +1,4 @@
-"""Call blocks: broadcast operands of batch size 1, bind parameters, run the body, and check the
-declared results.
-"""
+"""Call blocks: broadcast batch axes of size 1, bind parameters, run the body, check the results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,15 +85,11 @@ MAX_BLOCK_DEPTH = 64
 """The maximum depth of nested block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
-"""The argument of each parameter, and the scope in which the argument is evaluated, by parameter
-name.
-"""
+"""The argument of each parameter by name, and the scope in which the argument is evaluated."""
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """Call a block and return its results. The weight scope of the block is the scope of
-    `call.inner_env`.
-    """
+    """Call a block and return its results. Its weight scope is the scope of `call.inner_env`."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
@@ -117,9 +111,7 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 
 
 def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
-    """Return the scope in which the body of a block is elaborated, with the names and config values
-    of the file of the block.
-    """
+    """Return the scope of a block's body, with the names and config values of the block's file."""
     module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
     definition_env = _find_bound_env(target)
@@ -264,9 +256,7 @@ def bind_arguments(
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
-    """Bind the parameters without an argument to their defaults, in order. Raise E0211 if a
-    parameter has neither.
-    """
+    """Bind parameters without an argument to their defaults. Raise E0211 if there is neither."""
     for param in block.params:
         # already bound by `bind_arguments`; defaults are evaluated in the block's scope
         if param.name in env.names:

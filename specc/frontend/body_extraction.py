@@ -95,9 +95,7 @@ def extract_body_graph(
 def _copy_nodes(
     builder: GraphBuilder, originals: Iterable[Node], copied_values: dict[Value, Value]
 ) -> tuple[list[tuple[Node, tuple[Value, ...]]], dict[Node, NodeOrigin]]:
-    """Copy nodes and add their results to `copied_values`. Return the copies with their results,
-    and the origins of the copies.
-    """
+    """Copy nodes and add their results to `copied_values`. Return the copies and their origins."""
     copies: list[tuple[Node, tuple[Value, ...]]] = []
     origins: dict[Node, NodeOrigin] = {}
     for original in originals:
@@ -114,9 +112,7 @@ def _copy_nodes(
 def _find_reachable_nodes(
     body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
-    """Return the body nodes that the outputs need, and the outer values that they read, in backward
-    order.
-    """
+    """Return the body nodes that the outputs need, and the outer values they read, reversed."""
     required_nodes: set[Node] = set()
     captured: dict[Value, None] = {}
     input_values = set(inputs)
@@ -134,9 +130,7 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: inputs, parameters, then results of nodes; values that are not in
-    the graph yet come first.
-    """
+    """Sort values in graph order: inputs, parameters, results of nodes; unknown ones first."""
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
@@ -198,9 +192,7 @@ class EarlyExit:
     def freeze_finished_carries(
         self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
-        """Return the loop-carried values, unchanged for batch elements that were finished before
-        the iteration.
-        """
+        """Return the carries, unchanged for batch elements finished before the iteration."""
         # uses the flag before the iteration, because the iteration that sets the flag still counts
         finished_flags = previous_carries[self.carry_index]
         return [
@@ -232,9 +224,7 @@ class EarlyExit:
     def _select_per_element(
         self, context: Context, is_finished: Value, finished: Tensor, unfinished: Tensor
     ) -> Tensor:
-        """Return `finished` for batch elements whose flag is set, and `unfinished` for all other
-        batch elements.
-        """
+        """Return `finished` for batch elements whose flag is set, `unfinished` for the others."""
         mask = Tensor(is_finished, self.span)
         # one flag per batch element, broadcast over its features
         for axis in range(is_finished.type.rank, unfinished.type.rank):
@@ -242,9 +232,7 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role` is its role in the
-        message, e.g. "carried".
-        """
+        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role`: e.g. "carried"."""
         rank = finished.type.rank
         for name, value in other_tensors.items():
             if value.shape[:rank] == finished.shape:

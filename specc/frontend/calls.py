@@ -1,6 +1,4 @@
-"""Evaluate calls: match arguments to parameters, convert the arguments, and call built-in functions
-and blocks.
-"""
+"""Evaluate calls: match arguments to parameters, convert arguments, call functions or blocks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -118,9 +116,7 @@ def _match_choice_value(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Raise an error if the value of an op attribute is known only at run time; a config value that
-    is still a symbol is allowed.
-    """
+    """Raise an error if an op attribute is known only at run time; symbols are allowed."""
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
             _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value

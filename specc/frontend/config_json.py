@@ -284,9 +284,7 @@ class _JsonParser:
         return JsonObject(members, self.make_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
-        """Yield the position of each item, which the caller parses. Skip the brackets around the
-        items and the commas between them.
-        """
+        """Yield the position of each item, which the caller parses, between brackets and commas."""
         is_first = True
         while True:
             separator, self.position = self.position, self.position + 1

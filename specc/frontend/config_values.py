@@ -1,6 +1,4 @@
-"""Evaluate config fields. The sources of a value are, in order of precedence: command line, derived
-spec, config.json, default.
-"""
+"""Evaluate config fields. Precedence: command line, derived spec, config.json, default."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,9 +38,7 @@ KIND_PLURALS = {
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """Raise E0202 because a name is unknown where a kind of `KIND_PLURALS` is expected, and suggest
-    the most similar name of this kind.
-    """
+    """Raise E0202 for an unknown name of a kind of `KIND_PLURALS`; suggest the most similar one."""
     names = list_names_of_kind(context, kind, env)
     # config.json files may use other names for activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
@@ -58,9 +54,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """Return the built-in names and the definitions of a kind; definitions of the spec come
-    first.
-    """
+    """Return the built-in names and the definitions of a kind; those of the spec come first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_std_names()]
@@ -111,9 +105,7 @@ def evaluate_config(
     reader: ConfigReader,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return the configs of used specs and the value of every config field. Report all missing
-    values at once (E0401).
-    """
+    """Return the configs of used specs and all config values. Report all missing values (E0401)."""
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # each default can read the preceding fields
@@ -146,9 +138,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate a field. Fields of a record can read earlier fields of the record by their bare
-    names.
-    """
+    """Evaluate a field. Fields of a record can read earlier fields of it by their bare names."""
     if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -161,9 +151,7 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of one config evaluation. `user_spec` is the spec that the user named; names on
-    the command line are resolved in it.
-    """
+    """The inputs of a config evaluation. Names on the command line are resolved in `user_spec`."""
 
     context: Context
     assignments: Mapping[str, ConfigAssignment]
@@ -222,9 +210,7 @@ def _evaluate_unset_field(
 def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
-    """Return the symbol of an integer, the symbols of a pair of integers, or None for any other
-    field.
-    """
+    """Return the symbol of an integer, the symbols of an integer pair, or None otherwise."""
     full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
@@ -254,9 +240,7 @@ def is_derived_field(entry: ast.Field) -> bool:
 def _evaluate_derived(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
-    """Return the symbolic value of a derived field, or None if its default can only be evaluated
-    with numbers.
-    """
+    """Return the symbolic value of a derived field, or None if its default needs numbers."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:
@@ -316,9 +300,7 @@ def _convert_to_field_type(
 def _explain_unknown_name(
     context: Context, error: Failed, entry: ast.Field, name: ast.Name, env: Env
 ) -> None:
-    """If a name is unknown, raise E0202 with the names or values that the type of the field
-    accepts.
-    """
+    """For an unknown name, raise E0202 with the names or values that the field accepts."""
     kind = entry.type.name
     if error.diagnostics[0].code != "E0202":
         return
@@ -349,17 +331,13 @@ def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Nam
 
 
 def _get_example(entry: ast.Field, unknown_name: str) -> str:
-    """Return an example value for a field: its default, unless the default is the unknown name
-    itself.
-    """
+    """Return an example value of a field: its default, unless that is the unknown name."""
     default = entry.default.span.text if entry.default and entry.default.span else ""
     return default if default not in ("", unknown_name) else EXAMPLE_VALUES[entry.type.name]
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """Return the first trial value of a field that has no value; `specc.frontend.symbolic_check`
-    tries others.
-    """
+    """Return the first trial value of a field without a value; `symbolic_check` tries others."""
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
     values: dict[str, SpecValue] = {"bool": True, "text": ""}

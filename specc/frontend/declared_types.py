@@ -1,6 +1,4 @@
-"""Check values against declared types: compile-time kinds, and tensor types that bind
-dimensions.
-"""
+"""Check values against declared types: compile-time kinds, and tensor types that bind sizes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,9 +147,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 if a built-in function has the wrong type, e.g. `gelu` as a norm. Blocks are
-    allowed for every type.
-    """
+    """Raise E0203 if a built-in function has the wrong type, e.g. `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
@@ -177,9 +173,7 @@ FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
         "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
     ),
 }
-"""The built-in functions that are allowed for each type, with the name of the type and a hint for
-messages. Blocks are always allowed.
-"""
+"""The built-in functions of each type, with its name and a hint. Blocks are always allowed."""
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:

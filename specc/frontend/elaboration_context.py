@@ -44,9 +44,7 @@ MAX_LAYERS = 4096
 
 
 def raise_unresolved_structure(error: UnresolvedValueError) -> NoReturn:
-    """Raise E0207 because the structure of the graph depends on a dimension that is known only at
-    run time.
-    """
+    """Raise E0207 because the graph structure depends on a dimension known only at run time."""
     names = ", ".join(f"`{s}`" for s in sorted(error.symbols))
     helps = [
         "iteration counts, conditions and names can depend only on the config: use a config value"
@@ -64,9 +62,7 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 
 
 class Library(Protocol):
-    """The interface to the files that a spec uses, including std. Elaboration does not read files
-    itself.
-    """
+    """The interface to the files that a spec uses, including std: elaboration reads no files."""
 
     def find_std_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
         """Return the std block or definition with this name and its module, or None."""
@@ -79,9 +75,7 @@ class Library(Protocol):
     def read_hf_config_field(
         self, context: "Context", entry: ast.Field, env: "Env"
     ) -> "SpecValue | Missing":
-        """Return the value of a field in a Hugging Face config.json (`env.config_file`), or
-        MISSING.
-        """
+        """Return a field of a Hugging Face config.json (`env.config_file`), or MISSING."""
         ...
 
     def load_used_module(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
@@ -135,9 +129,7 @@ class SpecModule:
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition with this name in this module or in that of the base spec,
-        and its module, or None.
-        """
+        """Return the block or definition of this module or its base, and its module, or None."""
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
@@ -174,9 +166,7 @@ class Env:
     file_scope: str = ""
 
     def find_dynamic_length(self, name: str) -> Dim | None:
-        """Return the value of a dimension declared in `dims`, or None for other names and for
-        dimensions that no operand has bound yet.
-        """
+        """Return the value of a dimension of `dims`, or None if unknown or not bound yet."""
         if name not in self.module.root.dims:
             return None
         return Dim.symbol(name) if self.dynamic_lengths is None else self.dynamic_lengths.get(name)
@@ -259,9 +249,7 @@ class Context:
             self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Return `span` with the user's call (if it is in std) and the name of the current
-        normalizer.
-        """
+        """Return `span` with the user's call (in std) and the name of the current normalizer."""
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:
@@ -305,9 +293,7 @@ class Context:
             )
 
     def report_errors(self, *errors: Diagnostic) -> None:
-        """Record errors, up to a limit. The same error in several loop iterations is recorded
-        once.
-        """
+        """Record errors, up to a limit; an error that loop iterations repeat is recorded once."""
         for error in map(self.show_at_user_call, errors):
             if self._is_reported(error):
                 continue
@@ -335,17 +321,13 @@ class Context:
             raise Failed(*errors.diagnostics, *([overflow_note] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorScope":
-        """A context manager that collects errors raised in a `with` block; execution continues
-        after the block.
-        """
+        """A context manager that collects errors of its `with` block; execution continues."""
         return ErrorScope(self)
 
 
 @dataclass
 class ErrorScope:
-    """Collects the errors raised in its `with` blocks; other exceptions propagate. If there is a
-    context, the errors are reported to it.
-    """
+    """Collects the errors raised in its `with` blocks; with a context, it reports them there."""
 
     context: Context | None = None
     errors: list[Diagnostic] = field(default_factory=list)
@@ -363,9 +345,7 @@ class ErrorScope:
         return isinstance(error, Failed | AlreadyReportedError)
 
     def raise_collected(self) -> None:
-        """Raise all collected errors, or AlreadyReportedError if all of them were reported
-        before.
-        """
+        """Raise all collected errors, or AlreadyReportedError if all were reported before."""
         if self.errors:
             raise Failed(*self.errors)
         if self.is_poisoned:

@@ -41,9 +41,7 @@ MAX_CONSTANT_ELEMENTS = 1 << 26
 (E0224)."""
 
 EXTRA_FRAMES = 8000
-"""Number of Python stack frames for elaboration: 64 nested blocks, each with expressions 64 levels
-deep.
-"""
+"""Python stack frames for 64 nested blocks, each with expressions 64 levels deep."""
 
 
 @dataclass
@@ -64,9 +62,7 @@ class StepBudget:
     def consume_steps(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Add `count` steps before they are executed. Raise E0223 at `span` if they exceed the
-        limit.
-        """
+        """Add `count` steps before they are executed. Raise E0223 at `span` above the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -115,9 +111,7 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """A context manager that raises the recursion limit by `EXTRA_FRAMES` frames. Raise E0110 if
-    that is not sufficient.
-    """
+    """A context manager that raises the recursion limit by `EXTRA_FRAMES`, or raises E0110."""
     with _RecursionState.lock:
         # the recursion limit is global: the first thread raises it, and the last thread restores it
         if not _RecursionState.thread_count:
@@ -223,18 +217,14 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values of names and calls in one elaboration, by span and in order. `is_complete` is true
-    if the elaboration had no errors.
-    """
+    """The values of names and calls by span; `is_complete` if there were no errors."""
 
     is_symbolic: bool
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
     is_complete: bool = False
 
     def add_value(self, span: Span, value: EvalResult) -> None:
-        """Record the value of a name or a call at `span`, at most `MAX_VALUES_PER_SPAN` different
-        ones.
-        """
+        """Record the value of a name or call at `span`, at most `MAX_VALUES_PER_SPAN` of them."""
         first_value = take_first_result(value)
         # a dimension is recorded as its formula
         text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)

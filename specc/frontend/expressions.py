@@ -62,9 +62,7 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that the structure of the graph depends on. Raise E0203 or
-    UnresolvedValueError.
-    """
+    """Return an integer that determines the graph. Raise E0203 or UnresolvedValueError."""
     if isinstance(value, RuntimeNumber):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -75,9 +73,7 @@ def require_integer(value: SpecValue, description: str, span: Span | None) -> in
 
 
 def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: str) -> bool:
-    """Evaluate a compile-time condition. Raise E0207 for a tensor, E0203 for any other type than
-    bool.
-    """
+    """Evaluate a compile-time condition. Raise E0207 for a tensor, E0203 for other types."""
     value = evaluate_value(context, expr, env)
     if isinstance(value, bool):
         return value
@@ -171,9 +167,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, operands: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """Evaluate one side of a comparison. A name that is compared with a choice is one of its
-    values.
-    """
+    """Evaluate one side of a comparison. A name compared with a choice is one of its values."""
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in operands if isinstance(o, ast.Name) and o is not expr)
@@ -202,9 +196,7 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated. Return any other expression
-    unchanged.
-    """
+    """Return the selected branch of `a if c else b`, unevaluated, or another expression."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise
@@ -281,9 +273,7 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
 
 
 def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
-    """Return the indices with `...` replaced by full slices. Raise E0208 if there is a second `...`
-    or too many indices.
-    """
+    """Return the indices with `...` replaced by full slices. Raise E0208 for too many indices."""
     ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
     if ellipses > 1:
         raise_error("E0208", "`...` may occur once in an index", expr.span)

@@ -251,9 +251,7 @@ RENAMED_STD_DEFINITIONS = {
 
 
 def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
-    """Return a suggestion for an operation of other libraries or a former name of a std definition,
-    or "".
-    """
+    """Return a suggestion for an operation of other libraries or a former std name, or ""."""
     if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
     return REPLACEMENTS_BY_NAME.get(normalize_identifier(name), "")
@@ -343,9 +341,7 @@ KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
     *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
     *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""The activation names in config.json files: names of functions, and of blocks in `activations` of
-std.
-"""
+"""The activation names of config.json: functions, and blocks of the std file `activations`."""
 
 
 def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:

@@ -119,9 +119,7 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair. A single value is treated as a list of one item, or as
-    both items of a pair.
-    """
+    """Return the items of a list or pair. A single value is a list, or both items of a pair."""
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":
@@ -307,9 +305,7 @@ def _has_prefix(known_key: str, path: str) -> bool:
 
 
 def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for each field whose RoPE frequencies change beyond the original context length,
-    as with `dynamic` and `longrope`.
-    """
+    """Yield W0436 for each field whose RoPE frequencies change beyond the original length."""
     for entry in entries:
         if not isinstance(entry, ast.Field):
             continue

@@ -1,6 +1,4 @@
-"""Read RoPE settings of a Hugging Face config.json (`rope_theta`, `rope_scaling`,
-`rope_parameters`).
-"""
+"""Read RoPE settings of config.json (`rope_theta`, `rope_scaling`, `rope_parameters`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,9 +174,7 @@ class _RopeReader:
         return member.value
 
     def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
-        """Return the RoPE settings of a file without a scaling kind. The file may still have the
-        original length at the top level.
-        """
+        """Return the RoPE settings of a file without a scaling kind, with the original length."""
         if default is None:
             return Rope(theta)
         member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
@@ -266,9 +262,7 @@ class _ScalingTable:
         return {"factor": self._read_factor()}
 
     def read_dynamic(self) -> dict[str, RopeNumber]:
-        """Return the parameters of dynamic scaling. The original length is the maximum of the
-        model.
-        """
+        """Return the parameters of dynamic scaling; the original length is the model's maximum."""
         length = self._read_max_length()
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
@@ -335,9 +329,7 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the factor of cos and sin, or None if the file does not determine it
-        (arXiv:2405.04434, authors' code).
-        """
+        """Return the factor of cos and sin, or None if unknown (arXiv:2405.04434, code)."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")

@@ -188,9 +188,7 @@ def _expand_equations(
 
 
 def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
-    """Return `length` with symbols replaced. Raise E0309 or E0310 at `equation` if it is
-    undefined.
-    """
+    """Return `length` with symbols replaced. Raise E0309 or E0310 at `equation` on failure."""
     try:
         return length.substitute(values)
     except DimError as error:
@@ -214,9 +212,7 @@ def reject_unknown_lengths(graph: Graph, dims: Collection[str], span: Span | Non
 
 
 def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
-    """Return the dimensions that must be known to run `node`: sizes of results, attributes,
-    bounds.
-    """
+    """Return the dimensions that must be known to run `node`: result sizes, attributes, bounds."""
     result_lengths = (d for r in results for d in r.type.shape)
     return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
 
@@ -224,9 +220,7 @@ def _list_required_dims(node: Node, results: Iterable[Value]) -> list[Dim]:
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
-    """Raise E0311 at an operation that needs `length`, whose symbol `symbol` no input
-    determines.
-    """
+    """Raise E0311 at an operation that needs `length`, of which no input determines `symbol`."""
     origin = graph.node_origins.get(node)
     containing_axes = _list_axes_with_symbol(graph, symbol)
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]

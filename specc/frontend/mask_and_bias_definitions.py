@@ -70,9 +70,7 @@ def _make_position_ids(
 
 
 def is_pair_indexed(expr: ast.Index, env: Env) -> bool:
-    """Return True if an index expression in a definition uses index variables: `h`, `i` or `j`, or
-    `b` if no value has this name.
-    """
+    """Return True if an index uses `h`, `i` or `j`, or `b` if no value has this name."""
     if not env.pair_indices:
         return False
     index_names = {item.path for item in expr.items if isinstance(item, ast.Name)}
@@ -150,9 +148,7 @@ MAX_EXPANSION_DEPTH = 8
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """Return a definition with arguments bound, as in `window(128)`. They are evaluated in `env`,
-    the scope of the caller.
-    """
+    """Return a definition with arguments bound, as in `window(128)`, evaluated in `env`."""
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
@@ -264,9 +260,7 @@ def expand_definition(
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """Return the config that a definition reads. A definition of another file has no config,
-    because that file is not configured here.
-    """
+    """Return the config that a definition reads: none for a definition of another file."""
     env = function.env
     return env.config if env and env.module.root is function.module.root else EMPTY_NAMES
 

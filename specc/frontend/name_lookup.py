@@ -68,9 +68,7 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 
 
 def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name. If the name is unknown, raise E0202 with similar names, or
-    return POISON if `is_quiet`.
-    """
+    """Return the value of a dotted name. If unknown, raise E0202, or return POISON (`is_quiet`)."""
     head, *rest = name.path.split(".")
     value: EvalResult | Missing = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, Missing) and head == "config" and rest:
@@ -224,9 +222,7 @@ def _raise_unknown_field(
 
 
 def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
-    """Return the section under a key of a raw config, or a section without data if the key is
-    absent.
-    """
+    """Return the section under a key of a raw config, or a section without data."""
     member = config.data.members.get(key) if config.data else None
     section = member.value if member and isinstance(member.value, JsonObject) else None
     return RawConfig(f"{config.path}.{key}".lstrip("."), section)
@@ -349,9 +345,7 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer with this name from the spec or std, or None if it does not exist or
-    the name refers to a value.
-    """
+    """Return the normalizer with this name from the spec or std, or None if there is none."""
     if _is_bound_name(name.path, env):
         return None
     item_and_module = env.module.find_definition(name.path) or context.library.find_std_item(

@@ -1,6 +1,4 @@
-"""Add graph nodes with their source spans. Limit the sizes of weights and constants, and report
-shape mismatches.
-"""
+"""Add graph nodes with spans. Limit the sizes of weights and constants; report shape mismatches."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,9 +17,7 @@ from specc.ir.types import ShapeError
 
 
 def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
-    """Raise E0308 if a weight dimension is 0 or depends on an input. `span` is the source of the
-    dimension.
-    """
+    """Raise E0308 at `span` if a weight dimension is 0 or depends on an input."""
     # symbolic config values pass, because they are numbers when weights are created
     if context.has_dynamic_symbol(dim.symbols()):
         helps = ["weights must have a static shape: use a config value"]
@@ -68,9 +64,7 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, span: S
 
 
 def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> None:
-    """Raise E0224 if a value that depends only on the spec has too many elements for a constant.
-    Dynamic dimensions count as 1.
-    """
+    """Raise E0224 if a constant has too many elements. Dynamic dimensions count as 1."""
     # the value of each dimension if every symbol is 1
     minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if minimum > MAX_CONSTANT_ELEMENTS:
@@ -189,9 +183,7 @@ def add_constant(
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""Rounding to float32 turns numbers at or above the first limit into infinity, and numbers up to
-the second limit into zero.
-"""
+"""Rounding to float32 maps numbers from the first limit on to infinity, up to the second to 0."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:
@@ -235,9 +227,7 @@ def explain_shape_mismatch(error: ShapeError, operation: MismatchedOperation) ->
 
 
 def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple[Label, ...]:
-    """Return labels with the types of the operands whose spans differ from the span of the
-    operation.
-    """
+    """Return labels with the types of the operands whose spans differ from `span`."""
     return tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
 
 
@@ -252,9 +242,7 @@ def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
 def _explain_length_mismatch(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> Diagnostic:
-    """Return E0302 for two axis sizes that should be equal, with the type and the origin of
-    both.
-    """
+    """Return E0302 for two axis sizes that should be equal, with type and origin of both."""
     labels: dict[Span, Label] = {}
     notes: list[str] = []
     for dim, operand in zip(dims, tensors, strict=True):
@@ -298,9 +286,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 def _suggest_shape_fixes(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> list[str]:
-    """Suggest how to make two shapes match: an inserted axis, attention between sequences, or an
-    equation of the dimensions.
-    """
+    """Suggest an inserted axis, attention between sequences, or an equation of the dimensions."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # in elementwise ops, axes of size 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
@@ -334,9 +320,7 @@ def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
-    """Return the indices at which `small` needs new axes to match `large`, or [] if new axes do not
-    help.
-    """
+    """Return the indices at which `small` needs new axes to match `large`, or [] if none help."""
     index, axes = 0, []
     for axis, length in enumerate(large):
         if index < len(small) and small[index] == length:

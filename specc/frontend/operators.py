@@ -64,9 +64,7 @@ OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
 def apply_arithmetic(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
-    """Apply `+ - * / // % **` to numbers and tensors, or `+` to lists. Raise E0206 for other
-    values.
-    """
+    """Apply `+ - * / // % **` to numbers and tensors, `+` to lists. Raise E0206 otherwise."""
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _combine_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
@@ -80,9 +78,7 @@ def apply_arithmetic(
 def _compute_numbers(
     context: Context, op: str, left: Number, right: Number, expr: ast.Binary
 ) -> Number:
-    """Apply an arithmetic operator to two numbers. Raise E0309 if the result is too large, and
-    E0310 if it is undefined.
-    """
+    """Apply an operator to two numbers. Raise E0309 if too large, E0310 if undefined."""
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             # two integers produce an integer, unless the exponent is negative, large or a symbol
@@ -205,9 +201,7 @@ def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> Non
 def convert_operands(
     context: Context, left: SpecValue, right: SpecValue, span: Span | None
 ) -> tuple[Tensor, Tensor]:
-    """Convert two operands to the same element type. A number takes the element type of the
-    tensor.
-    """
+    """Convert two operands to the same element type; a number takes that of the tensor."""
     if not isinstance(left, Tensor):
         assert isinstance(right, Tensor)  # the callers guarantee this
         return convert_to_tensor(context, left, right.type.dtype, span), right
@@ -361,9 +355,7 @@ def _evaluate_membership(
 def _compare_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> Tensor:
-    """Compare two operands elementwise, at least one of which is a tensor. Raise E0206 for
-    booleans.
-    """
+    """Compare two operands elementwise, at least one a tensor. Raise E0206 for booleans."""
     a, b = convert_operands(context, left, right, expr.span)
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
@@ -383,9 +375,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the comparison key of a value. Functions are compared by name and options, not by
-    location.
-    """
+    """Return the comparison key of a value. Functions are compared by name and options."""
     match value:
         case BlockFunction():
             return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))

@@ -97,9 +97,7 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
-    """Convert an integer to a float. Return a symbol or run-time number unchanged, otherwise
-    MISSING.
-    """
+    """Convert an integer to a float. Return symbols unchanged, MISSING for other values."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else MISSING
@@ -158,9 +156,7 @@ NONE_KIND = _make_class_kind("none", NoneType)
 ANY_KIND = SimpleKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
-"""A number that may be known only at run time (the annotation `float` requires a number known at
-compile time).
-"""
+"""A number that may be known only at run time; `float` requires one known at compile time."""
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
 """A mask: a definition, a combination of masks, `all`, `none`, or a boolean tensor."""

@@ -175,9 +175,7 @@ def _compute_longrope(
 
 
 def get_max_rope_length(rope: Rope) -> int:
-    """Return the maximum sequence length for which the frequencies are valid, or 0 if they are
-    valid for every length.
-    """
+    """Return the maximum length for which the frequencies are valid, or 0 for every length."""
     return 0 if _has_symbols(rope) else int(_ScalingParameters(rope).find_number("longest") or 0)
 
 
@@ -188,9 +186,7 @@ def _compute_theta_stretch(numbers: _ScalingParameters) -> float:
 
 
 def compute_yarn_scale(factor: float, scale: float = 1.0) -> float:
-    """Return the factor of cos and sin by which YaRN scales attention for longer contexts
-    (arXiv:2309.00071, eq. 22).
-    """
+    """Return YaRN's factor of cos and sin for longer contexts (arXiv:2309.00071, eq. 22)."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -205,9 +201,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide the frequencies of long wavelengths, keep the frequencies of short wavelengths, and
-    interpolate between both.
-    """
+    """Divide frequencies of long wavelengths, keep those of short ones, interpolate between."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

@@ -48,14 +48,10 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""The functions whose result is always an integer, and the functions that map integers to
-integers.
-"""
+"""The functions whose result is always an integer, and those that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
-"""Maximum number of characters of a formula in messages; of a longer formula, only the symbols are
-shown.
-"""
+"""Maximum length of a formula in messages; of a longer one only the symbols are shown."""
 
 
 def get_known_float(value: Number) -> float | None:
@@ -84,9 +80,7 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
 
 
 def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
-    """Apply a function to a number. Raise ValueError, OverflowError or ZeroDivisionError where
-    it is undefined.
-    """
+    """Apply a function to a number. Raise an ArithmeticError or ValueError if undefined."""
     number = get_known_float(x)
     if number is not None:
         result = UNARY_FUNCTIONS[fn](number)
@@ -137,9 +131,7 @@ def require_attribute_number(
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """Cast a number to a float attribute. In symbolic elaboration, it may remain a RuntimeNumber,
-    because a symbolic graph is never run.
-    """
+    """Cast a number to a float attribute. It may remain a RuntimeNumber in symbolic elaboration."""
     return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
@@ -189,9 +181,7 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
-    """Return a new symbol for an integer that depends on symbolic config values. Return any other
-    number unchanged.
-    """
+    """Return a new symbol for an integer that depends on symbols, and other numbers unchanged."""
     if not number.is_integer or context.has_dynamic_symbol(number.symbols):
         return number
     names = context.symbols.computed_names

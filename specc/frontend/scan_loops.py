@@ -28,9 +28,7 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the scanned axis of the first tensor. If there is no `along`,
-    return the iteration indices.
-    """
+    """Return the scanned tensors and the scanned axis of the first, or the iteration indices."""
     if statement.along is None:
         count = _evaluate_iteration_count(context, statement, env)
         return [add_op(context, ops.Range(count), span=statement.span)], 0
@@ -103,9 +101,7 @@ def format_length_source(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Return the padding mask of the loop. Iterations at padded positions leave the loop-carried
-    values unchanged.
-    """
+    """Return the padding mask of the loop, whose padded iterations leave carries unchanged."""
     if statement.keep is None:
         return None
     value = evaluate_value(context, statement.keep, env)
@@ -126,9 +122,7 @@ CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
 """A loop-carried value: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
-"""A function that runs the statements of a body. The result is None unless the statements end in
-`return`.
-"""
+"""A function that runs the statements of a body; None unless they end in `return`."""
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
@@ -242,9 +236,7 @@ def _list_next_carries(
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a loop-carried value (a tensor or a nested list), with their names for
-    messages.
-    """
+    """Yield the tensors of a loop-carried value (a tensor or nested list) with their names."""
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -293,9 +285,7 @@ def _check_loop_carried_value(
     values_before: Iterator[Value],
     next_value: SpecValue,
 ) -> Iterator[Value]:
-    """Yield the tensors of a loop-carried value after an iteration. Check that the iteration does
-    not change their types.
-    """
+    """Yield the tensors of a loop-carried value after an iteration; their types must not change."""
     if next_value is POISON:
         raise AlreadyReportedError
     if isinstance(initial, Tensor):
@@ -320,9 +310,7 @@ def _check_loop_carried_tensor(
     statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
 ) -> Value:
     # the value is unchanged, i.e. no statement of the body has set the name
-    """Return the value of a loop-carried tensor after an iteration. Raise E0305 if the body does
-    not set it or changes its type.
-    """
+    """Return a loop-carried tensor after an iteration. Raise E0305 if unset or of another type."""
     if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -362,9 +350,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 
 
 def _get_scan_output(statement: ast.Scan, name: str, env: Env) -> Value:
-    """Return the value of a scan output at the end of an iteration. Raise E0305 if it is not a
-    tensor.
-    """
+    """Return the value of a scan output after an iteration. Raise E0305 if it is no tensor."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReportedError

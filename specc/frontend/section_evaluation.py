@@ -1,6 +1,4 @@
-"""Evaluate the `generate`, `stream` and `reading` sections of a spec to JSON-compatible values for
-the manifest.
-"""
+"""Evaluate the `generate`, `stream` and `reading` sections to values for the manifest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -159,9 +157,7 @@ def evaluate_generation_settings(
 
 
 def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
-    """Return the spans of a setting's value, name and options, by the keys of
-    `check_spec_settings`.
-    """
+    """Return the spans of a setting, its name and options, by keys of `check_spec_settings`."""
     name, value = setting.name, setting.value
     spans = {f"{name} name": setting.span, name: value.span or setting.span}
     if isinstance(value, ast.Call):
@@ -173,9 +169,7 @@ def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """Convert an expression to JSON-compatible values, or return None if it depends on symbolic
-    config values.
-    """
+    """Convert an expression to JSON-compatible values; None if it depends on symbols."""
     try:
         return expression_to_plain_data(context, expr, env)
     except UnresolvedValueError:
@@ -346,9 +340,7 @@ def evaluate_reading_section(
 def _evaluate_reading(
     context: Context, entry: ast.InputPreprocessing | ast.OutputPostprocessing, env: Env
 ) -> dict[str, object]:
-    """Convert an entry of `reading` to JSON-compatible values. Raise E0203 unless it is a call such
-    as `image(…)`.
-    """
+    """Convert an entry of `reading` to JSON values. Raise E0203 unless it is a call."""
     entry_data = expression_to_plain_data(context, entry.value, env)
     if not isinstance(entry_data, dict):
         title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"

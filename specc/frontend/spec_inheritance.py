@@ -89,9 +89,7 @@ def check_derived_spec_names(module: SpecModule, base: SpecModule) -> None:
 
 
 def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
-    """Suggest a config value in place of a duplicate field, or another name for a duplicate
-    definition.
-    """
+    """Suggest a config value for a duplicate field, or another name for a definition."""
     if isinstance(item, ast.Config):
         return f"set its value without a type: `{name} = …`, in YAML `{name}: …`"
     return f"rename it, for example to `{name}_here`, and use that name in `config`"

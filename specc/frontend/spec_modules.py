@@ -52,17 +52,13 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """True if all files of the program are built-in; config values may differ from the
-        defaults.
-        """
+        """True if all files of the program are built-in; config values may differ."""
         return all(m.is_builtin for m in self.chain) and all(
             program.is_builtin for used_spec in self.used_specs for program in used_spec.programs
         )
 
     def get_identity(self) -> Hashable:
-        """Return the identity of the program: its syntax trees, which are cached by source
-        text, its config values and its used specs.
-        """
+        """Return the identity of the program: its cached trees, its values and its used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
@@ -248,9 +244,7 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the alternative of each used spec according to the assigned values. Raise E0203 if the
-    choice is invalid.
-    """
+    """Select the alternative of each used spec by the assigned values. Raise E0203 if invalid."""
     used_specs: list[UsedSpec] = []
     assignments = dict(program.assignments)
     for used_spec in program.used_specs:
@@ -283,9 +277,7 @@ def _iterate_unresolved_paths(used_specs: tuple[UsedSpec, ...], prefix: str = ""
 def _expand_used_spec_values(
     assignments: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
-    """Expand values such as `encoder = swin(window=7)` to the choice of a used spec and the config
-    values for it.
-    """
+    """Expand `encoder = swin(window=7)` to the choice of a used spec and its config values."""
     expanded: dict[str, ConfigAssignment] = {}
     for path, assignment in assignments.items():
         match assignment.value:

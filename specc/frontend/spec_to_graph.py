@@ -75,9 +75,7 @@ PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
 def create_context(
     library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
 ) -> Context:
-    """Create the context of an elaboration. In symbolic elaboration, the `dims` of `program` remain
-    dynamic dimensions.
-    """
+    """Create the context of an elaboration. In a symbolic one, `dims` remain dynamic."""
     reader = reader or ConfigReader()
     lengths: frozenset[str] = frozenset()
     if program is not None:
@@ -219,9 +217,7 @@ def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecVal
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
-    """Return the graph with this name, or the first graph if the name is "". Raise E0219 if it does
-    not exist.
-    """
+    """Return the graph with this name, or the first for "". Raise E0219 if there is none."""
     graphs = list_graphs(program)
     # the first graph, unless a graph is selected by name
     for block in graphs:
@@ -243,9 +239,7 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
-    """Build the graph of the block `block`. Raise Failed with all errors in its inputs and
-    statements.
-    """
+    """Build the graph of `block`. Raise Failed with all errors in inputs and statements."""
     env = _add_inputs(context, program, block, config, reader)
     context.raise_reported_errors()
     results = Results(())
@@ -271,9 +265,7 @@ def _add_inputs(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Env:
-    """Add the inputs of the graph `block`, and return the scope that contains them. Raise E0303 for
-    an input that is not a tensor.
-    """
+    """Add the inputs of a graph; return the scope with them. Raise E0303 for other types."""
     env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:
@@ -364,9 +356,7 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 def _configure_used_spec(
     context: Context, module: SpecModule, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
-    """Return the config of a used spec: from a record, from a section of the config file, or from
-    the defaults.
-    """
+    """Return the config of a used spec: a record, a section of the config file, or the defaults."""
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)
     if isinstance(record, Record):

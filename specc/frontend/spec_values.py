@@ -1,6 +1,4 @@
-"""Values of expressions in a spec during elaboration: tensors, scalars, records, functions and
-masks.
-"""
+"""Values of expressions during elaboration: tensors, scalars, records, functions and masks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,9 +34,7 @@ class UnresolvedValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor value: a value of the graph, and the span of the expression from which it was last
-    read.
-    """
+    """A tensor: a value of the graph, and the span of the expression that last read it."""
 
     value: Value
     span: Span | None = None
@@ -200,9 +196,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 
 @dataclass(frozen=True, slots=True)
 class CombinedMask:
-    """Masks that are combined by `&`, `|` or `not` before they are expanded. `a & b & c` has three
-    parts.
-    """
+    """Masks combined by `&`, `|` or `not` and not yet expanded; `a & b & c` has three parts."""
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]

@@ -1,6 +1,4 @@
-"""Build a standalone spec: merge the specs that it extends, and inline the std items that it
-uses.
-"""
+"""Build a standalone spec: merge the specs that it extends, inline the std items it uses."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,9 +19,7 @@ SINGLE_ITEMS = (ast.Generate, ast.Stream)
 
 
 def build_standalone_spec(program: Program, library: Library) -> ast.File:
-    """Build a standalone file of a program. Raise E0982 for values of used specs, which a
-    standalone file cannot set.
-    """
+    """Build a standalone file of a program. Raise E0982 for values of used specs."""
     file = merge_extends_chain(program)
     return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
 
@@ -98,9 +94,7 @@ def _map_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, 
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
-    """Return the std items that a file uses, directly or through other items, even if the file
-    defines the same names.
-    """
+    """Return the std items that a file uses, also indirectly or under names it defines."""
     std_names = {*library.list_std_names()} - BUILTINS.keys()
     worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}

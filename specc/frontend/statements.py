@@ -137,9 +137,7 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 def _collect_values(
     statement: ast.Repeat, collected: Mapping[str, list[SpecValue]], env: Env
 ) -> None:
-    """Append the values of the `collect` names at the end of an iteration. Raise E0202 if a name is
-    not set.
-    """
+    """Append the `collect` values at the end of an iteration. Raise E0202 if one is not set."""
     for name, values in collected.items():
         if name not in env.names:
             raise_error("E0202", f"`{name}` is collected but never set in the loop", statement.span)

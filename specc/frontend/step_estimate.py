@@ -1,6 +1,4 @@
-"""Estimate the minimum elaboration steps of a block or definition from its syntax tree, to raise
-E0223 early.
-"""
+"""Estimate the minimum elaboration steps of a block from its tree, to raise E0223 early."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -49,9 +47,7 @@ class StepEstimator:
         config: Config,
         span: Span | None,
     ) -> None:
-        """Raise E0223 if a call at `span` needs more steps than are left. If there is no span, show
-        the largest statement of the item.
-        """
+        """Raise E0223 if a call at `span` (or the item) needs more steps than are left."""
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
@@ -92,9 +88,7 @@ class _ItemStepEstimator:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
     def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
-        """Return the block or definition with this name, or None if the name may have another
-        meaning.
-        """
+        """Return the block or definition with this name, or None if it may mean something else."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
@@ -174,9 +168,7 @@ class _ItemStepEstimator:
         return arguments + (self._estimate_used_item(item_and_module) if item_and_module else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
-        """Estimate the steps of an argument, or 0 for names and for functions that are called
-        later.
-        """
+        """Estimate the steps of an argument: 0 for names and functions that are called later."""
         if isinstance(parameter, BuiltinParameter):
             is_tensor = TENSOR_KIND in parameter.kinds
             is_function = FUNCTION_KIND in parameter.kinds

@@ -141,9 +141,7 @@ def collect_item_names(item: UsableItem) -> ItemNames:
 def _find_unused_parameters(
     item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
-    """Yield W0202 for each parameter that neither the body, a default, nor the type of another
-    parameter reads.
-    """
+    """Yield W0202 for each parameter that no body, default or type of a parameter reads."""
     params = item.params or ()
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
@@ -186,9 +184,7 @@ class LivenessAnalysis:
     unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_names(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
-        """Return the names that are live before the statements, given the names that are `live`
-        after them.
-        """
+        """Return the names live before the statements, given those `live` after them."""
         for statement in reversed(body):
             live = self._visit_statement(statement, live)
         return live
@@ -227,9 +223,7 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
-        """Return a suggestion to read a value instead of its first operand, or "" unless later
-        statements read the operand.
-        """
+        """Suggest to read a value instead of its first operand, or "" if that is read later."""
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))
@@ -262,9 +256,7 @@ class LivenessAnalysis:
 def _find_reachable_items(
     items: dict[str, UsableItem], names_by_item: dict[str, ItemNames], section_names: set[str]
 ) -> set[str]:
-    """Return the items that graphs and the other sections of a spec use, directly or through other
-    items.
-    """
+    """Return the items that graphs and other sections use, directly or through other items."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
     roots = {p.partition(".")[0] for p in section_names}
     # other files use a file without a graph, so all its items count as reachable
@@ -279,9 +271,7 @@ def _find_reachable_items(
 
 
 def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
-    """Yield W0202 for each config field of `file` that neither a name in `used_names` nor a nested
-    path reads.
-    """
+    """Yield W0202 for each config field of `file` that neither a name nor a nested path reads."""
     used_paths = {p.removeprefix("config.") for p in used_names}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
@@ -358,9 +348,7 @@ def _find_useless_rules(
 def _iterate_other_graphs(
     program: Program, library: Library, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
-    """Yield the trials of each other graph of a spec. Errors in a graph are ignored here; the check
-    of that graph reports them.
-    """
+    """Yield the trials of each other graph of a spec; its own check reports its errors."""
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(Failed):
@@ -369,9 +357,7 @@ def _iterate_other_graphs(
 
 
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
-    """Return W0505 if weights match the path of a `share` rule that no two calls need, otherwise
-    E0527.
-    """
+    """Return W0505 if weights match a `share` path that no two calls need, otherwise E0527."""
     path = rule.name.text
     label = Label.from_span(rule.span, "named by this `share`")
     # the path of each weight and its parents: `a.b.c`, `a.b`, `a`

@@ -1,6 +1,4 @@
-"""Used specs with a separate config: select an alternative, read its config section, and label the
-`use` in errors of the used spec.
-"""
+"""Used specs with a config of their own: selection, config sections, labels at the `use`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +27,7 @@ def show_use_in_errors(use: ast.Use) -> Iterator[None]:
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """A context manager that adds a label at the call `span` to errors in a block of a used
-    file.
-    """
+    """A context manager that labels the call `span` in errors in a block of a used file."""
     count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
@@ -43,9 +39,7 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
 
 
 def add_related_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
-    """Add a label to an error, unless the error is in the file of the label or already has this
-    label.
-    """
+    """Add a label to an error, unless it is in the same file or already has this label."""
     if span is None or (diagnostic.primary and diagnostic.primary.span.source is span.source):
         return diagnostic
     if any(label.span == span for label in diagnostic.related_labels):
@@ -78,9 +72,7 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 def _raise_missing_section(
     used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
-    """Raise E0227 because a config file lacks the section, or because the section is not an
-    object.
-    """
+    """Raise E0227 because a config file lacks the section, or it is no object."""
     keys, span = used_spec.use.sources, used_spec.use.span
     keys_text = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"
@@ -118,9 +110,7 @@ def choose_used_specs(program: Program, data: JsonObject) -> Program:
 
 
 def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
-    """Select the alternative that reads the model type of the file, or the first alternative if the
-    file has no model type.
-    """
+    """Select the alternative for the model type of the file, or the first if it has none."""
     if member is None:
         return replace(used_spec, selected=0)
     model_type = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -217,9 +207,7 @@ def _reject_unknown_paths(
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
-    """Yield every used spec, recursively, with its `use` and the scope of its config and
-    weights.
-    """
+    """Yield every used spec, recursively, with its `use` and the scope of config and weights."""
     for used_spec in program.used_specs:
         values = config[used_spec.name]
         assert isinstance(values, Record)  # created by `_evaluate_config_values`

@@ -54,9 +54,7 @@ VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
 
 
 def resolve_weight_path(context: "Context", name: ast.WeightName, env: "Env") -> str:
-    """Replace every `{…}` in a weight path by its value. Raise E0521 if the result is not a valid
-    name.
-    """
+    """Replace every `{…}` in a weight path. Raise E0521 if the result is not a valid name."""
     path = fill_placeholders(context, name.text, env, name.span, PLACEHOLDER_PATTERN)
     if not VALID_PATH.fullmatch(path):
         raise_error("E0521", f"`{path}` cannot be the name of a weight", name.span)
@@ -151,9 +149,7 @@ class ShareRule:
 
 @dataclass
 class WeightSharing:
-    """Records which calls use which weights. `needed_paths` maps each declared `share` path to
-    whether several calls use its weights.
-    """
+    """Records which calls use which weights, and which `share` paths several calls need."""
 
     call_path: CallPath = ()
     needed_paths: dict[str, bool] = field(default_factory=dict)
@@ -204,9 +200,7 @@ class WeightSharing:
             self.call_path = outer_path
 
     def register_weight(self, name: str) -> None:
-        """Register a weight for the current call. Raise E0526 if another call uses it without a
-        `share` rule.
-        """
+        """Register a weight of the current call. Raise E0526 if another uses it without `share`."""
         call_path, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
         divergence = _find_divergence(first_use, call_path)
         if divergence is None:
@@ -229,9 +223,7 @@ class WeightSharing:
 
 
 def _find_divergence(first: CallPath, second: CallPath) -> int | None:
-    """Return the index at which two call paths diverge, or None if both are the same call or expand
-    the same definition.
-    """
+    """Return where two call paths diverge, or None for the same call or definition."""
     for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
         if first_step is not second_step:
             is_same_definition = first_step.source is second_step.source and not isinstance(
@@ -247,9 +239,7 @@ def _collect_scopes(path: CallPath) -> set[str]:
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
-    """Return E0526 for a weight that two calls use. The given paths begin where the call paths
-    diverge.
-    """
+    """Return E0526 for a weight that two calls use; the paths begin where they diverge."""
     first_step, second_step = first[0], second[0]
     share_help = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
@@ -316,9 +306,7 @@ class ExpertStack:
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Return the stored shape of a weight that has the shape `shape` in one expert: one leading
-    axis per enclosing expert stack.
-    """
+    """Return the stored shape of an expert's weight: a leading axis per enclosing expert stack."""
     return (*(s.expert_count for s in stacks), *shape)
 
 

@@ -61,9 +61,7 @@ def pad_top_k_keys(b: GraphBuilder, op: ops.TopK, keys: Value) -> Value:
 def _add_node_with_enough_keys(
     b: GraphBuilder, node: Node, args: list[Value | None], symbol: str
 ) -> tuple[Value, ...]:
-    """Add a node whose operands `args` have an empty time axis. The operand of `topk` is padded to
-    at least k positions.
-    """
+    """Add a node whose operands have an empty time axis; `topk` gets at least k positions."""
     op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
         args = [pad_top_k_keys(b, op, args[0])]
@@ -75,9 +73,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a last position although no token has been generated, because
-    its time axes have a prefix.
-    """
+    """Return True if an output has a last position before any token, in a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
@@ -89,9 +85,7 @@ def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool
 
 
 def _iterate_last_position_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
-    """Yield the values of which a node in `live` reads only the last position, each with the
-    axis.
-    """
+    """Yield the values of which a `live` node reads only the last position, with the axis."""
     for node, results in graph.nodes:
         if node in live:
             for dependence in find_dependences(node, results):
@@ -170,9 +164,7 @@ class LastPositionBuilder:
         }
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand of a Concat or Slice that supplies the last position of the result,
-        with its index, or None.
-        """
+        """Return the operand of a Concat or Slice with the last position, its index, or None."""
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
@@ -184,9 +176,7 @@ class LastPositionBuilder:
         return None
 
     def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in another graph. `new_values` maps values of the full-forward
-        graph to values of that graph.
-        """
+        """Build the last position in another graph; `new_values` maps values to that graph's."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:

@@ -26,9 +26,7 @@ def collect_value_symbols(values: Iterable[Value]) -> set[str]:
 def find_determined_symbols(
     values: Iterable[Value], length_equations: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """Return the symbolic dimensions whose sizes are determined by the shapes of `values` and by
-    `length_equations`.
-    """
+    """Return the symbols that the shapes of `values` and `length_equations` determine."""
     dims = {d for v in values for d in v.shape if d.symbols()}
     known_symbols = set[str]()
     # A known symbolic dimension may determine another one: `m` and `past + m` determine `past`.
@@ -42,9 +40,7 @@ def find_determined_symbols(
 def _find_next_symbols(
     dims: Iterable[Dim], length_equations: Mapping[str, Dim], known_symbols: set[str]
 ) -> set[str]:
-    """Return the symbolic dimensions that one size in `dims` or one equation determines, given the
-    sizes of `known_symbols`.
-    """
+    """Return the symbols that one of `dims` or one equation determines, given `known_symbols`."""
     solved = {s for d in dims if (s := _find_solved_symbol(d, known_symbols))}
     return solved | {
         name for name, dim in length_equations.items() if dim.symbols() <= known_symbols
@@ -52,9 +48,7 @@ def _find_next_symbols(
 
 
 def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
-    """Return the symbolic dimension that the axis size `length` determines, given the sizes of
-    `known_symbols`, or None.
-    """
+    """Return the symbol that an axis size determines, given `known_symbols`, or None."""
     unknown = length.symbols() - known_symbols
     if len(unknown) != 1:
         return None
@@ -67,9 +61,7 @@ def _find_solved_symbol(length: Dim, known_symbols: set[str]) -> str | None:
 
 
 def remove_unused_inputs(graph: Graph, kept_inputs: frozenset[str] = frozenset()) -> Graph:
-    """Remove inputs that no node reads and whose shape determines no symbolic dimension in use,
-    except `kept_inputs`.
-    """
+    """Remove inputs that no node reads and no symbol needs, except `kept_inputs`."""
     read_values = {a for node, _ in graph.nodes for a in node.operands}
     read_values |= set(graph.outputs.values())
     kept_names = {n for n, v in graph.inputs.items() if v in read_values or n in kept_inputs}
@@ -111,9 +103,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidate inputs that determine needed symbolic dimensions which `present_inputs`
-    do not determine.
-    """
+    """Return the candidates that determine symbols which `present_inputs` do not."""
     length_inputs: list[str] = []
     known_symbols = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():
@@ -126,9 +116,7 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """Return the symbolic dimensions in the shapes of node results and in attributes, including
-    loop bodies.
-    """
+    """Return the symbols in result shapes and attributes, including loop bodies."""
     symbols = set[str]()
     for node, results in graph.nodes:
         symbols |= collect_value_symbols(results)

@@ -63,9 +63,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: NonTimeAxisLoop, body: "_ClosedBody", values: Mapping[str, Value]
 ) -> Node:
-    """Build a loop with the scan outputs `values`, whose body contains only the nodes on which they
-    depend.
-    """
+    """Build a loop with the scan outputs `values` and only the body nodes they need."""
     op, op_body, operands = loop.op, loop.op.body, loop.op.split_operands(loop.node.args)
     dependencies = _BodyDependencies.from_values(op, values.values())
     carries = _select_outer_values(
@@ -94,9 +92,7 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], selected: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """Return the inputs of a body (`inner`) that are in `selected`, each with the corresponding
-    operand of the loop (`outer`), in order.
-    """
+    """Return the body inputs (`inner`) in `selected`, each with its operand (`outer`)."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in selected}
 
 
@@ -226,9 +222,7 @@ def build_loop_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> DecodeState:
-    """Stack the states of all iterations of a loop along the scan axis (`axis` of
-    `scanned_operand`).
-    """
+    """Stack the states of all iterations along the scan axis (`axis` of the operand)."""
     iterations, shape = scanned_operand.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], iterations, *shape[axis:]))
 
@@ -247,9 +241,7 @@ def stack_loop_state(state: DecodeState, axis: int, scanned_operand: Value) -> D
 def _add_body_inputs(
     builder: "StepGraphBuilder", loop: NonTimeAxisLoop, operands: LoopOperands[Value]
 ) -> None:
-    """Add the inputs of the body: one slice of each scanned operand, loop-carried values,
-    captures.
-    """
+    """Add the inputs of the body: slices of scanned operands, carries, captures."""
     b, new_values, cached_values = (
         builder.draft.builder,
         builder.draft.new_values,

@@ -100,9 +100,7 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of a loop body on its values and captures into `needs`. The loop runs along
-    an axis other than the time axis.
-    """
+    """Merge the demands of a body on its values and captures into `needs` (no time loop)."""
     loop = NonTimeAxisLoop.from_node(context, node)
     live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
     previous: list[Mapping[int, float]] = []
@@ -132,9 +130,7 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
-    """Return True if a node selects only positions before the first token, which are constant
-    during generation.
-    """
+    """Return True if a node selects only positions before the first token (constant)."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first_operand
@@ -184,9 +180,7 @@ def compute_node_demand(
 def _needs_all_positions(
     context: DemandContext, dependence: Dependence, requested_positions: float
 ) -> bool:
-    """Return True if a dependence reads earlier keys, and keys outside the attention window must be
-    cached, too.
-    """
+    """Return True if a dependence reads keys outside the window, which must be cached."""
     return (
         requested_positions > 0
         and dependence.kind in ("band", "all")
@@ -223,9 +217,7 @@ def _get_result_demand(
     names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """Return the demand on the results of a node. Of a cached value, only the new positions are
-    computed.
-    """
+    """Return the demand on a node's results; of a cached value, only on new positions."""
     positions: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():

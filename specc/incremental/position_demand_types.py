@@ -113,9 +113,7 @@ def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """Return the operand that a stateful op processes sequentially, and the axis along which it
-    does so.
-    """
+    """Return the operand that a stateful op processes sequentially, and its axis."""
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.get_operand(), axis
@@ -141,9 +139,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return a name for every axis of operands and results. Axes with equal names have equal
-    sizes.
-    """
+    """Return a name for every axis of operands and results; equal names, equal sizes."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -177,9 +173,7 @@ def _name_axes(op: Op, axis_ranges: Iterable[tuple[str, range]]) -> AxisNames:
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: NodeResults
 ) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return axis names of operands and results: `rows` for the scan axis of the loop, and the
-    symbolic sizes of other axes.
-    """
+    """Return axis names: `rows` for the scan axis of the loop, symbolic sizes for others."""
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         scan_axis = get_stateful_axis(node, n)
@@ -236,9 +230,7 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return the number of earlier positions of each result that the loop computes, by axis of
-        the corresponding body output.
-        """
+        """Return the earlier positions of each result that the loop computes, by body axis."""
         output_positions: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             is_scan_output = r >= len(self.body_carries)
@@ -253,9 +245,7 @@ class NonTimeAxisLoop:
         return output_positions
 
     def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
-        """Return the demand on the operands of the loop, given the needs of its results and of the
-        values of its body.
-        """
+        """Return the demand on the loop's operands, given the needs of results and body."""
         result_demands = self.get_output_positions(results, needs)
         positions: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
@@ -287,9 +277,7 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`. `operand_index` is its index among the
-        operands that are inputs of the body.
-        """
+        """Return the demand on an operand along `axis`; `operand_index` counts body inputs."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.scan_axis)

@@ -73,9 +73,7 @@ class CacheCandidate(Generic[T]):
 
 
 def find_minimum_cut(choices: Mapping[T, CacheCandidate[T]], sinks: Sequence[T]) -> list[T]:
-    """Return the values to cache so that every value in `sinks` is available at minimum cost, in
-    the order of `choices`.
-    """
+    """Return the values to cache for `sinks` at minimum cost, in the order of `choices`."""
     network = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
@@ -229,9 +227,7 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
 def iterate_nodes_and_loop_bodies(
     graph: Graph, flow: TimeDataflow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph, and the nodes of the bodies of loops over other axes than the
-    time axis, after the loop.
-    """
+    """Yield the nodes of a graph and, after it, of each loop over a non-time axis."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_body_dataflows:

@@ -126,26 +126,20 @@ class StepPlan(DemandContext):
         return replace(self, graph=body, outputs={}, live_nodes=live_nodes)
 
     def count_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the size of an axis whose value has `demand` earlier positions and the new
-        ones.
-        """
+        """Return the size of an axis with `demand` earlier positions and the new ones."""
         if demand < 0:
             return Dim.from_value(1)
         return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions, including prefix positions, on an axis of a value
-        with `demand` earlier positions.
-        """
+        """Return the earlier positions on an axis, with the prefix, for `demand` positions."""
         chunks = _count_chunks(self, demand, layout)
         is_prefix_fixed = layout.prefix_length.number is not None
         takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
         return self._count_needed_positions(self.past_chunks, demand, layout, takes_all)
 
     def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the number of earlier positions on an axis in the next step, including the new
-        positions of this step.
-        """
+        """Return the earlier positions on an axis in the next step, with this step's."""
         return self._count_needed_positions(
             self.past_chunks + self.new_chunks, demand, layout, demand == inf
         )
@@ -259,9 +253,7 @@ def _count_cached_first_positions(context: DemandContext) -> float:
 def _is_length_known(
     context: DemandContext, needs: PositionNeeds, max_cached_chunks: float
 ) -> bool:
-    """Return True if the size of some cached value determines the number of earlier chunks. A size
-    such as `min(past + m, 3)` does not.
-    """
+    """Return True if a cached size determines the chunk count; `min(past + m, 3)` does not."""
     if max_cached_chunks in (0.0, inf):
         return True
     layouts = (
@@ -344,9 +336,7 @@ class StepDraft:
     def slice_operands(
         self, node: Node, demand: Demand, excluded: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node, except those in `excluded`, sliced to the demanded
-        positions.
-        """
+        """Return the operands of a node, sliced to the demanded positions unless `excluded`."""
         operands: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, demand.operand_axes, strict=True)):
             if value is None or n in excluded:
@@ -376,9 +366,7 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
 
 
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, demand: Demand) -> Op:
-    """Return the op of a node with its size attributes replaced by those for the demanded
-    positions.
-    """
+    """Return the op of a node with its size attributes for the demanded positions."""
     match op := node.op:
         case ops.Expand(axis) if axis in demand.result_axes[0]:
             # The op broadcasts to the size of a time axis.

@@ -29,9 +29,7 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class StateNames:
-    """Generates unique names of states; `body_input_names` maps the inputs of loop bodies to
-    names.
-    """
+    """Generates unique state names; `body_input_names` maps inputs of bodies to names."""
 
     graph: Graph
     node_origins: Mapping[Node, NodeOrigin]
@@ -83,9 +81,7 @@ class StateNames:
         return "rows", self.cache_count - 1, self.name_value(value)
 
     def name_value(self, value: Value) -> str:
-        """Return the name of a value: its own name if it is an input, otherwise the name of its
-        user or producer.
-        """
+        """Return the name of a value: its input name, or that of its user or producer."""
         input_name = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if input_name:
             return input_name

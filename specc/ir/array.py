@@ -1,6 +1,4 @@
-"""The type `Array` for annotations: a NumPy array of any element type and shape. Other modules of
-`ir` do not import NumPy.
-"""
+"""The type `Array` for annotations: any NumPy array. The rest of `ir` does not import NumPy."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias

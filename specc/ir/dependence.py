@@ -45,9 +45,7 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Return all dependences between the operands and the results of a node. If `results` is None,
-    the result types are inferred.
-    """
+    """Return all dependences of a node; result types are inferred if `results` is None."""
     result_types = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(
         node.op, tuple(a.type if a else None for a in node.args), result_types
@@ -63,9 +61,7 @@ def get_read_length(node: Node, dependence: Dependence) -> Dim:
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """Return the dependences of an op for these types. The result is cached, because the layers of
-    a model have equal ops and types.
-    """
+    """Return the dependences of an op for these types, cached because layers repeat."""
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)
@@ -124,9 +120,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
-    """Compose a trace with a dependence. The offsets of consecutive windows are added; any other
-    combination may read all positions.
-    """
+    """Compose a trace with a dependence: window offsets are added, others may read everything."""
     interval = source.axes.get(dependence.operand_axis)
     if interval is None:
         return AxisTrace(is_fully_read=source.is_fully_read)
@@ -176,9 +170,7 @@ def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependenc
 def _iterate_scanned_axis(
     op: Scan, operand: int, axis: int, result_count: int
 ) -> Iterator[Dependence]:
-    """Yield the dependences of all results of a loop on the scan axis `axis` of the operand
-    `operand`.
-    """
+    """Yield the dependences of all loop results on the scan axis `axis` of `operand`."""
     for result in range(result_count):
         if result < op.carry_count:
             # the final loop-carried value depends on all positions; the last position is the final
@@ -247,9 +239,7 @@ def _iterate_body_dependences(
 def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
-    """Yield the dependences of a loop result on the operand axis `axis`. `trace` is the trace of
-    this axis through the body.
-    """
+    """Yield the dependences of a loop result on the operand axis `axis`, by its `trace`."""
     if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
     for body_axis, interval in trace.axes.items():

@@ -183,9 +183,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for these values of the symbols. Raise DimError if a symbol has no value
-        or a division has a remainder.
-        """
+        """Return the size for these symbol values. Raise DimError if it is undefined."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:

@@ -150,9 +150,7 @@ class Graph:
         return format_repr(f"graph {self.format_signature()}, {len(self.nodes)} nodes")
 
     def format_signature(self) -> str:
-        """Format the signature, for example `classify: pixels f32[batch, 1, 8, 8] -> logits
-        f32[batch, 10]`.
-        """
+        """Format the signature: `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
         inputs = {name: value.type for name, value in self.inputs.items()}
         outputs = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_io_types(inputs)} -> {format_io_types(outputs)}"
@@ -288,9 +286,7 @@ class GraphBuilder:
         new_values: Mapping[Value, Value],
         outputs: Mapping[str, Value] | None = None,
     ) -> Graph:
-        """Build the copy of `graph`: copy its names, length bounds and outputs (or use
-        `outputs`).
-        """
+        """Build the copy of `graph`: copy names, length bounds and outputs (or `outputs`)."""
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
@@ -354,9 +350,7 @@ def collect_required_nodes(
 
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """Return `graph` with symbolic dimensions replaced by `lengths`. All types are inferred
-    again.
-    """
+    """Return `graph` with symbolic dimensions replaced by `lengths`; types are inferred anew."""
     facts = {
         name: replace(input, type=Type(t.dtype, tuple(d.substitute(lengths) for d in t.shape)))
         for name, input in graph.input_facts.items()
@@ -379,9 +373,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
-    """Return `op` with symbolic dimensions in its attributes and in its loop body replaced by
-    `lengths`.
-    """
+    """Return `op` with symbols in its attributes and loop body replaced by `lengths`."""
 
     def substitute_attribute(attribute: object) -> object:
         if isinstance(attribute, Dim):

@@ -54,9 +54,7 @@ def evaluate_live_nodes(
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]
 ) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
-    """Return the nodes that `requested` depend on, each with its results (None if unused) and the
-    operands that no later node reads.
-    """
+    """Return the nodes that `requested` need, their used results, and the operands read last."""
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last_uses = _map_last_uses([node for node, _ in nodes], requested)
@@ -71,9 +69,7 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of the last node that reads it. Requested values are used at the
-    end.
-    """
+    """Map each value to the index of the last node that reads it, the end if requested."""
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
 
@@ -99,9 +95,7 @@ def bind_inputs(
 def _check_no_input_missing(
     graph: Graph, inputs: Container[str], requested: Iterable[Value]
 ) -> None:
-    """Raise E0910 if an input on which `requested` values or nodes of `graph` depend is missing in
-    `inputs`.
-    """
+    """Raise E0910 if an input that `requested` values or nodes need is missing in `inputs`."""
     used_values = {a for node, _ in graph.nodes for a in node.args}.union(requested)
     for name, value in graph.inputs.items():
         if name not in inputs and value in used_values:
@@ -229,9 +223,7 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
 
 
 def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return `start` and `stop` of a slice of an axis of size `length`. Raise E0912 if they are out
-    of range.
-    """
+    """Return `start` and `stop` of a slice of `length` positions. Raise E0912 if out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= length:
         raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
@@ -257,9 +249,7 @@ def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int
 def evaluate_stride(
     op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
 ) -> tuple[int, int, int]:
-    """Return `start`, `stop` and `step` of a strided slice of an axis of size `length`. Raise E0912
-    if they are out of range.
-    """
+    """Return `start`, `stop` and `step` of a strided slice. Raise E0912 if out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
@@ -269,9 +259,7 @@ def evaluate_stride(
 
 
 def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Return the padding before and after the axis. Raise E0912 if the axis is too short for
-    `reflect`.
-    """
+    """Return the padding before and after the axis. Raise E0912 if `reflect` does not fit."""
     before, after = (
         evaluate_length(op.padding_before, lengths),
         evaluate_length(op.padding_after, lengths),
@@ -287,9 +275,7 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the number of patches along the height and the width. Raise E0912 if the image size is
-    not divisible by the patch size.
-    """
+    """Return the patches along height and width. Raise E0912 if the size is not divisible."""
     (*_, height, width), (*_, p, r) = image, patch
     if height % p or width % r:
         raise_error(
@@ -301,9 +287,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 
 
 def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
-    """Return the number of windows along each axis. Raise E0912 if an axis is too short for a
-    window.
-    """
+    """Return the number of windows per axis. Raise E0912 if an axis is too short for one."""
     for n, size in enumerate(sizes):
         if (op.compute_length_slack(Dim.from_value(size), n).number or 0) < 0:
             raise_axis_too_short(
@@ -313,9 +297,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Return the number of output positions of a transposed convolution along each axis. Raise
-    E0912 if it is negative.
-    """
+    """Return the output positions of a transposed convolution. Raise E0912 if negative."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
     ]
@@ -326,9 +308,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
-    """Return the number of positions of the downsampled mask. Raise E0912 if the mask of `size`
-    positions is too short.
-    """
+    """Return the positions of the downsampled mask. Raise E0912 if the mask is too short."""
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)
@@ -363,9 +343,7 @@ def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """Convert the axis names of an einsum to integers. Return the axes of each operand, and those
-    of the result.
-    """
+    """Convert einsum axis names to integers: return the operands' axes and the result's."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

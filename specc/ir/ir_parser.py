@@ -38,9 +38,7 @@ OP_BUILD_ERRORS = (
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """Parse the textual IR; return the graphs by name. `name` is the name of the text in
-    messages.
-    """
+    """Parse the textual IR; return the graphs by name. `name` names the text in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error("E0927", f"`{name}` has more than {MAX_IR_TEXT_LENGTH >> 20} MiB of textual IR")
     lines = IrLineReader(Source(name, text))
@@ -79,9 +77,7 @@ class _GraphParser:
         self.length_equations: dict[str, Dim] = {}
 
     def parse_graph(self) -> Graph:
-        """Parse the graph. Its lines are grouped by kind, in the order in which `format_ir` writes
-        them.
-        """
+        """Parse the graph: lines are grouped by kind, in the order of `format_ir`."""
         lines = self.lines
         # nesting is limited, because loop bodies are parsed recursively
         if self.depth > MAX_BODY_NESTING:
@@ -163,9 +159,7 @@ class _GraphParser:
                 lines.raise_error_here(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse a parameter, e.g. `parameter "norm.weight" %1: f32[768] initial="ones"
-        made_by=""`.
-        """
+        """Parse a parameter: `parameter "norm.weight" %1: f32[768] initial="ones"`."""
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -179,9 +173,7 @@ class _GraphParser:
         self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
-        """Parse a node, e.g. `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its loop body if the
-        line ends in `body`.
-        """
+        """Parse a node `%2: f32[n] = add(%0, %1) {…} @ "scope"`, and its body after `body`."""
         lines = self.lines
         lines.node_count += 1
         if lines.node_count > MAX_IR_NODES:
@@ -205,9 +197,7 @@ class _GraphParser:
             self.b.node_origins[node] = NodeOrigin(scopes)
 
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """Parse the part of a node after `=`. `span` locates errors. Return the node, the inferred
-        types of its results, and its scopes.
-        """
+        """Parse a node after `=`; errors are at `span`. Return node, result types and scopes."""
         lines = self.lines
         name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
@@ -233,9 +223,7 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse the definition of an input or parameter, e.g. `%4: f32[n]`, where 4 is the next
-        value index. Return the type.
-        """
+        """Parse the definition of an input or parameter, e.g. `%4: f32[n]`. Return the type."""
         self.expect_number(len(self.values))
         return self.lines.read_type()
 
@@ -314,9 +302,7 @@ EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """Build the op `name`. Raise ShapeError if the op is unknown, or if an attribute is missing,
-    unknown or of the wrong type.
-    """
+    """Build the op `name`. Raise ShapeError for an unknown op or an invalid attribute."""
     op_class = OPS_BY_NAME.get(name)
     if op_class is None:
         raise ShapeError("unknown op")
@@ -341,9 +327,7 @@ def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> 
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Return True if a value has the annotated type, such as `int`, `Dim` or `tuple[float,
-    ...]`.
-    """
+    """Return True if a value has the annotated type: `int`, `Dim`, `tuple[float, ...]`, …"""
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):
@@ -360,9 +344,7 @@ def _has_type(value: object, type: object) -> bool:
 
 
 def _is_dim_integer(value: object) -> bool:
-    """Return True if a value is an integer (not a boolean) with an absolute value below
-    MAX_DIM_INTEGER.
-    """
+    """Return True for an integer, not a bool, with absolute value below MAX_DIM_INTEGER."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return abs(value) < MAX_DIM_INTEGER

@@ -29,9 +29,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format `graphs`, which must have different names, as textual IR. The text is
-    deterministic.
-    """
+    """Format `graphs`, by different names, as textual IR. The text is deterministic."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -92,9 +90,7 @@ def _format_input_facts(facts: Input) -> str:
 
 
 def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> Iterator[str]:
-    """Yield the line of a node, and the lines of its loop body. `node_text` is the line up to the
-    operands.
-    """
+    """Yield the line of a node, which begins with `node_text`, and those of its body."""
     attribute_texts, bodies = [], []
     for name, value in node.op.get_attributes().items():
         if isinstance(value, Graph):

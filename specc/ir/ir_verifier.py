@@ -41,9 +41,7 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
 def _iterate_undefined(
     value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield an error for each named value that the graph does not define. `value_kind` ("output" or
-    "name") is used in the message.
-    """
+    """Yield an error for each named value ("output" or "name") that the graph does not define."""
     for name, value in values.items():
         if value not in defined_values:
             yield f"the {value_kind} `{name}` is not defined in the graph"
@@ -76,9 +74,7 @@ def is_length_dependent(node: Node) -> bool:
 def _iterate_node_errors(
     node: Node, results: NodeResults, defined_values: set[Value]
 ) -> Iterator[str]:
-    """Yield the errors of a node: undefined operands, invalid results, and errors of its loop
-    body.
-    """
+    """Yield the errors of a node: undefined operands, invalid results, errors of its body."""
     for n, a in enumerate(node.args):
         if a and a not in defined_values:
             yield f"operand {n + 1} is used before it is defined"

@@ -1,6 +1,4 @@
-"""The model representation of the compiler: graphs, input defaults, and the `generate` and `stream`
-sections.
-"""
+"""The model representation: graphs, input defaults, `generate` and `stream` sections."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,9 +37,7 @@ class GenerateSection:
 
 
 def count_codebooks(sequence_type: Type) -> int:
-    """Return the number of codebooks of token ids [batch, time, codebooks], or 0 for token ids
-    [batch, time] and other generated inputs.
-    """
+    """Return the codebooks of ids [batch, time, codebooks], or 0 for other generated inputs."""
     if sequence_type.rank != 3 or sequence_type.dtype != "i64":
         return 0
     return sequence_type.shape[2].number or 0
@@ -60,9 +56,7 @@ def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
 
 @dataclass(frozen=True)
 class StreamSection:
-    """The `stream` section of a spec: the streamed input, and the outputs that are computed from
-    it.
-    """
+    """The `stream` section of a spec: the streamed input, and the outputs computed from it."""
 
     sequence_input: str
     streamed_outputs: tuple[str, ...]
@@ -148,9 +142,7 @@ determines this number. With in-place buffers, the caller passes it.
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """The KV cache of one attention layer: its input names, and the output names of the updated
-    cache.
-    """
+    """The KV cache of an attention layer: its inputs, and the outputs with the update."""
 
     key: str
     value: str

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
-"""All op classes by their name in the textual IR. The table is complete once `specc.ir.ops` is
-imported.
-"""
+"""All op classes by name in the textual IR, complete once `specc.ir.ops` is imported."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -57,9 +55,7 @@ class Op:
         OPS_BY_NAME[cls.name] = cls
 
     def get_signature(self) -> Signature:
-        """Return the signature. An op whose signature depends on attributes overrides this
-        method.
-        """
+        """Return the signature; overridden by ops whose signature depends on attributes."""
         return self.signature
 
     def get_first_variadic_rank(self) -> int | None:

@@ -67,9 +67,7 @@ class Dependence:
 
     @property
     def min_offset(self) -> float:
-        """The minimum of `t_result - t_operand` over the read positions, which is negative if later
-        positions are read.
-        """
+        """The minimum of `t_result - t_operand`, negative if later positions are read."""
         return self.offsets.low
 
     @property
@@ -105,9 +103,7 @@ MASK_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
-"""The operand that determines which keys a query attends to: an attention mask, or weights that are
-zero at masked keys.
-"""
+"""The operand that limits the keys of a query: a mask, or weights that are zero elsewhere."""
 
 
 AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
@@ -188,9 +184,7 @@ class _OperandAxis:
     result: int
 
     def find_result_axis(self) -> int | None:
-        """Return the result axis with the same name as this axis, or None if the result has no such
-        axis.
-        """
+        """Return the result axis with the same name as this axis, or None."""
         result_axes = self.result_axes.get(self.mark.name)
         if result_axes is None:
             return None
@@ -238,9 +232,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
 
 
 def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
-    """Return the dependence that the mark of an operand axis defines (`specc.ir.signature` lists
-    the marks).
-    """
+    """Return the dependence of a mark of an operand axis (`specc.ir.signature` lists them)."""
     mark = operand_axis.mark.mark
     match mark[0]:
         case "@":
@@ -317,9 +309,7 @@ def _find_masks(
 def _find_contraction_masks(
     operand_marks: Sequence[AxisMarks], key: str, result_axes: ResultAxes
 ) -> tuple[DependenceMask, ...]:
-    """Return the masks of a contraction: operands that have the key axis and a result axis, and may
-    be zero outside a band.
-    """
+    """Return the operands of a contraction that may be zero outside a band of its key axis."""
     gates = []
     for operand, axis_marks in enumerate(operand_marks):
         operand_axes = {m.name: d.start for m, d in axis_marks}

@@ -75,9 +75,7 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal chunks. The shape rules guarantee that its size is
-        divisible.
-        """
+        """Split the last axis into `count` equal chunks; the shape rules make it divisible."""
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
@@ -103,9 +101,7 @@ def _build_body(
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states of the cell. `input` is the input projection of one position, and `w`
-    are the captured weights.
-    """
+    """Return the next states of the cell, for one position's projection and captures `w`."""
     match op:
         case ops.Rnn(activation):
             projection = f.add_linear(states[0], w["u"], w.get("c"))
@@ -155,9 +151,7 @@ def compute_gru_gates(
 def _compute_lstm_cell(
     f: CellBuilder, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next hidden state and cell state of an LSTM, with peepholes and a projection if
-    `w` contains them.
-    """
+    """Return the next hidden and cell state of an LSTM, with optional peepholes and projection."""
     h, c = states
     projection = f.add_linear(h, w["u"], w.get("c"))
     i, forget, new, o = f.split_last_axis(f.add_op("add", input, projection), 4)

@@ -66,9 +66,7 @@ def _check_lower_bounds(
 
 
 def _apply_length_equations(length_equations: Mapping[str, Dim], sizes: dict[str, int]) -> bool:
-    """Solve for symbols by the length equations of the graph, and add them to `sizes`. Return True
-    if one was solved.
-    """
+    """Solve for symbols by the length equations; return True if one was added to `sizes`."""
     previous_count = len(sizes)
     for symbol, dim in length_equations.items():
         if symbol not in sizes and (size := _evaluate_dim(dim, sizes)) is not None:
@@ -101,9 +99,7 @@ def _check_length_equations(length_equations: Mapping[str, Dim], sizes: Mapping[
 
 
 def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_ShapeEquation]:
-    """Return the shape equations of the array `name`, one per axis. Raise E0911 if its rank differs
-    from that of its type.
-    """
+    """Return the shape equations of `name`, one per axis. Raise E0911 for another rank."""
     if len(shape) != type.rank:
         raise_error(
             "E0911",
@@ -117,9 +113,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dimension, or None if it is unknown. Raise E0912 for a division with a
-    remainder.
-    """
+    """Return the value of a dimension, or None. Raise E0912 for a division with remainder."""
     try:
         return dim.substitute(sizes).number
     except DimError as error:
@@ -131,9 +125,7 @@ def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve an equation `c · symbol + rest = size` for its only unknown symbol. Return None unless
-    it has exactly one unknown symbol.
-    """
+    """Solve `c · symbol + rest = size` for its only unknown symbol; None if not just one."""
     if equation.dim.symbols() <= sizes.keys():
         return None
     try:
@@ -190,9 +182,7 @@ class AxisSource:
 
 
 LengthSource: TypeAlias = AxisSource | Dim
-"""The source of a symbolic dimension: an axis of an input, or an expression over dimensions that
-have sources.
-"""
+"""The source of a symbol: an axis of an input, or an expression over sourced symbols."""
 
 
 def find_length_sources(
@@ -232,9 +222,7 @@ def _find_next_source(
 
 
 def _iterate_linear_terms(length: Dim) -> Iterator[tuple[str, int, Dim]]:
-    """Yield (symbol, factor, offset) for each symbol for which `length` is `factor * symbol +
-    offset`.
-    """
+    """Yield (symbol, factor, offset) for each symbol with `length = factor * symbol + offset`."""
     for monomial, factor in length.terms:
         match monomial:
             case ((str() as symbol, 1),):

@@ -31,9 +31,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """An error in a rearrange pattern. The message is the second part of a sentence, after the
-    pattern.
-    """
+    """An error in a rearrange pattern; the message continues a sentence after the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,7 @@ class RearrangePattern:
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
-    """Parse a rearrange pattern such as `b t (h d) -> b h t d`. Raise RearrangePatternError if it
-    is invalid.
-    """
+    """Parse a pattern such as `b t (h d) -> b h t d`, or raise RearrangePatternError."""
     left, arrow, right = text.partition("->")
     if not arrow:
         raise RearrangePatternError("the pattern has no `->`")
@@ -141,9 +137,7 @@ class AxisBindings:
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Assign the axis sizes `dims` to `name`. Raise ShapeError if an earlier operand determined
-        other sizes.
-        """
+        """Assign the sizes `dims` to `name`. Raise ShapeError if an earlier operand differs."""
         bound_dims, first_operand = self.dims.setdefault(name, (dims, operand))
         if bound_dims == dims:
             return
@@ -157,9 +151,7 @@ class AxisBindings:
         raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast the axes marked `#`, which may have size 1 or be missing. Raise ShapeError if
-        two sizes other than 1 differ.
-        """
+        """Broadcast axes marked `#` (size 1 or missing). Raise ShapeError if others differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
                 # operands without `#` determine the axes

@@ -1,6 +1,4 @@
-"""Target runtimes and their capabilities. Passes and lowering rules test the fields of a `Target`,
-not its name.
-"""
+"""Target runtimes and their capabilities: passes and lowering rules test fields, not names."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,9 +25,7 @@ class Target:
     description: str
     alignment: int = 1
     attention_dtypes: frozenset[str] = frozenset({"f32", "f16", "weights"})
-    """The element types that the operator `Attention` supports; the entry `weights` means that it
-    can return attention weights.
-    """
+    """The element types of the operator `Attention`; `weights`: it returns attention weights."""
     missing_kernels: frozenset[str] = frozenset()
     """Operators that have no kernel (`MaxPool`), or no kernel for an element type
     (`Equal bf16`)."""
@@ -39,9 +35,7 @@ class Target:
     """True if attention without a mask has a faster kernel. With in-place KV caches, a run-time
     check then determines whether the mask is only causal."""
     fuses_add_into_norm: bool = False
-    """True if the runtime fuses an addition and the following layer norm into one kernel that is
-    slower than two separate kernels.
-    """
+    """True if the runtime fuses an addition with a layer norm into a slower kernel."""
     uses_blocked_attention: bool = False
     """True if local attention is lowered to a loop over query blocks (blocked attention)."""
     loop_operator: Literal["scan", "loop"] = "scan"
@@ -49,9 +43,7 @@ class Target:
     supports_decode_loop: bool = True
     """True if the runtime supports a `Loop` whose loop-carried KV caches grow."""
     max_unrolled_experts: int = 16
-    """Maximum number of experts that are unrolled; larger mixtures of experts are lowered to a
-    loop.
-    """
+    """Maximum number of unrolled experts; larger mixtures are lowered to a loop."""
     quantized_operators: Literal["", "rows", "weights"] = ""
     """The ONNX Runtime contrib operators that are used for quantized MatMul, with weights in
     PyTorch's layout: `rows` quantizes activations per token, `weights` is weight-only, and "" uses

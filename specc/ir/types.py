@@ -43,9 +43,7 @@ class Type:
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """Return the type with these axis sizes, for example `Type.of("f32", Dim.symbol("batch"),
-        768)`.
-        """
+        """Return the type with these axis sizes: `Type.of("f32", Dim.symbol("batch"), 768)`."""
         return cls(dtype, tuple(Dim.from_value(d) for d in shape))
 
     @property

@@ -82,16 +82,12 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def make_explicit_path(name: str) -> str:
-    """Return an explicit path such as `./llama` for a path that equals the name of a built-in
-    spec.
-    """
+    """Return a path such as `./llama` for one that equals the name of a built-in spec."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return the explicit path of a file or directory that has the same name as a built-in spec, or
-    "".
-    """
+    """Return the explicit path of a file with the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return make_explicit_path(spec)
     return ""
@@ -163,9 +159,7 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse the text of a spec. The result is cached, which is safe because syntax trees are
-    immutable.
-    """
+    """Parse the text of a spec, cached because syntax trees are immutable."""
     return parse_spec(Source(name, text))
 
 
@@ -198,9 +192,7 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open_spec(self, spec: str | Source) -> SpecModule:
-        """Return the module of a built-in spec, of a file or of a source text. Raise E0222 or E0802
-        if there is no such spec.
-        """
+        """Return the module of a built-in spec, file or text. Raise E0222 or E0802 if none."""
         if isinstance(spec, Source):
             return self._load_source(spec)
         models = find_builtin_specs()
@@ -223,9 +215,7 @@ class SpecLibrary:
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
-        """Return the module of the spec file `path`. Modules are cached. `spec` is the name of the
-        file in messages.
-        """
+        """Return the module of the file `path`, cached; `spec` names it in messages."""
         key = _resolve_spec_path(path, spec, span)
         # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
         if key not in self.modules:
@@ -290,7 +280,5 @@ def map_error_pages() -> dict[str, Path]:
 
 
 def read_page_title(page: str) -> str:
-    """Return the title of the documentation page of a diagnostic code, whose heading is `# CODE:
-    title`.
-    """
+    """Return the title of the page of a diagnostic code: its heading is `# CODE: title`."""
     return page.partition("\n")[0].partition(": ")[2]

@@ -89,9 +89,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of the files that have not changed since they were
-        serialized.
-        """
+        """The serialized syntax trees of the files that are unchanged since."""
         # without the generated table (in a checkout), files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
@@ -116,9 +114,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
         }
 
     def _load_module(self, name: str) -> SpecModule:
-        """Return the module of the std file `name`, from its syntax tree in the table if
-        possible.
-        """
+        """Return the module of the std file `name`, from the table if it is unchanged."""
         if name not in self.modules:
             source = self._sources[name]
             entry = self._trees.get(name)
@@ -181,9 +177,7 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a syntax tree from the data of `tree_to_json`; `source` is the text from which it was
-    parsed.
-    """
+    """Rebuild a syntax tree from `tree_to_json` data; `source` is its source text."""
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, field_names in data["fields"].items():
         assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -213,9 +207,7 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
 
 
 def render_std_table(directory: Path) -> str:
-    """Render the table of a specs directory: the hash, defined names and syntax tree of each
-    file.
-    """
+    """Render the table of a specs directory: hash, names and syntax tree of each file."""
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)

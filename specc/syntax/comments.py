@@ -62,9 +62,7 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """A builder that creates a body child by child. `previous_end` is the end of the last child, or
-    of the opening bracket.
-    """
+    """Builds a body child by child; `previous_end` is the end of the last child."""
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
@@ -149,9 +147,7 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the children and final comments of a body. The comment after its opening is moved
-    above the first child.
-    """
+    """Return the children and final comments of a body; the first comment moves to a child."""
     if not body.trailing:
         return body.children, body.end
     if not body.children:
@@ -194,9 +190,7 @@ def add_header_comment(node: T, text: str) -> T:
 
 
 def add_trailing_comment(node: T, text: str) -> T:
-    """Add a comment after the last line of a node, inside the body of a node with a multiline
-    body.
-    """
+    """Add a comment after the last line of a node, or inside its multiline body."""
     if isinstance(node, ast.CommentedBlock):
         # in `config { d = 1 }  # all` the first and last line are the same
         if not node.comments.trailing and "\n" not in get_node_span(node).text:

@@ -38,9 +38,7 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a spec by its file suffix or, if unknown, by its first word. Raise E0114
-    if they contradict each other.
-    """
+    """Detect the syntax by file suffix or first word. Raise E0114 if they contradict."""
     suffix = PurePath(source.name).suffix.lower()
     leading_blanks = LEADING_BLANKS.match(source.text)
     start = leading_blanks.end() if leading_blanks else 0
@@ -79,9 +77,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate the code in help texts of diagnostics about YAML files from the DSL to YAML. Return
-    all diagnostics.
-    """
+    """Translate the code in helps of diagnostics about YAML files. Return all diagnostics."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
         return results

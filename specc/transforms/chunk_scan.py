@@ -100,9 +100,7 @@ class _ChunkedOperands:
     rank: int
 
     def split_operands(self, full_values: dict[Value, Value]) -> dict[str, Value]:
-        """Return the operands by name: `query N`, `key`, `value`, and the optional operands that
-        are present.
-        """
+        """Return the operands by name: `query N`, `key`, `value`, and optional ones."""
         recurrence, value_axis = self.recurrence, self.recurrence.value_axis
         queries = {
             f"query {n}": self._get_vectors(full_values, q, value_axis)
@@ -175,9 +173,7 @@ def _compare_blocks(b: GraphBuilder, fn: str, row: Value, column: Value, size: i
 
 @dataclass(frozen=True)
 class _ChunkBodyBuilder(CellBuilder):
-    """Builds the body of the loop over chunks: operands are [*lead, 64, x], the state is [*lead, k,
-    v].
-    """
+    """Builds the body of the loop over chunks: operands [*lead, 64, x], state [*lead, k, v]."""
 
     rank: int
 
@@ -213,9 +209,7 @@ class _ChunkBodyBuilder(CellBuilder):
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add an input for the slice of one chunk, [b, 64, …, x], and move its position axis before
-        the last axis.
-        """
+        """Add an input for the slice of a chunk, [b, 64, …, x], and move its position axis."""
         shape = (x.shape[0], *x.shape[2:])
         chunk = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
@@ -247,9 +241,7 @@ class _ChunkBodyBuilder(CellBuilder):
         state: Value,
         masks: Sequence[Value],
     ) -> Value:
-        """Return the vectors that the delta rule writes to the state, the solution of the
-        triangular system in the module docstring.
-        """
+        """Return the vectors that the delta rule writes: the solution of the triangular system."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
         read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")

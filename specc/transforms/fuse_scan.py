@@ -39,9 +39,7 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite rule: replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer. Return
-    None for other ops.
-    """
+    """Rewrite rule: replace a `Scan` over an RNN, GRU or LSTM cell by a recurrent layer."""
     if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
     inputs = list(op.body.inputs.values())
@@ -61,9 +59,7 @@ def fuse_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None
 def _iterate_element_patterns(
     scanned: Sequence[Value], states: Sequence[Value]
 ) -> "Iterator[tuple[Value, _CellPattern]]":
-    """Yield each scanned value that may be the input of a cell, with each cell pattern for its
-    type.
-    """
+    """Yield each scanned value that may be a cell's input, with each pattern for its type."""
     for element in scanned:
         if element.rank == 2 and element.shape[0] == states[0].shape[0]:
             for cell in _iterate_patterns(element.type, [s.type for s in states]):
@@ -83,9 +79,7 @@ class _CellPattern:
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell with an input of type `element_type` and states of the given
-    types.
-    """
+    """Builds the pattern of a cell with an input and states of the given types."""
 
     element_type: Type
     state_types: Sequence[Type]
@@ -131,9 +125,7 @@ class _PatternBuilder(CellBuilder):
 
 
 def _iterate_patterns(element_type: Type, state_types: Sequence[Type]) -> Iterator[_CellPattern]:
-    """Yield the patterns of all cells with an input of type `element_type` and states of the types
-    `state_types`.
-    """
+    """Yield the patterns of all cells with an input and states of the given types."""
     layers: Sequence[FusedLayer] = [ops.Lstm()] if state_types[0] == state_types[-1] else []
     if len(state_types) == 1:
         # There are four GRU variants: the reset gate is applied before or after the recurrent
@@ -192,9 +184,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bindings: LeafBindings, pattern_inputs: set[Value]
 ) -> LeafBindings | None:
-    """Bind the pattern input `leaf` to `value`. Return None if it is bound to another value or has
-    another type.
-    """
+    """Bind the pattern input `leaf` to `value`; None if bound to another, or of another type."""
     if value is None:
         return bindings if leaf in pattern_inputs else None
     if leaf in bindings:
@@ -215,9 +205,7 @@ def _match_operands(
 
 
 class _LoopFusion:
-    """A loop over a cell that is fused into a recurrent layer, with the other scan outputs of the
-    loop.
-    """
+    """A loop over a cell that is fused into a recurrent layer, with its other outputs."""
 
     def __init__(
         self,
@@ -299,9 +287,7 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: the concatenation of two weights, or the weight of which
-        both are slices.
-        """
+        """Return the weight of all gates: two concatenated, or that of which both are slices."""
         if first_part is None or other_part is None:
             return first_part
         match first_part.node, other_part.node:

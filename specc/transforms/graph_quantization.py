@@ -28,9 +28,7 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops: all layers if `weight_names` is None, otherwise only those
-    that read one of these weights.
-    """
+    """Expand recurrent layers to loops: all, or those that read one of `weight_names`."""
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -48,9 +46,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return the names of the input weight and the recurrent weight of each LSTM without projection
-    of which both are parameters.
-    """
+    """Return input and recurrent weight names of LSTMs without projection (both parameters)."""
     names = {value: name for name, value in graph.parameters.items()}
     pairs: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -106,9 +102,7 @@ class QuantizedParameters:
         return self.codes, self.scales, *zeros
 
     def convert_parts(self, convert: Callable[[str, Value], Value]) -> "QuantizedParameters":
-        """Return the weight with its codes, scales and zero points replaced by `convert(name,
-        parameter)`.
-        """
+        """Return the weight with each part replaced by `convert(name, parameter)`."""
         zeros = self.zero_points
         return replace(
             self,
@@ -119,9 +113,7 @@ class QuantizedParameters:
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """Return `graph` with the weights in `plan` quantized. Names that are not parameters of the
-    graph are ignored.
-    """
+    """Return `graph` with the weights in `plan` quantized; unknown names are ignored."""
     parameter_formats = {name: form for name, form in plan.items() if name in graph.parameters}
     if not parameter_formats:
         return graph
@@ -214,9 +206,7 @@ class _WeightQuantizer:
         return self._convert_linear(node, weight)
 
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
-        """Slice codes, scales and zero points: along the last axis in the layout `columns`, and
-        along the first axis in other layouts.
-        """
+        """Slice codes, scales and zero points along the last axis (`columns`) or the first."""
         is_last_axis = weight.format.layout == "columns"
         return weight.convert_parts(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)
@@ -312,9 +302,7 @@ def _add_quantized_body_inputs(
     *,
     is_stacked: bool,
 ) -> QuantizedParameters:
-    """Add body inputs for the codes, scales and zero points of a quantized weight; return them as a
-    quantized weight.
-    """
+    """Add body inputs for codes, scales and zero points; return a quantized weight."""
     labels = {"codes": "numbers"}
 
     def add_input(part: str, value: Value) -> Value:

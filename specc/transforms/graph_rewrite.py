@@ -16,9 +16,7 @@ RewriteRule: TypeAlias = Callable[[GraphBuilder, Op, NodeOperands], NodeResults 
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` in a single pass in topological order. The first rule that applies replaces a
-    node.
-    """
+    """Rewrite `graph` in one pass in topological order; the first rule that applies is used."""
     builder = GraphBuilder()
     return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
 
@@ -60,9 +58,7 @@ def _apply_first_rule(
 def _copy_node_origin(
     builder: GraphBuilder, origin: NodeOrigin, values: NodeResults, count: int
 ) -> None:
-    """Copy an origin to all nodes after the first `count` nodes of the builder, and to the nodes
-    that compute `values`.
-    """
+    """Copy an origin to the nodes after the first `count`, and to those that compute `values`."""
     # `nodes` cannot be sliced, so the new nodes are read from its end in reverse order.
     new_nodes_reversed = islice(reversed(builder.nodes), len(builder.nodes) - count)
     new_nodes: list[Node] = list(new_nodes_reversed)[::-1]

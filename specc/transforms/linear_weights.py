@@ -38,9 +38,7 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
-    """Return `graph` with the matrices `names` as parameters of layout `[in, out]`, each followed
-    by a transpose.
-    """
+    """Return `graph` with the matrices `names` stored as `[in, out]` and transposed."""
     builder = GraphBuilder()
     facts = {
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
@@ -76,9 +74,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """Return the `[out, in]` type of each weight that only linear layers read, through a
-    transpose.
-    """
+    """Return the `[out, in]` type of each weight that only linear layers read transposed."""
     transposes = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     other_reads: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
@@ -90,9 +86,7 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
 def _iterate_other_operands(
     node: Node, transposed: Container[Value | None]
 ) -> Iterator[Value | None]:
-    """Yield the operands of a node, except a matrix that it transposes or that a linear layer reads
-    through a transpose.
-    """
+    """Yield the operands of a node, except a matrix that it or a linear layer transposes."""
     is_transpose = node.op == MATRIX_TRANSPOSE
     # a weight that is also read as stored, or whose transpose has another use, is excluded
     matrix_operand = 0 if is_transpose else _find_matrix_operand(node)
@@ -114,9 +108,7 @@ def find_norm_folds(
 
 
 class _ValueUsers:
-    """The users of each value of a graph (`users_by_value`), and the weights that may be folded
-    into.
-    """
+    """The users of each value of a graph, and the weights that may be folded into."""
 
     def __init__(self, graph: Graph, tied: frozenset[str], quantized_names: Container[str]) -> None:
         self.quantized_names = quantized_names
@@ -143,9 +135,7 @@ class _ValueUsers:
         return NormFold(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
-        """Return True if `norm` is the only user of `parameters`; otherwise, folding would change
-        the other users, too.
-        """
+        """Return True if `norm` is the only user of `parameters`: a fold changes no other user."""
         return all(a in self.names and self.users_by_value[a] == [norm] for a in parameters)
 
     def _find_linear_weights(self, result: Value) -> dict[str, bool] | None:
@@ -182,9 +172,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True if a view transposes a weight, False if there is no view, and None for other
-        views such as slices.
-        """
+        """Return True if a view transposes a weight, False without a view, None for others."""
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed
@@ -194,9 +182,7 @@ class _ValueUsers:
         return is_transposed
 
     def _is_only_reader(self, weight: Value, result: Value) -> bool:
-        """Return True if only linear layers whose input is `result` read `weight`, transposed or
-        not.
-        """
+        """Return True if only linear layers with the input `result` read `weight`."""
         for user in self.users_by_value.get(weight, ()):
             if isinstance(user.op, ops.Transpose):
                 if not self._is_only_reader(self.results[user], result):

@@ -39,9 +39,7 @@ INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
 """Ops whose results are indices, which rounding of their operand may change."""
 
 UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
-"""Ops without float operands that compute values in [-1, 1] in 32 bits, which cannot overflow when
-they are cast to 16 bits.
-"""
+"""Ops without float operands whose values, in [-1, 1], cannot overflow in 16 bits."""
 
 ERROR_STABLE_FUNCTIONS = frozenset(
     ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
@@ -59,9 +57,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
-    """Return True if an op can be computed in the dtype of its operands, because it does not
-    amplify their rounding errors.
-    """
+    """Return True if an op does not amplify rounding errors: its operands set its dtype."""
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -196,9 +192,7 @@ def _find_output_products(graph: Graph, output_dtypes: Mapping[str, str]) -> set
 
 
 def _passes_operands_to_output(op: Op, is_output: bool) -> bool:
-    """Return True if an op selects indices, or passes its operands unchanged or shifted to an
-    output (`is_output`).
-    """
+    """Return True if an op selects indices, or only moves its operands to an output."""
     is_preserving = is_product_preserving(op) or isinstance(op, ops.Softmax)
     return isinstance(op, INDEX_OPS) or (is_output and is_preserving)
 

@@ -177,9 +177,7 @@ def _run_causality_check(state: PassState) -> PassState:
 
 
 def _raise_no_generated_sequence(graph: Graph) -> NoReturn:
-    """Raise E0701 because the model generates no sequence. The help differs if the graph is a
-    derived graph.
-    """
+    """Raise E0701 because the model generates no sequence, with help for derived graphs."""
     help_text = "add `generate NAME of INPUT from RESULT { … }` to the spec"
     if graph.name.endswith((" step", " encode")):
         help_text = "use the graph that it was derived from, `score`, or the spec"
@@ -256,9 +254,7 @@ def run_passes(state: PassState, names: Sequence[str]) -> PassState:
 
 
 def list_passes_up_to(last_pass: str) -> tuple[str, ...]:
-    """Return the passes that `compile` runs up to `last_pass`. Optional passes are included only if
-    they are `last_pass`.
-    """
+    """Return the passes up to `last_pass`; optional ones only if they are `last_pass`."""
     names = [p.name for p in ALL_PASSES]
     earlier_passes = ALL_PASSES[: names.index(last_pass)]
     return *(p.name for p in earlier_passes if not p.is_optional), last_pass
@@ -277,9 +273,7 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
 
 
 def simplify_graph(graph: Graph, *, fuses_loops: bool = True) -> Graph:
-    """Fuse loops into recurrent layers, unless `fuses_loops` is False, and move loop-invariant
-    nodes out of loops.
-    """
+    """Fuse loops into recurrent layers (`fuses_loops`); move invariant nodes out of loops."""
     return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fuses_loops else LOOP_PASSES).graph
 
 
@@ -313,18 +307,14 @@ def convert_to_half_precision(graph: Graph, half_dtype: HalfDtype) -> Graph:
 def convert_derived_to_half_precision(
     derived: DerivedGraphs, half_dtype: HalfDtype
 ) -> DerivedGraphs:
-    """Return the encoder and the decode step with mixed precision in `half_dtype`, including the KV
-    caches between them.
-    """
+    """Return encoder and decode step in mixed precision, with KV caches in `half_dtype`."""
     converted = convert_derived_to_half(derived, half_dtype)
     _verify_graphs((converted.encode, converted.step), "the pass `narrow`")
     return converted
 
 
 def derive_with_passes(state: PassState) -> DerivedGraphs:
-    """Derive the encoder and the decode step. Raise one of E0711 to E0718 if the model is not
-    causal.
-    """
+    """Derive the encoder and the decode step. Raise E0711 to E0718 if not causal."""
     derived = run_passes(state, DERIVE_PASSES).derived
     assert derived is not None
     return derived

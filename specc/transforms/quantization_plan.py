@@ -153,9 +153,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change the formats of both weights of an LSTM in `plan` to those of a MatMul in a loop, and
-    remove them from `lstm_weights`.
-    """
+    """Change both weights of an LSTM to MatMul formats; drop them from `lstm_weights`."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)
@@ -196,9 +194,7 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names of a weight that patterns can match: its own name, its module, and the
-    scopes that read it.
-    """
+    """Return the names of a weight for patterns: its own, its module, scopes that read it."""
     module = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, module, *uses.scopes)) if n]
 
@@ -254,9 +250,7 @@ class _FormatChooser:
     def keep_checkpoint_format(
         self, tied_names: list[str], uses: WeightUses
     ) -> QuantizationFormat | str:
-        """Return the format of the checkpoint's 4-bit codes, or the reason why they are
-        dequantized.
-        """
+        """Return the format of the checkpoint's 4-bit codes, or why they are dequantized."""
         if reason := _explain_unsupported(uses):
             return reason
         packed_format = self.request.stored_codes.get(tied_names[0])
@@ -281,9 +275,7 @@ class _FormatChooser:
     def _choose_careful_kind(
         self, tied_names: list[str], uses: WeightUses, value: Value
     ) -> QuantizationKind:
-        """Return `int4`, or an 8-bit kind if 4 bits would lose too much accuracy or save no
-        memory.
-        """
+        """Return `int4`, or an 8-bit kind if 4 bits lose accuracy or save no memory."""
         size = 1
         # stacked weights contain a separate matrix per expert
         for length in value.shape[-2:]:
@@ -368,9 +360,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """Yield the names of the weights of the nearest linear layers upstream of `values`, which is
-    emptied.
-    """
+    """Yield the weights of the nearest linear layers upstream of `values`, which is emptied."""
     names = {value: name for name, value in graph.parameters.items()}
     visited: set[Value] = set()
     while values:

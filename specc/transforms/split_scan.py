@@ -95,9 +95,7 @@ def _count_trailing_axes(op: Op) -> int:
 def _align_operands(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """Return the operands of an elementwise op, where loop-invariant operands are reshaped so that
-    they broadcast along the scan axis.
-    """
+    """Return the operands of an elementwise op; invariant ones broadcast along the scan axis."""
     # The rank without the time axis, which operands that vary already have.
     rank = max(a.rank - scanned for a, scanned in zip(args, is_scanned, strict=True) if a)
     return [
@@ -129,9 +127,7 @@ def vectorize_op(
 def _expand_parts(
     b: GraphBuilder, args: NodeOperands, is_scanned: Sequence[bool], axis: int, length: Dim
 ) -> list[Value]:
-    """Return the operands of a concatenation, which does not broadcast; loop-invariant operands are
-    repeated along the scan axis.
-    """
+    """Return the operands of a concatenation; invariant ones are repeated along the scan axis."""
     pairs = [(a, scanned) for a, scanned in zip(args, is_scanned, strict=True) if a]
     return [a if scanned else _repeat_operand(b, a, axis, length) for a, scanned in pairs]
 
@@ -181,9 +177,7 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: GraphBuilder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Rewrite rule: move nodes out of a `Scan`. Return None for other ops, and if no contraction
-    can move.
-    """
+    """Rewrite rule: move nodes out of a `Scan`; None if no contraction can move."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.from_op(op)
@@ -252,9 +246,7 @@ def find_vectorizable_nodes(
 
 
 def _can_vectorize_node(node: Node, captured_values: set[Value], axis: int) -> bool:
-    """Return True if a node of a loop body can be computed for all iterations at once, where
-    `captured_values` are loop-invariant.
-    """
+    """Return True if a body node can be computed for all iterations at once."""
     is_scanned = [a is not None and a not in captured_values for a in node.args]
     return can_vectorize_op(node.op, node.args, is_scanned, axis)
 
@@ -266,9 +258,7 @@ def _find_trailing_nodes(
     captured_values: set[Value],
     axis: int,
 ) -> set[Node]:
-    """Return the nodes in `remaining_nodes` that can be computed after the loop, and whose users
-    can all be computed after the loop.
-    """
+    """Return the remaining nodes that, with all their users, can be computed after the loop."""
     trailing = set(remaining_nodes)
     results = dict(body.nodes)
     loop_nodes = [n for n in remaining_nodes if not _can_vectorize_node(n, captured_values, axis)]
@@ -323,9 +313,7 @@ class _ScanRebuilder:
     def _build_loop(
         self, stacked_values: list[Value], new_results: dict[Node, NodeResults]
     ) -> NodeResults:
-        """Build the remaining loop, unless all nodes have moved. Return the final loop-carried
-        values.
-        """
+        """Build the remaining loop, if any node remains. Return the final carries."""
         # If all nodes have moved out of the loop, no loop remains.
         if not self.carries and not stacked_values:
             return ()

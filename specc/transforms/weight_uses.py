@@ -19,9 +19,7 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """A MatMul of activations and a matrix, given by their operand indices. The layout of the
-    matrix is `[in, out]` if `is_transposed`.
-    """
+    """A MatMul of activations and a matrix (operand indices), `[in, out]` if `is_transposed`."""
 
     activation_operand: int
     matrix_operand: int
@@ -32,9 +30,7 @@ LINEAR_PRODUCT = MatrixProduct(activation_operand=0, matrix_operand=1, is_transp
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """Return the operands of the MatMul of activations and a single matrix that a node computes.
-    Return None for other nodes.
-    """
+    """Return the operands of the MatMul of activations and one matrix, or None."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
@@ -72,9 +68,7 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
 def _match_transposed_matrix(
     activation_axes: list[str], matrix_axes: list[str], result_axes: list[str]
 ) -> bool | None:
-    """Return True if an einsum reads its matrix as `[out, in]`. Return None if it computes no
-    MatMul.
-    """
+    """Return True if an einsum reads its matrix as `[out, in]`, None if it is no MatMul."""
     *leading_axes, contracted_axis = activation_axes
     first, second = matrix_axes
     is_transposed = first == contracted_axis
@@ -132,9 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A view of a weight through transposes and slices. If `is_stacked`, the weight is a stack with
-    one matrix per expert.
-    """
+    """A view of a weight by transposes and slices; `is_stacked`: one matrix per expert."""
 
     name: str
     is_transposed: bool = False
@@ -168,18 +160,14 @@ def _find_token_inputs(graph: Graph) -> set[Value]:
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Return True if a value is a float32 matrix, or a stack of float32 matrices, with a static
-    non-empty shape.
-    """
+    """Return True for a float32 matrix, or a stack of them, of static non-empty shape."""
     lengths = [d.number for d in value.shape]
     return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
 class _WeightUseCollector:
-    """Traverses a graph and its loop bodies. `loop_depth` and `expert_depth` count the enclosing
-    loop bodies and expert bodies.
-    """
+    """Traverses a graph and its bodies; the depths count enclosing loop and expert bodies."""
 
     uses_by_weight: dict[str, WeightUses]
     loop_depth: int = 0

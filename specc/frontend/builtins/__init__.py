@@ -1,6 +1,4 @@
-"""The built-in functions of the language. Importing this package registers all built-in
-functions.
-"""
+"""The built-in functions of the language. Importing this package registers all of them."""
 
 from specc.frontend.builtins import (
     attention,

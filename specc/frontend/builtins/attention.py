@@ -96,9 +96,7 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and the scale of its scores. If the scale depends on an input, multiply the
-    query by it and return the scale 1.
-    """
+    """Return the query and its scale. A scale that depends on an input is folded into the query."""
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
@@ -111,9 +109,7 @@ def _fold_scale(
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
-    """Return `x` with axes inserted to [batch, heads, length, d]. Raise E0307 for a rank other than
-    2 to 4.
-    """
+    """Return `x` with axes inserted to [batch, heads, length, d]. Raise E0307 for other ranks."""
     rank = len(x.shape)
     if rank == 4:
         return x
@@ -130,18 +126,14 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Remove the axes that the original query did not have: length and heads for [batch, d], heads
-    for [batch, length, d].
-    """
+    """Remove the axes that the query did not have: length and heads, or only heads."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.squeeze_axis(x, axis)
     return x
 
 
 def _make_mask_operand(site: CallSite, mask: MaskValue) -> Tensor | None:
-    """Return the mask operand: None if every key is visible, or a constant false mask if no key
-    is.
-    """
+    """Return the mask operand: None if every key is visible, a constant false mask if none is."""
     if isinstance(mask, Tensor):
         return mask
     if mask:
@@ -317,9 +309,7 @@ def compute_scores(
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """A context manager that replaces a shape mismatch by E0607 if the query and key dimensions
-    differ; the message states both.
-    """
+    """A context manager that raises E0607, with both dimensions, if query and key width differ."""
     try:
         yield
     except Failed as failed:

@@ -1,6 +1,4 @@
-"""Normalize attention scores: mask and bias options, softmax and other normalizers, weighted
-sums.
-"""
+"""Normalize attention scores: mask and bias options, softmax, other normalizers, weighted sums."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,9 +30,7 @@ from specc.ir.op import Op
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """A context manager that shows errors inside a definition at the option that passes the
-    definition.
-    """
+    """A context manager that shows errors inside a definition at the option that passes it."""
     try:
         yield
     except Failed as failed:
@@ -57,9 +53,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.MaskedNormalization,
     "uniform": ops.MaskedNormalization,
 }
-"""The op that normalizes scores along the keys, by normalizer; `queries` transposes the scores
-first.
-"""
+"""The op that normalizes scores along the keys; `queries` transposes the scores first."""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
@@ -143,9 +137,7 @@ def _apply_definition(
 
 
 def _softmax_over_queries(site: CallSite, scores: Tensor, mask: Tensor) -> Tensor:
-    """Apply softmax along the queries (the second-to-last axis), over the queries that attend to
-    each key.
-    """
+    """Apply softmax along the queries (the second-to-last axis) that attend to each key."""
 
     def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
@@ -246,9 +238,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, pair_indices: PairIndices, score_rank: int
 ) -> MaskValue:
-    """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
-    if every key or no key is visible.
-    """
+    """Evaluate the option `mask` to a mask for scores with `score_rank` axes, or to a bool."""
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(site.context, mask, pair_indices, site.scope, span, score_rank)
@@ -264,9 +254,7 @@ def evaluate_bias_option(
 
 
 def get_definition_scope(site: CallSite, function: Score) -> str:
-    """Return the weight scope of a score or a normalizer: that of its `@` if it has one, otherwise
-    that of the call.
-    """
+    """Return the weight scope of a score or normalizer: that of its `@`, or of the call."""
     if not function.weight_path:
         return site.scope
     definition_env = function.env or site.env

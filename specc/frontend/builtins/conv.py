@@ -237,9 +237,7 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """Return the kernel sizes of the option `kernel` or of the given weight. Raise E0212 if both
-    are given, because they could differ.
-    """
+    """Return the kernel sizes of `kernel` or of the given weight. Raise E0212 if both are given."""
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):

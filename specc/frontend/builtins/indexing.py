@@ -1,6 +1,4 @@
-"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample, group and batch
-norm.
-"""
+"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample, group norm."""
 
 import math
 from fractions import Fraction
@@ -187,9 +185,7 @@ def _find_resized_axes(
 
 
 def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
-    """Raise an error unless exactly one of `size` and `factor` is given and all sizes are at least
-    1.
-    """
+    """Raise an error unless exactly one of `size` and `factor` is given and sizes are >= 1."""
     if bool(size) == (factor is not None):
         title = "`resize` takes either `size` or `factor`"
         site.raise_error("E0329", title, "factor" if size else "")
@@ -200,9 +196,7 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` is not supported for these options, and UnresolvedValueError if a
-    size depends on symbols.
-    """
+    """Raise E0329 if `antialias` is unsupported, UnresolvedValueError if sizes are symbolic."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -316,9 +310,7 @@ def batch_norm(
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
-    """Return the index of the channel axis. Raise E0301 if it is the batch axis or `x` is not a
-    float tensor.
-    """
+    """Return the channel axis. Raise E0301 if it is the batch axis or `x` is no float tensor."""
     axis_index = site.resolve_axis(x, axis)
     if axis_index == 0 or not x.type.dtype.startswith(("f", "bf")):
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"

@@ -110,9 +110,7 @@ def rms_norm(
 
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
-    """Return the weight of a norm. With an `offset`, the checkpoint stores the difference from
-    it.
-    """
+    """Return the weight of a norm. With `offset`, the checkpoint stores the difference from it."""
     site.check_range(offset, "offset", -math.inf)
     # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
@@ -223,9 +221,7 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum. An infinite maximum is replaced
-    by 0, because inf - inf is NaN.
-    """
+    """Return `x` minus its maximum along an axis, and the maximum; infinity becomes 0."""
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(
         ops.Compare("lt"),

@@ -144,9 +144,7 @@ def rope(
 
 
 def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
-    """Raise E0201 for an option that belongs to another scaling kind, or for a missing required
-    option.
-    """
+    """Raise E0201 for an option of another scaling kind, or for a missing required option."""
     kind_options = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*kind_options}):
         _raise_option_of_other_kind(site, kind, name)
@@ -187,9 +185,7 @@ MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
 def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434,
-    authors' code).
-    """
+    """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434)."""
     others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
     scales = [
         v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
@@ -202,9 +198,7 @@ def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
-    """Raise E0203 for a number of rotated features that the scaling kind does not support, and
-    E0315 if the number is not static.
-    """
+    """Raise E0203 if the scaling kind does not support this width, E0315 if it is not static."""
     if rope.kind == "default":
         return
     # the model stores one frequency per pair, so the number of rotated features must be static

@@ -175,9 +175,7 @@ class _LayerStack:
         initial_states: Sequence[Tensor | None],
         result_names: tuple[str, ...],
     ) -> Results:
-        """Add the layers. Return the outputs of the last layer and the final states of all
-        layers.
-        """
+        """Add the layers. Return the outputs of the last layer and the final states of all."""
         site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has its own weights, so the number of layers must be known
@@ -216,9 +214,7 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the operands of one layer in one direction. `suffix` is that of its weight names,
-        e.g. `_l0_reverse`.
-        """
+        """Return the operands of one layer in one direction; `suffix` is e.g. `_l0_reverse`."""
 
         def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if leaf.startswith("weight") else ZEROS_INIT

@@ -101,9 +101,7 @@ F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a built-in of the language, by default under its
-    Python name.
-    """
+    """Register the decorated function as a built-in, by default under its Python name."""
 
     def register(function: F) -> F:
         builtin_name = name or function.__name__.rstrip("_")
@@ -128,9 +126,7 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 
 @dataclass
 class CallSite:
-    """One call of a built-in function in a spec: its source location, its arguments and its weight
-    scope.
-    """
+    """A call of a built-in function in a spec: source location, arguments and weight scope."""
 
     context: Context
     env: Env
@@ -168,9 +164,7 @@ class CallSite:
         return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
-        """Return a scalar constant of type `dtype`. Raise E0206 for an infinite or NaN value of an
-        integer type.
-        """
+        """Return a scalar constant of `dtype`. Raise E0206 for an infinite or NaN integer."""
         if not math.isfinite(value) and not dtype.startswith("f"):
             title = f"`{self.call.function.path}`: expected floats, got integers"
             self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
@@ -179,9 +173,7 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. `size_options` are the options that set the dimensions of
-        the weight, for messages.
-        """
+        """Return the weight `scope.leaf`. `size_options` set its dimensions (for messages)."""
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(
@@ -217,9 +209,7 @@ class CallSite:
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
     def require_count(self, value: Dim, option: str) -> int:
-        """Return an integer that is known at compile time. Raise E0216 unless it is from 1 to
-        4096.
-        """
+        """Return an integer known at compile time. Raise E0216 unless it is from 1 to 4096."""
         number = self.require_integer(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.raise_error(

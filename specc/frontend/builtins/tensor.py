@@ -207,9 +207,7 @@ def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> T
 def _require_tensors(
     site: CallSite, items: tuple[SpecValue, ...], function_name: str
 ) -> list[Tensor]:
-    """Return the items of a list as tensors. Raise E0203 if the list is empty or has another
-    item.
-    """
+    """Return the items of a list as tensors. Raise E0203 if it is empty or has another item."""
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
         # an empty list has no tensor to label, so the list itself is labeled
@@ -341,9 +339,7 @@ def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> 
 def _concat_broadcast(
     site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, is_prefix: bool
 ) -> Tensor:
-    """Concatenate `p` before `x` (`is_prefix`) or after it; `p` is broadcast along the other
-    axes.
-    """
+    """Concatenate `p` before `x` (`is_prefix`) or after it; `p` is broadcast along other axes."""
     axis_index = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):

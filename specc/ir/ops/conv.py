@@ -30,9 +30,7 @@ RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 
 
 class PaddedWindow:
-    """Base class of ops with windows: the kernel size, and the padding (or cropping) along each
-    window axis.
-    """
+    """Base class of ops with windows: kernel size, and padding (or cropping) per axis."""
 
     kernel: tuple[int, ...]
     pads: tuple[int, ...]
@@ -69,15 +67,11 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance from the first to the last position of a window along window axis
-        `n`.
-        """
+        """Return the distance between the ends of a window along window axis `n`."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
-        """Return the lag along window axis `n`: output position t exists if input position `t ·
-        stride + lag` exists.
-        """
+        """Return the lag along window axis `n`: t exists if input `t · stride + lag` exists."""
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
@@ -87,15 +81,11 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if result position t corresponds to operand position t along window axis `n`,
-        with equal axis sizes.
-        """
+        """Return True if result position t is operand position t on window axis `n`."""
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of the result axis for an operand axis of size `length` (window axis
-        `n`).
-        """
+        """Return the size of window axis `n` of the result, of `length` in the operand."""
         # return an unchanged size as it is: a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
@@ -111,9 +101,7 @@ class SlidingWindowOp(PaddedWindow):
         return self.compute_length(length, n) - min_dims(length, 1)
 
     def mark_axes(self) -> tuple[list[str], list[str]]:
-        """Return the window axes of the operand with their marks, and the window axes of the
-        result.
-        """
+        """Return the window axes of the operand with their marks, and those of the result."""
         marked_axes, result_names = [], []
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             low, high = self.get_offset_bounds(n)
@@ -129,9 +117,7 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
-        """Bind the sizes of the result axes in `axes`. Raise ShapeError if a static size is too
-        small for a window.
-        """
+        """Bind the sizes of the result axes. Raise ShapeError if one is too small for a window."""
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             length = axes[operand_name]
             # dynamic sizes are checked at run time
@@ -151,9 +137,7 @@ def _build_window_signature(
     output_channels: str,
     result_axis_names: Sequence[str],
 ) -> Signature:
-    """Build the signature of an op with windows over a sequence [batch, time, channels] (one window
-    axis) or an image NCHW (two).
-    """
+    """Build the signature of a window op on [batch, time, channels] or an image (NCHW)."""
     if len(marked_axes) == 1:
         operands = f"f[b {marked_axes[0]} {input_channels}]{other_operands}"
         return Signature.parse(f"{operands} -> f[b {result_axis_names[0]} {output_channels}]")
@@ -257,9 +241,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         )
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of the result axis for an operand axis of size `length` (window axis
-        `n`).
-        """
+        """Return the size of window axis `n` of the result, of `length` in the operand."""
         extent = self.dilation[n] * (self.kernel[n] - 1)
         cropping = self.padding_before[n] + self.padding_after[n]
         return (length - 1) * self.stride[n] + (extent + 1 - cropping)
@@ -299,9 +281,7 @@ class Pooling(SlidingWindowOp):
         self.infer_window_axes(axes)
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if an operand axis of size `length` is too short, or
-        a window would read only padding.
-        """
+        """Return a dimension that is negative if `length` is too short for a window."""
         missed_length = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:
@@ -355,9 +335,7 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def end_padding(self) -> tuple[int, ...]:
-        """The number of positions by which a window may extend past the end, per axis (ceil
-        mode).
-        """
+        """The positions by which a window may extend past the end, per axis (ceil mode)."""
         return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
 
 
@@ -373,22 +351,16 @@ class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     @property
     def low(self) -> int:
-        """The smallest offset of the positions that are read, relative to `t · stride` and counted
-        backward.
-        """
+        """The smallest offset that is read, relative to `t · stride` and counted backward."""
         return -max(self.lag, 0)
 
     @property
     def high(self) -> int:
-        """The largest offset of the positions that are read, relative to `t · stride` and counted
-        backward.
-        """
+        """The largest offset that is read, relative to `t · stride` and counted backward."""
         return max(-self.lag, 0)
 
     def compute_length(self, length: Dim) -> Dim:
-        """Return the number of positions of the downsampled mask, for a mask of `length`
-        positions.
-        """
+        """Return the number of positions of the downsampled mask, for `length` positions."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def infer_result_axes(self, axes: AxisBindings) -> None:

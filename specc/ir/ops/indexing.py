@@ -114,9 +114,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
-        """Return the dimensions that must be non-negative so that an axis of size `length` can be
-        padded.
-        """
+        """Return the dimensions that must be non-negative to pad an axis of size `length`."""
         ends = self.padding_before, self.padding_after
         if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
             return ends

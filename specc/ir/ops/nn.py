@@ -104,9 +104,7 @@ class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] ->
 class WeightedSum(
     Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", is_heavy=True, spec_name="weigh"
 ):
-    """Weighted sum of values, `w @ v`. Keys whose weights are masked out do not affect the
-    result.
-    """
+    """Weighted sum of values, `w @ v`; masked-out keys do not affect the result."""
 
     weights, values = Operand(0), Operand(1)
 

@@ -170,9 +170,7 @@ def count_packed_bytes(count: int, bits: int) -> int:
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
-    """Raise ShapeError if the number of groups or the number of bytes per group does not match a
-    row of `width` values.
-    """
+    """Raise ShapeError if groups and bytes per group do not match a row of `width` values."""
     row_width, group_count = width.number, axes["k"].number
     if row_width is None or group_count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
@@ -230,9 +228,7 @@ class QuantizationFormat:
         return self.format_zero_points_name(name)
 
     def compute_part_shape(self, shape: tuple[int, ...], part: WeightPart) -> tuple[int, ...]:
-        """Return the shape of the codes, scales or zero points of a weight, or of a stack of
-        weights.
-        """
+        """Return the shape of the codes, scales or zero points of a weight or a stack of them."""
         if part == "zero_points":
             return self.compute_zero_points_shape(shape)
         return self.compute_shapes(shape)[1 if part == "scales" else 0]
@@ -279,9 +275,7 @@ class QuantizationFormat:
 
 @dataclass(frozen=True, slots=True)
 class PackedWeightFormat:
-    """The format of 4-bit codes in a checkpoint: the group size, and whether groups have zero
-    points.
-    """
+    """The format of 4-bit codes in a checkpoint: group size, and whether it has zero points."""
 
     group_size: int
     has_zero_points: bool = False

@@ -63,9 +63,7 @@ class RecurrentOperands(Generic[T]):
     def from_operands(
         cls, args: Sequence[T | None], *, is_quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Group a per-operand list of `rnn`, `gru`, `lstm` or, with `is_quantized`,
-        `quantized_lstm` by role.
-        """
+        """Group a per-operand list of `rnn`, `gru`, `lstm` (or quantized `lstm`) by role."""
         required_args = args[: 5 if is_quantized else 3]
         required_operands = [a for a in required_args if a is not None]
         assert len(required_operands) == len(required_args), "inputs and weights are present"
@@ -275,9 +273,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
-        """Return the first scanned operand. All scanned operands have the same size along their
-        scan axis.
-        """
+        """Return the first scanned operand; all have the same size along their scan axis."""
         value = node.args[self.first_body_operand]
         assert value is not None, "a scan has no optional operands"
         return value
@@ -302,9 +298,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         return (*body_output_types[: self.carry_count], *stacked_types)
 
     def _check_body_types(self, input_types: Sequence[Type], operand_types: Sequence[Type]) -> None:
-        """Raise ShapeError if the type of a body input differs from that of the operand passed to
-        it.
-        """
+        """Raise ShapeError if the type of a body input is not that of its operand."""
         for n, (input_type, operand_type) in enumerate(
             zip(input_types, operand_types, strict=True)
         ):
@@ -313,9 +307,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
                 raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carry_types: Sequence[Type]) -> None:
-        """Raise ShapeError unless `end_condition_index` is -1 or selects a boolean loop-carried
-        value.
-        """
+        """Raise ShapeError unless `end_condition_index` is -1 or that of a boolean carry."""
         scan_output_count = len(self.body.outputs) - self.carry_count
         if (
             not 0

@@ -183,9 +183,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", is_view=True):
-    """Merge `count` adjacent axes from `axis` on, in row-major order: `[…, h, d, …]` to `[…, h·d,
-    …]`.
-    """
+    """Merge `count` adjacent axes from `axis` on: `[…, h, d, …]` to `[…, h·d, …]`."""
 
     axis: int
     count: int
@@ -208,9 +206,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", is_view=True):
 
 
 def _check_single_position(axes: AxisBindings, participle: str) -> None:
-    """Raise ShapeError ("only an axis of length 1 can be <participle>") unless axis `one` has size
-    1.
-    """
+    """Raise ShapeError ("only an axis of length 1 can be …") unless axis `one` has size 1."""
     if (length := axes["one"]) != 1:
         title = f"only an axis of length 1 can be {participle}, this one has length {length}"
         raise ShapeError(title, (0,))

@@ -1,6 +1,4 @@
-"""`AstBuilder`, which runs the callbacks of grammar rules, and the callbacks `NodeRule` and
-`TupleRule`, which copy children to fields.
-"""
+"""`AstBuilder` runs the callbacks of grammar rules; `NodeRule` and `TupleRule` fill fields."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,9 +25,7 @@ RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "Fa
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """The builder of the syntax tree of one fragment. `tokens` and `comments` are those of the
-    fragment.
-    """
+    """The builder of the tree of one fragment, with the fragment's tokens and comments."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -72,9 +68,7 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value. A token becomes a string; the token of a literal is an
-        error, because it cannot be bound.
-        """
+        """Convert a child to a field value. A literal's token is an error: it cannot be bound."""
         if not isinstance(child, Token):
             return child
         is_string = child.kind == "STRING"
@@ -108,9 +102,7 @@ class AstBuilder(ErrorCollector):
     def report_duplicates(
         self, description: str, children: Iterable[object], help: str = "remove one of the two"
     ) -> None:
-        """Report E0116 for each duplicate name among the children. `description` is the subject of
-        the message, e.g. "the option".
-        """
+        """Report E0116 for duplicate names of children; `description` is e.g. "the option"."""
         spans_by_name: dict[str, Span | None] = {}
         for child in children:
             get_name_and_span = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
@@ -139,9 +131,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""The functions that return the name of a child, which must be unique, and its span, by class of
-the child.
-"""
+"""The functions that return the (unique) name of a child and its span, by class."""
 
 
 RuleCallback = Callable[..., object]

@@ -31,9 +31,7 @@ MAX_REPORTED_ERRORS = 20
 """Maximum number of reported errors per file."""
 
 MAX_COLLECTED_ERRORS = 40
-"""Number of errors after which parsing stops. Errors beyond `MAX_REPORTED_ERRORS` are only
-counted.
-"""
+"""Number of errors after which parsing stops; beyond `MAX_REPORTED_ERRORS`, they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +116,7 @@ CHARACTER_HINTS = {
     "−": "write minus as `-`",
     "×": "write a product as `*`",
 }
-"""The help for characters of other languages and of word processors, which names their
-equivalents.
-"""
+"""The equivalents of characters of other languages and of word processors."""
 
 
 def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexerResult:
@@ -172,9 +168,7 @@ class Lexer:
         self.result.tokens.append(Token(kind, text, start, start + len(text)))
 
     def _consume_comment(self, text: str, start: int, end: int) -> None:
-        """Collect a comment. Report E0106 for a comment in a quoted YAML scalar, because printers
-        would drop it.
-        """
+        """Collect a comment. Report E0106 in a quoted YAML scalar: printers would drop it."""
         if self.fragment.is_yaml_scalar:
             self.report_error(
                 "E0106",
@@ -268,9 +262,7 @@ def _explain_invalid_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """Return the title and the fix for a number that begins with 0 or is too long or too large, or
-    None for a valid number.
-    """
+    """Return the title and fix of an invalid number (leading 0, too long, too large), or None."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages parse 010 as octal 8
         fix = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
@@ -312,9 +304,7 @@ def truncate_token_text(text: str) -> str:
 
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that specs may not contain. Most indicate a binary file, or an encoding other than
-UTF-8.
-"""
+"""Characters that specs may not contain: most indicate a binary file or another encoding."""
 
 
 def check_source_characters(source: Source) -> Source:

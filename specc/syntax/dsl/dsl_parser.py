@@ -27,9 +27,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StartSymbol(Generic[T]):
-    """A start symbol of the grammar, and its description in messages. `T` is the result type of
-    its callback.
-    """
+    """A start symbol of the grammar, its name in messages, and the result type of its callback."""
 
     symbol: str
     description: str
@@ -86,9 +84,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
 
 def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
-    """Return the indices of the tokens at which parsing may resume after an error: keywords in
-    column 1 that begin an item.
-    """
+    """Return the tokens at which parsing may resume: keywords in column 1 that begin an item."""
     text = fragment.text
     tokens = lexer_result.tokens
     return [
@@ -103,9 +99,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
 
 
 def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position and keep the first 20. Add the number of omitted errors to the last
-    one.
-    """
+    """Sort errors by position and keep 20. Add the number of omitted ones to the last."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )
@@ -133,9 +127,7 @@ def parse_expression(source: Source | str) -> ast.Expr:
 
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""The tokens of a valid file header. After an invalid header, items are parsed as if these tokens
-preceded them.
-"""
+"""The tokens of a valid header, as which an invalid header is treated."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +183,7 @@ def _find_expected_keywords(
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after `tokens`. After a syntax error, resume at the next item, or
-    return None if there is none.
-    """
+    """Return the parser states after `tokens`, resuming at items after errors, or None."""
     states, end = [table.start_states[start]], table.end_terminals[start]
     tried_points: set[int] = set()
     index = 0

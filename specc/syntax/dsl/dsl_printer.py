@@ -1,6 +1,4 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing this text returns the same
-tree.
-"""
+"""Print a syntax tree as canonical DSL text (`specc fmt`); parsing returns the same tree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias

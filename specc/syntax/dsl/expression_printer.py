@@ -37,9 +37,7 @@ Pieces = list[str | LineBreak]
 
 @dataclass(frozen=True, slots=True)
 class BreakCandidate:
-    """A possible break in the current line: its index in the pieces, its score, and the columns
-    of the open brackets.
-    """
+    """A possible break in a line: index in the pieces, score, columns of open brackets."""
 
     index: int
     score: int
@@ -160,9 +158,7 @@ def _escape_character(character: str) -> str:
 
 
 def is_printable_character(character: str) -> bool:
-    """Return True if a character is printable and does not change how an editor displays other
-    characters.
-    """
+    """Return True if a character is printable and does not change the display of others."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
@@ -230,9 +226,7 @@ def join_with_commas(
 
 
 def format_binary(expr: ast.Binary) -> Pieces:
-    """Format a chain such as `a + b - c` in a loop, because long sums would exceed the recursion
-    limit.
-    """
+    """Format a chain such as `a + b - c` in a loop: long sums exceed the recursion limit."""
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [

@@ -13,9 +13,7 @@ from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""The rules whose first child does not add nesting depth, so that long sums are not deeply
-nested.
-"""
+"""The rules whose first child adds no nesting depth: long sums are not nested."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
 """Rules that lengthen an expression, up to MAX_EXPRESSION_TOKENS."""
@@ -62,9 +60,7 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, kind: str) -> int | None:
-        """Return the action of a state for a token: the next state, `~rule` for a reduction, or
-        None for an unexpected token.
-        """
+        """Return the action for a token: the next state, `~rule` for a reduction, or None."""
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
 
@@ -322,9 +318,7 @@ def recover_from_error(parser: LalrParser, index: int) -> int | None:
 
 
 def _drop_failed_item(parser: LalrParser, kind: str) -> bool:
-    """Drop states until an item that begins with `kind` is accepted. Return True if such a state
-    exists.
-    """
+    """Drop states until an item that begins with `kind` is accepted; False if there is none."""
     # states that also accept a name are in an expression
     for depth in range(len(parser.states), 1, -1):
         states = parser.states[:depth]

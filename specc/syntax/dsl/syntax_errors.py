@@ -1,6 +1,4 @@
-"""Explain DSL syntax errors: unbalanced brackets (E0102, E0103), missing operators, reserved words,
-misplaced docstrings.
-"""
+"""Explain DSL syntax errors: brackets (E0102, E0103), operators, reserved words, docstrings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,9 +32,7 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find unbalanced brackets. If a new item begins at the start of a line, all brackets that are
-    still open are unclosed.
-    """
+    """Find unbalanced brackets; a new item at a line start leaves all open ones unclosed."""
     brackets = UnbalancedBrackets()
     stack: list[int] = []
     new_items = set(restart_points)
@@ -54,9 +50,7 @@ def find_unbalanced_brackets(
 def _close_bracket(
     tokens: Sequence[Token], closer: int, stack: list[int], unbalanced: UnbalancedBrackets
 ) -> None:
-    """Remove the partner of a closing bracket, and all brackets opened after the partner, from the
-    open brackets.
-    """
+    """Remove the partner of a closing bracket, and all brackets opened after it."""
     text = tokens[closer].text
     pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
     if not pairs:
@@ -68,9 +62,7 @@ def _close_bracket(
 
 
 def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
-    """Return the indices of the opening brackets that are open at token `index`, outermost
-    first.
-    """
+    """Return the indices of the brackets open at token `index`, outermost first."""
     stack: list[int] = []
     for n, token in enumerate(tokens[:index]):
         if token.text in OPENERS:
@@ -83,9 +75,7 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """Return E0102 for an unclosed bracket around the token, E0103 for a closing bracket without an
-    opening bracket, or None.
-    """
+    """Return E0102 or E0103 for an unclosed or unopened bracket at the token, or None."""
     enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
     if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
@@ -98,9 +88,7 @@ def explain_unbalanced_bracket(
 
 
 def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
-    """Return E0103 for a closing bracket without an opening bracket. `last_open` is the innermost
-    bracket that is open there.
-    """
+    """Return E0103 for a closing bracket without partner; `last_open` is still open there."""
     related_labels: list[Label] = []
     if last_open is not None:
         related_labels.append(Label(error.get_span(last_open), "the last bracket that is open"))
@@ -135,9 +123,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explains the syntax errors of one fragment. `description` describes the expected input, e.g.
-    `an expression`.
-    """
+    """Explains the syntax errors of a fragment; `description` is e.g. `an expression`."""
 
     def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
@@ -267,9 +253,7 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a name parsed as a result without `=`, or None: an operator is missing
-    before it, or its result has no name.
-    """
+    """Return E0101 for a name parsed as a result without `=` (unnamed, or no operator), or None."""
     if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
     name, previous = error.tokens[error.index - 1], error.tokens[error.index - 2]

@@ -239,9 +239,7 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """Convert an assignment to a YAML map: `a, b: f(x)`, or `a, b: {type: …, is: f(x)}` if the
-    targets have types.
-    """
+    """Convert an assignment to `a, b: f(x)`, or with types `a, b: {type: …, is: f(x)}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
@@ -304,9 +302,7 @@ STATEMENT_CONSTRUCTS: Mapping[str, Form[ast.Statement]] = {
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_CONSTRUCT,
 }
-"""The statements that begin with a keyword. All other statements are assignments
-(`parse_yaml_let`).
-"""
+"""The statements that begin with a keyword; others are assignments (`parse_yaml_let`)."""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")

@@ -33,9 +33,7 @@ class YamlPair:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A map. `end` are the comments after its last entry. `is_multiline` prints one line per entry,
-    even if the map fits on one line.
-    """
+    """A map; `end` are its final comments. `is_multiline` prints one line per entry."""
 
     pairs: list[YamlPair]
     end: tuple[str, ...] = ()
@@ -131,9 +129,7 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
 
 
 def format_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
-    """Format a value after `line_start`: on the same line if it fits, otherwise on the following
-    lines, indented by `indent`.
-    """
+    """Format a value after `line_start`: on the same line if it fits, otherwise indented."""
     if isinstance(value, str):
         return [f"{line_start} {format_yaml_scalar(value, is_flow=False)}"]
     line = format_yaml_flow(value)
@@ -171,9 +167,7 @@ def format_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
 
 
 def format_yaml_item(item: YamlItem, indent: int) -> list[str]:
-    """Format a list item as the lines of `- value`. A map that does not fit on one line begins
-    after the dash.
-    """
+    """Format a list item as the lines of `- value`; a multiline map begins after the dash."""
     indentation = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
@@ -222,9 +216,7 @@ def is_printed_as_map(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """Convert an expression to YAML: a call with a weight name to a map, a list to a list, and any
-    other expression to a string.
-    """
+    """Convert an expression to YAML: a call with weights to a map, a list to a list, else text."""
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not is_printed_as_map(expr):
@@ -241,9 +233,7 @@ def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
 
 
 def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """Make a list with one line per item. If there are only comments, make an empty map, because an
-    empty list cannot contain comments.
-    """
+    """Make a list with one line per item, or an empty map to contain only comments."""
     if not items and end:
         return YamlMap([], end, is_multiline=True)
     return YamlList(items, end, is_multiline=bool(items))
@@ -258,9 +248,7 @@ FIELD_KEYS = ("type", "from", "default", "doc")
 
 
 IGNORED_KEYS = "ignore keys"
-"""The YAML key that lists ignored config keys. It contains a space, so that no config value can
-have this name.
-"""
+"""The YAML key of ignored config keys; its space keeps it apart from config values."""
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:

@@ -113,9 +113,7 @@ def get_item_key(item: ast.Item) -> str:
 def partition_items(
     items: Sequence[ast.Item],
 ) -> tuple[list[ItemGroup], ItemGroup, list[ItemGroup]]:
-    """Partition items into groups under top-level keys, items below `items:`, and further groups
-    under top-level keys.
-    """
+    """Partition items into groups: under top-level keys, below `items:`, and top-level again."""
     remaining = group_neighbors(items)
     used_keys = {"items"}
     first_groups: list[ItemGroup] = []
@@ -165,9 +163,7 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert a `generate` item to e.g. `text: {of: ids, from: logits, stop: eos}`, and a `stream`
-    item to e.g. `logits: sound`.
-    """
+    """Convert `generate` to `text: {of: ids, from: logits}`, `stream` to `logits: sound`."""
     if isinstance(item, ast.Stream):
         return YamlPair(item.source, item.input_name, item.comments)
     assert isinstance(item, ast.Generate)
@@ -303,9 +299,7 @@ def rewrite_as_yaml(code: str, *, is_in_map: bool = True) -> str:
 
 
 def _has_only_docstring(file: ast.File) -> bool:
-    """Return True if an embedded fragment is only a string literal, which becomes the docstring of
-    the file or block.
-    """
+    """Return True if a fragment is only a string, which becomes a docstring."""
     if any(isinstance(item, ast.Block) and not item.body for item in file.items):
         return True
     return not (file.items or file.extends)
@@ -315,9 +309,7 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
 def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
-    """Yield complete specs that embed a fragment, each with the function that converts the fragment
-    to YAML.
-    """
+    """Yield specs that embed a fragment, each with the function that converts it to YAML."""
     text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     head = 'specc 1\nmodel m "d"\n'  # its docstring keeps the fragment from being one
     yield f"{head}{text}\n", _convert_items

@@ -213,9 +213,7 @@ def make_section(
     children: Children[T],
     **other_fields: object,
 ) -> N:
-    """Build the node of a top-level key. Its field `field` contains `children`, the entries below
-    the key with their comments.
-    """
+    """Build the node of a top-level key, whose `field` holds `children` with their comments."""
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
@@ -249,9 +247,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
-    """Return the end of a node, including the comments after it that are indented like its
-    entries.
-    """
+    """Return the end of a node, with the following comments indented like its entries."""
     if isinstance(node, YamlScalar) or node.is_flow:
         return node.span.end
     end = node.span.end

@@ -97,18 +97,14 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list. For a single node, return a list of one entry; for an empty
-    value, return an empty list.
-    """
+    """Return the entries of a list, a single node as one entry, an empty value as none."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse an expression: a DSL string, a list, or a call as a map, e.g. `{linear: {in: x, out: d,
-    weights: q_proj}}`.
-    """
+    """Parse an expression: a DSL string, a list, or a call as a map, e.g. `{linear: {in: x}}`."""
     match node:
         case YamlSequence(items=items):
             values = tuple(parse_yaml_expression(reader, n) for n in items)
@@ -120,9 +116,7 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
-    """Parse a list of values or a single value. A DSL string that is a list expression is a list of
-    values.
-    """
+    """Parse a list of values, a DSL string that is a list expression, or a single value."""
     if isinstance(node, YamlSequence):
         return tuple(parse_yaml_expression(reader, n) for n in node.items)
     value = parse_yaml_expression(reader, node)
