@@ -28,8 +28,10 @@ from specc.syntax import ast
 
 
 def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Missing:
-    """Return the value of the first source of a field that the file contains, or MISSING. For an
-    optional field, null means `none`; for any other field, null is treated as absent.
+    """Return the value of the first source of a field that the file contains, or MISSING.
+
+    null is `none` for an optional field and false for a bool, which transformers tests for truth;
+    for any other field, it is treated as absent.
     """
     data = env.config_file
     if data is None:
@@ -38,9 +40,12 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
         value = _read_source(context, source, entry, data, env)
         if not isinstance(value, Missing):
             return value
-    # null sets an optional field to none; for other fields, it is treated as absent
     members = [data.find_member(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
-    return None if entry.type.optional and any(members) else MISSING
+    if not any(members):
+        return MISSING
+    if entry.type.optional:
+        return None
+    return False if entry.type.name == "bool" else MISSING
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:

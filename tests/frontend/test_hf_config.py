@@ -229,3 +229,36 @@ def test_missing_scaling_kind_uses_the_default() -> None:
     assert dict(shorter.parameters) == {**dict(usual.parameters), "original": 16.0}
     plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
     assert settings(plain, STRETCHED) == Rope(7.0)
+
+
+NULL_SPEC = """specc 1
+model m
+config {
+  bias: bool from "bias" | "use_bias" = true
+  size: int from "size" = 8
+  limit: int? from "limit" = 8
+}
+dims batch
+graph g(x: float[batch, size]) -> (y: float[batch, size]) { return x }
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ({}, {"bias": True, "size": Dim.from_value(8), "limit": Dim.from_value(8)}),
+        (
+            {"bias": None, "size": None, "limit": None},
+            {"bias": False, "size": Dim.from_value(8), "limit": None},
+        ),
+        ({"bias": None, "use_bias": True}, {"bias": True}),
+    ],
+)
+def test_null_is_none_or_false_or_absent(
+    file: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(file))
+    (tmp_path / "m.specc").write_text(NULL_SPEC)
+    spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
+    found = evaluate_and_check_config(create_context(spec.library), spec.program, spec.reader)
+    assert {name: found[name] for name in expected} == expected

@@ -4,13 +4,18 @@ For each built-in spec with a published type: a config.json with only `model_typ
 config as one with all class defaults written out.
 """
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import transformers
+from support.hf_encoder_decoder_cases import TRANSLATORS
+from support.hf_text_cases import DECODERS, ENCODERS
 from transformers import CONFIG_MAPPING
 
+from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import warn_unread_keys
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
@@ -18,7 +23,7 @@ from specc.frontend.section_evaluation import value_to_plain_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_text import IR_HEADER, format_ir
 from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 
@@ -139,3 +144,70 @@ def test_other_names_of_keys_are_read(spec: str, type: str) -> None:
         name: key for name, key in names for keys in fields if key in keys and name not in keys
     }
     assert not {name: key for name, key in unread.items() if (type, name) not in OTHER_MEANINGS}
+
+
+CASES = {
+    case.case.config: case.case for case in (ENCODERS | DECODERS | TRANSLATORS).values()
+}  # one small config of each class
+OTHER_DEFAULTS = (
+    *(("intermediate_size", type) for type in ("bert", "megatron-bert", "ernie", "longformer")),
+    *(("num_key_value_heads", type) for type in ("deepseek_v3", "glm4_moe_lite", "mistral4")),
+    *(("num_key_value_heads", type) for type in ("dots1", "minicpm3", "stablelm")),
+    ("shape_size", "layoutlmv3"),
+    ("dim_model_base", "minicpm3"),  # the class multiplies by 1 where the spec does not
+    ("rope_parameters", "dbrx"),  # the RoPE base is that of `attn_config`
+)
+"""Sizes that specs compute from another size, where the class has a number: the shapes of the
+weights reject a wrong one. And what a spec documents as a deviation.
+"""
+
+
+def format_model(program: Program, data: dict[str, Any]) -> str:
+    """Return the IR of the spec with a config.json, or the title of the first error."""
+    reader = read_config_values(data)
+    assert reader.config_file is not None
+    try:
+        used = choose_used_specs(program, reader.config_file)
+        return format_ir(elaborate_model(used, LIBRARY, reader).graph)
+    except Failed as failed:
+        return failed.diagnostics[0].title
+
+
+def is_same_model(program: Program, data: dict[str, Any], complete: dict[str, Any]) -> bool:
+    """Whether two configs have the same values or give the same graph."""
+    try:
+        ours, theirs = (values(program, read_config_values(x)) for x in (data, complete))
+    except Failed:
+        pass  # invalid, maybe both
+    else:
+        if ours == theirs:
+            return True
+    ours, theirs = (format_model(program, x) for x in (data, complete))
+    return ours == theirs or not (IR_HEADER in ours or IR_HEADER in theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_each_absent_or_null_key_has_the_value_of_the_class(name: str) -> None:
+    """One key of a complete config is removed or set to null: the class says which value it has."""
+    kind = getattr(transformers, name)
+    type = {"model_type": kind.model_type}
+    spec = next(spec for spec, model_type in families() if model_type == kind.model_type)
+    program = build_program(LIBRARY.open_spec(spec), LIBRARY)
+    whole = json.loads(kind(**CASES[name].tiny).to_json_string(use_diff=False)) | type
+    keys = whole.keys() - {"model_type", "id2label"}
+    keys -= {key for key, model_type in OTHER_DEFAULTS if model_type == kind.model_type}
+    different = list[str]()
+    for key in sorted(keys):
+        for data in ({n: v for n, v in whole.items() if n != key}, whole | {key: None}):
+            try:
+                config = kind.from_dict(copy.deepcopy(data))
+            except Exception:
+                continue
+            complete = json.loads(config.to_json_string(use_diff=False)) | type
+            # what a remaining null means is in the code of the model
+            if key in data and complete.get(key) is None:
+                continue
+            if not is_same_model(program, data, complete):
+                different.append(f"{key} is {'null' if key in data else 'absent'}")
+    assert not different

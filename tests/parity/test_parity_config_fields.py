@@ -131,7 +131,7 @@ LATENT = {
 SPARSE: Mapping[str, tuple[Any, ...]] = ROTARY | {
     "num_experts_per_tok": (1, 3), "first_k_dense_replace": (0, 2), "q_lora_rank": (None,), "topk_group": (1, 4),
     "topk_method": ("group_limited_greedy",), "n_group": (2, None), "sliding_window": (3, None),
-    "head_dim": (6, 7, 16), "mlp_only_layers": ([1], None), "decoder_sparse_step": (2,), "n_shared_experts": (2,),
+    "head_dim": (6, 7, 16), "attention_multiplier": (None,), "mlp_only_layers": ([1], None), "decoder_sparse_step": (2,), "n_shared_experts": (2,),
 }  # fmt: skip
 FAMILIES_OF_EXPERTS = [
     FieldCase("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**EXPERTS, "moe_intermediate_size": 24},

@@ -115,8 +115,8 @@ ROTARY: Mapping[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (0.5,),
     "original_max_position_embeddings": (8,),
     "default_theta": (77.0,),
-    "num_key_value_heads": (4, 2, 1),
-    "head_dim": (6, 16),
+    "num_key_value_heads": (4, 2, 1, None),
+    "head_dim": (6, 16, None),
     "layer_types": (["full_attention", "sliding_attention"],),
 }
 

@@ -961,6 +961,7 @@ SMALL_CONFIGS: dict[str, dict[str, object]] = FAMILIES | {
         "hidden": 24,
         "heads": 2,
         "encoder_layers": 2,
+        "decoder_layers": 2,
         "experts": 3,
         "capacity": 3,
         "sparse_encoder_layers": 1,
