@@ -247,7 +247,13 @@ API = {
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
     },
     "specc_torch": {
-        "backends/specc_torch/training.py": ("module", "batch", "Dataset", "save", "check_output")
+        "backends/specc_torch/training_interface.py": (
+            "module",
+            "batch",
+            "Dataset",
+            "save",
+            "check_output",
+        )
     },
 }
 """The public names, by package and source file."""

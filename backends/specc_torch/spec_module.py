@@ -15,7 +15,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.graph_interpreter import bind_inputs, check_input_kind
 from specc.ir.model import resolve_missing_inputs
-from specc.runtime.training_batches import TrainingCollator
+from specc.runtime.training_collator import TrainingCollator
 from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.initializers import parse_initializer

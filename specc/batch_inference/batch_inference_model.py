@@ -20,7 +20,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation_stream import GenerationStream
 from specc.runtime.generator import Generator

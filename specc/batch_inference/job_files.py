@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn, TypeAlias
 
-from specc.artifact.package_index import INDEX_FILE, is_package_directory
+from specc.artifact.package_index_and_checksums import INDEX_FILE, is_package_directory
 from specc.batch_inference.data_files import find_image_files
 from specc.batch_inference.file_format import (
     ColumnType,

@@ -29,7 +29,7 @@ from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.preprocessing_records import NumbersOutput
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096

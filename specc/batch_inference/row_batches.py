@@ -21,7 +21,7 @@ from specc.preprocessing.image_prompts import is_multi_image_input
 from specc.preprocessing.image_tiles_and_patches import preprocess_image, preprocess_pixels
 from specc.preprocessing.images import decode_image
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
-from specc.preprocessing.text_batches import batch_sequences, find_mask_input
+from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_sequences
 from specc.runtime.model_inputs import ModelInputs
 

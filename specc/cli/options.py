@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from specc.artifact.package_index import is_package_directory
+from specc.artifact.package_index_and_checksums import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, Failed

@@ -39,7 +39,7 @@ from specc.preprocessing.preprocessing_records import (
     ImageConfig,
     Waveform,
 )
-from specc.preprocessing.text_batches import batch_sequences
+from specc.preprocessing.text_batches_and_windows import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.generation_request import has_chat_template
 from specc.runtime.model_inputs import ModelInputs

@@ -15,7 +15,7 @@ from specc.cli.terminal import print_json_result, print_note, print_outcome, wri
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.drawing.png import require_pillow
-from specc.io.file_signatures import PRODUCER_NAME
+from specc.io.file_type_detection import PRODUCER_NAME
 from specc.io.output_paths import (
     ARRAYS_OUTPUT,
     ATTENTION_PLOT_OUTPUT,

@@ -24,7 +24,7 @@ from specc.drawing.png import encode_png
 from specc.io.json_io import Json
 
 GENERATOR_MARK = "<!-- specc -->"
-"""The marker that identifies files written by specc (see `specc.io.file_signatures`)."""
+"""The marker that identifies files written by specc (see `specc.io.file_type_detection`)."""
 
 FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 

@@ -35,7 +35,7 @@ from specc.ir.model import (
     resolve_missing_inputs,
 )
 from specc.preprocessing.input_checks import LengthBound
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.transforms import pass_pipeline
 from specc.weights.parameter_sources import CheckpointBinding
 

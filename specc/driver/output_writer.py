@@ -22,13 +22,14 @@ from specc.driver.generation_graphs import (
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.quantize_option_errors import raise_no_int8_cache
-from specc.driver.weight_sources import count_parameters, describe_memory_shortage
+from specc.driver.weight_sources import count_parameters, count_weight_bytes
 from specc.huggingface.repository_files import (
     describe_missing_companions,
     find_companion_paths,
     read_companions,
 )
 from specc.io.atomic_write import sanitize_file_stem
+from specc.io.memory_check import describe_memory_shortage
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -339,7 +340,9 @@ def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -
         *_iterate_unapplied_settings(job),
         *remarks,
         *_describe_weight_storage(job, written_model),
-        *describe_memory_shortage(job.stored_parameters, count_parameters(job.values)),
+        *describe_memory_shortage(
+            *count_weight_bytes(job.stored_parameters), count_parameters(job.values)
+        ),
     )
     return CompileReport(
         path=written_model.path,

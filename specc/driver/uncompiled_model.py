@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.package_index import INDEX_FILE
+from specc.artifact.package_index_and_checksums import INDEX_FILE
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
 
-from specc.artifact.package_index import WeightFileMetadata
+from specc.artifact.package_index_and_checksums import WeightFileMetadata
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
@@ -21,14 +21,8 @@ from specc.frontend.elaboration_state import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization
-from specc.io.file_signatures import is_gguf_path
+from specc.io.file_type_detection import is_gguf_path
 from specc.io.json_io import to_json_value
-from specc.io.memory_check import (
-    describe_largest_model,
-    describe_weight_memory,
-    format_gigabytes,
-    get_free_memory,
-)
 from specc.io.safe_read import compute_file_sha256
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
@@ -58,9 +52,11 @@ from specc.weights.weight_rules import (
 )
 
 
-def describe_memory_shortage(parameters: ParameterSource, parameter_count: int) -> tuple[str, ...]:
-    """Return a remark if the weights do not fit in the free memory of this machine."""
-    memory_bytes, stored_bytes, free_bytes = 0, 0, get_free_memory()
+def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
+    """Return the number of bytes of the weights when the runtime computes with them, and as they
+    are stored.
+    """
+    memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
             dtype = parameters.get_stored_dtype(name)
@@ -69,13 +65,7 @@ def describe_memory_shortage(parameters: ParameterSource, parameter_count: int) 
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
-    if free_bytes is None or memory_bytes <= free_bytes:
-        return ()
-    return (
-        f"{describe_weight_memory(memory_bytes, stored_bytes, parameter_count)}; "
-        f"{format_gigabytes(free_bytes)} of memory are free here: "
-        f"{describe_largest_model(parameter_count, free_bytes)}",
-    )
+    return memory_bytes, stored_bytes
 
 
 def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
-from specc.io.file_signatures import identify_foreign_file
+from specc.io.file_type_detection import identify_foreign_file
 from specc.io.json_io import Json
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53

@@ -11,7 +11,7 @@ from specc.frontend.config_json import JsonList, JsonMember, JsonObject, JsonSca
 from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_modules import Program
 from specc.frontend.used_specs import MODEL_TYPE_KEY
-from specc.io.file_signatures import is_gguf_path
+from specc.io.file_type_detection import is_gguf_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import (
     CONFIG_FILE_NAME,

@@ -27,7 +27,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import TASKS, PreprocessingConfig, Task, find_task
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
-from specc.preprocessing.text_batches import TOKEN_TYPES
+from specc.preprocessing.text_batches_and_windows import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 
 Config: TypeAlias = Mapping[str, Any]

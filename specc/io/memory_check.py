@@ -69,26 +69,40 @@ def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_co
         return
     raise_error(
         "E0804",
-        f"`{escape_text(name)}` needs about {format_gigabytes(needed_bytes)} of memory, but "
-        f"only {format_gigabytes(free)} are free",
-        notes=[describe_weight_memory(needed_bytes, stored_bytes, weight_count)],
+        f"`{escape_text(name)}` needs about {_format_gigabytes(needed_bytes)} of memory, but "
+        f"only {_format_gigabytes(free)} are free",
+        notes=[_describe_weight_memory(needed_bytes, stored_bytes, weight_count)],
         helps=[
-            describe_largest_model(weight_count, free),
-            f"or run it on a machine with {format_gigabytes(needed_bytes)} free",
+            _describe_largest_model(weight_count, free),
+            f"or run it on a machine with {_format_gigabytes(needed_bytes)} free",
         ],
     )
 
 
-def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: int) -> str:
-    """Describe the size of the weights on disk and in memory."""
+def describe_memory_shortage(
+    needed_bytes: int, stored_bytes: int, weight_count: int
+) -> tuple[str, ...]:
+    """Return a remark if the weights do not fit in the free memory of this machine."""
+    free = get_free_memory()
+    if free is None or needed_bytes <= free:
+        return ()
     return (
-        f"its weights are {weight_count / 1e9:.2f} billion parameters: "
-        f"{format_gigabytes(stored_bytes)} as they are stored, "
-        f"{format_gigabytes(needed_bytes)} as the runtime computes with them"
+        f"{_describe_weight_memory(needed_bytes, stored_bytes, weight_count)}; "
+        f"{_format_gigabytes(free)} of memory are free here: "
+        f"{_describe_largest_model(weight_count, free)}",
     )
 
 
-def describe_largest_model(weight_count: int, free_bytes: int) -> str:
+def _describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: int) -> str:
+    """Describe the size of the weights on disk and in memory."""
+    return (
+        f"its weights are {weight_count / 1e9:.2f} billion parameters: "
+        f"{_format_gigabytes(stored_bytes)} as they are stored, "
+        f"{_format_gigabytes(needed_bytes)} as the runtime computes with them"
+    )
+
+
+def _describe_largest_model(weight_count: int, free_bytes: int) -> str:
     """Describe the largest float32 model that fits into `free_bytes`, and the largest bit width (8
     or 4) at which a model with `weight_count` parameters fits.
     """
@@ -96,10 +110,10 @@ def describe_largest_model(weight_count: int, free_bytes: int) -> str:
     maximum = f"{free_bytes / 4e9:.2f} billion parameters in float32"
     if not bit_widths:
         return f"the maximum is {maximum}"
-    size = format_gigabytes(weight_count * bit_widths[0] // 8)
+    size = _format_gigabytes(weight_count * bit_widths[0] // 8)
     return f"the maximum is {maximum}, or this model with weights of {bit_widths[0]} bits ({size})"
 
 
-def format_gigabytes(count: int) -> str:
+def _format_gigabytes(count: int) -> str:
     """Format a number of bytes, such as `13.5 GB`."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io import file_signatures
+from specc.io import file_type_detection
 from specc.io.safe_read import describe_os_error, escape_text
 
 NOTHING_WRITTEN = "nothing was written; existing files are unchanged"
@@ -35,21 +35,21 @@ class OutputKind:
 MODEL_OUTPUT = OutputKind(
     "an ONNX model",
     (".onnx",),
-    file_signatures.is_specc_model,
+    file_type_detection.is_specc_model,
     "or write a package: `--graphs all` for a generative model, else `--graphs score`",
 )
-IMAGE_OUTPUT = OutputKind("an image", (".png",), file_signatures.is_specc_png)
+IMAGE_OUTPUT = OutputKind("an image", (".png",), file_type_detection.is_specc_png)
 ATTENTION_PLOT_OUTPUT = OutputKind(
-    "an attention plot", (".svg", ".html", ".png"), file_signatures.is_specc_drawing
+    "an attention plot", (".svg", ".html", ".png"), file_type_detection.is_specc_drawing
 )
-DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_signatures.is_specc_drawing)
-HTML_OUTPUT = OutputKind("a page", (".html",), file_signatures.is_specc_drawing)
-ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_signatures.is_specc_npz)
-WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_safetensors)
+DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_type_detection.is_specc_drawing)
+HTML_OUTPUT = OutputKind("a page", (".html",), file_type_detection.is_specc_drawing)
+ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_type_detection.is_specc_npz)
+WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_type_detection.is_specc_safetensors)
 SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
 NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputKind(
-    "weights", (".safetensors",), file_signatures.is_specc_safetensors
+    "weights", (".safetensors",), file_type_detection.is_specc_safetensors
 )
 """Outputs that are positional arguments: a new spec on the command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputKind("a vocabulary", (".vocab",))

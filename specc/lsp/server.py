@@ -16,11 +16,11 @@ from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Failed, Source
-from specc.lsp import dsl_completion, protocol_conversion, yaml_completion
+from specc.lsp import dsl_completion, protocol_and_inlay_hints, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
 from specc.lsp.hover import HoverInfo, find_hover_info, format_hover
-from specc.lsp.protocol_conversion import DocumentLines, split_document_lines
+from specc.lsp.protocol_and_inlay_hints import DocumentLines, split_document_lines
 from specc.syntax.dsl import dsl_lexer
 from specc.syntax.dsl.dsl_printer import format_dsl
 from specc.syntax.parse import parse_spec
@@ -81,7 +81,7 @@ class RequestHandlers:
         info, _, lines = hover
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
         return lsp.Hover(
-            content, protocol_conversion.to_range(lines, info.start_offset, info.end_offset)
+            content, protocol_and_inlay_hints.to_range(lines, info.start_offset, info.end_offset)
         )
 
     async def handle_definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
@@ -89,7 +89,7 @@ class RequestHandlers:
         hover = await self._find_hover(params)
         if hover is None or hover[0].definition is None:
             return None
-        return protocol_conversion.to_location(*hover[1:], hover[0].definition)
+        return protocol_and_inlay_hints.to_location(*hover[1:], hover[0].definition)
 
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
@@ -114,7 +114,7 @@ class RequestHandlers:
             else dsl_completion.complete_dsl
         )
         completions = find_completions(analysis, document.text, offset)
-        items = protocol_conversion.to_completion_items(completions, lines, start, offset)
+        items = protocol_and_inlay_hints.to_completion_items(completions, lines, start, offset)
         return lsp.CompletionList(False, items)
 
     async def handle_formatting(
@@ -134,13 +134,13 @@ class RequestHandlers:
         if text == document.text:
             return []
         lines = self.split_lines(document.text)
-        return [lsp.TextEdit(protocol_conversion.to_range(lines, 0, len(document.text)), text)]
+        return [lsp.TextEdit(protocol_and_inlay_hints.to_range(lines, 0, len(document.text)), text)]
 
     async def handle_inlay_hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         """Return inlay hints: the shapes of the names that a range of a document binds."""
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
-            list(protocol_conversion.to_inlay_hints(*document_state[1:], params.range))
+            list(protocol_and_inlay_hints.to_inlay_hints(*document_state[1:], params.range))
             if document_state
             else []
         )
@@ -151,7 +151,7 @@ class RequestHandlers:
         """Return the document symbols: the items of a spec."""
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
-            list(protocol_conversion.to_document_symbols(*document_state[1:]))
+            list(protocol_and_inlay_hints.to_document_symbols(*document_state[1:]))
             if document_state
             else []
         )
@@ -165,11 +165,11 @@ class RequestHandlers:
         start, end = lines.get_offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
-            diagnostic_span = protocol_conversion.find_diagnostic_span(analysis, diagnostic)
+            diagnostic_span = protocol_and_inlay_hints.find_diagnostic_span(analysis, diagnostic)
             if diagnostic_span[0] <= end and diagnostic_span[1] >= start:
-                lsp_diagnostic = protocol_conversion.to_diagnostic(analysis, lines, diagnostic)
+                lsp_diagnostic = protocol_and_inlay_hints.to_diagnostic(analysis, lines, diagnostic)
                 actions += [
-                    protocol_conversion.to_code_action(document.uri, lines, lsp_diagnostic, e)
+                    protocol_and_inlay_hints.to_code_action(document.uri, lines, lsp_diagnostic, e)
                     for e in edits
                 ]
         return actions
@@ -311,7 +311,7 @@ class SpeccLanguageServer:
         lines = self._get_lines(document.text)
         analysis = document.analysis
         lsp_diagnostics = [
-            protocol_conversion.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
+            protocol_and_inlay_hints.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics
         ]
         self._publish_diagnostics(uri, lsp_diagnostics, version)
 
@@ -330,7 +330,7 @@ class SpeccLanguageServer:
             message=f"{title}; this is a bug in specc, please report it with the text",
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
-            source=protocol_conversion.DIAGNOSTIC_SOURCE,
+            source=protocol_and_inlay_hints.DIAGNOSTIC_SOURCE,
         )
         self._publish_diagnostics(uri, [lsp_diagnostic], version)
 

@@ -13,7 +13,7 @@ from specc.ir.array import Array
 from specc.preprocessing.preprocessing_config import Options, Task
 from specc.preprocessing.preprocessing_records import TextReading
 from specc.preprocessing.result_formatting import compute_probabilities
-from specc.preprocessing.text_batches import TextEncoding
+from specc.preprocessing.text_batches_and_windows import TextEncoding
 from specc.preprocessing.tokenizer_files import JsonTokenizer
 from specc.preprocessing.tokenizer_library import (
     decode_token_ids,

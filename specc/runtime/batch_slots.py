@@ -11,7 +11,7 @@ from specc.ir.array import Array, Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DecodeState
 from specc.ir.types import Type
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.decoder_sessions import MIN_BUFFER_POSITIONS, KVCacheSession
 from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 

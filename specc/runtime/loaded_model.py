@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from specc import backend
-from specc.artifact import package_index
+from specc.artifact import package_index_and_checksums
 from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
 from specc.backend import Computation, ModelFile, QuantizedMatMul, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -192,13 +192,13 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     first mebibyte of a weight file, are verified only with `verify_contents`.
     """
     directory, name = file.path.parent, file.path.name
-    recorded = package_index.parse_weight_files(manifest.weights.get("beside", {}))
+    recorded = package_index_and_checksums.parse_weight_files(manifest.weights.get("beside", {}))
     if recorded is None:
         raise_error(
             "E0917",
             f"the specc metadata in `{escape_text(file.path)}` is invalid: `beside` is invalid",
         )
-    if reason := package_index.explain_misplaced_tensors(
+    if reason := package_index_and_checksums.explain_misplaced_tensors(
         file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _raise_changed(file.path, name, reason)
@@ -207,7 +207,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -
     if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _raise_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := package_index.explain_file_mismatch(
+        if reason := package_index_and_checksums.explain_file_mismatch(
             directory, location, facts, verifies_contents=verify_contents
         ):
             _raise_changed(file.path, location, reason)

@@ -35,7 +35,11 @@ from specc.preprocessing.input_checks import (
 )
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_inputs import convert_image_arrays, convert_input, convert_to_array
-from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
+from specc.preprocessing.text_batches_and_windows import (
+    encode_text_inputs,
+    find_mask_input,
+    is_left_padded,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +103,7 @@ class ModelInputs:
 
     def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, including computed defaults."""
-        specs = self.input_specs
-        kinds = {s.name: s for s in specs}
+        kinds = {s.name: s for s in self.input_specs}
         # unknown input names are reported before values are converted
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
@@ -115,7 +118,7 @@ class ModelInputs:
             arrays[name] = cast_exactly(array, kinds[name].dtype, name)
         arrays = split_images(self.graph, self.preprocessing, arrays)
         checked = check_inputs(
-            specs, arrays, bounds=dict(self.length_bounds), evaluate_dim=_solve_lengths
+            tuple(kinds.values()), arrays, bounds=self.length_bounds, evaluate_dim=_solve_lengths
         )
         prepared = {**self._fill_defaults(checked), **checked}
         for name in self.padding_strides.keys() & prepared.keys():

@@ -21,7 +21,7 @@ from specc.preprocessing.predictions import (
 from specc.preprocessing.preprocessing_config import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig, TextReading
 from specc.preprocessing.python_inputs import convert_input
-from specc.preprocessing.text_batches import (
+from specc.preprocessing.text_batches_and_windows import (
     TextEncoding,
     batch_encodings,
     encode_text,
@@ -34,8 +34,6 @@ from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
 """The input with the pooling mask of encoders whose pooling excludes the prompt."""
-DOC_STRIDE = 128
-"""Maximum overlap in tokens of consecutive windows of a long context."""
 OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
     "function_to_apply": ("", *PROBABILITY_FUNCTIONS),
@@ -332,7 +330,7 @@ def _read_questions(
     pairs = zip(texts_by_name["question"], texts_by_name["context"], strict=True)
     for number, (question, context) in enumerate(pairs):
         encoding = encode_text(question, context, record)
-        windows = split_context_windows(encoding, max_length, min(max_length // 2, DOC_STRIDE))
+        windows = split_context_windows(encoding, max_length)
         batch.encodings += windows
         batch.text_indices += [number] * len(windows)
     return batch

@@ -8,7 +8,11 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io import safe_read
-from specc.io.file_signatures import format_conversion_command, identify_foreign_file, is_gguf_path
+from specc.io.file_type_detection import (
+    format_conversion_command,
+    identify_foreign_file,
+    is_gguf_path,
+)
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import (
     Closeable,

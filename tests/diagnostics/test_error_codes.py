@@ -63,8 +63,8 @@ ELSEWHERE = {
     "E0883": "tests/batch_inference/test_job.py",
     "E0888": "tests/batch_inference/test_job.py",
     # only Python can pass it
-    "E0946": "tests/runtime/test_training_batches.py",
-    "E0947": "tests/runtime/test_training_batches.py",
+    "E0946": "tests/runtime/test_training_collator.py",
+    "E0947": "tests/runtime/test_training_collator.py",
     "E0949": "tests/test_object_repr.py",
     # an image of more than 64 million pixels
     "E0904": "tests/preprocessing/test_images.py",

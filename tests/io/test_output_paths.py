@@ -13,7 +13,7 @@ from support.parameter_sweeps import sample_sweep
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
-from specc.io import file_signatures
+from specc.io import file_type_detection
 from specc.io.output_paths import (
     ARRAYS_OUTPUT,
     ATTENTION_PLOT_OUTPUT,
@@ -314,10 +314,10 @@ def test_suffix_of_another_format(kind: OutputKind, name: str, tmp_path: Path) -
 
 def test_signatures_identify_their_format_only(tmp_path: Path, outputs: dict[str, bytes]) -> None:
     tests = {
-        ".onnx": file_signatures.is_specc_model,
-        ".png": file_signatures.is_specc_png,
-        ".npz": file_signatures.is_specc_npz,
-        ".safetensors": file_signatures.is_specc_safetensors,
+        ".onnx": file_type_detection.is_specc_model,
+        ".png": file_type_detection.is_specc_png,
+        ".npz": file_type_detection.is_specc_npz,
+        ".safetensors": file_type_detection.is_specc_safetensors,
     }
     for ending, data in outputs.items():
         (tmp_path / "file").write_bytes(data)

@@ -13,7 +13,7 @@ from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import format_yaml
 
-protocol = pytest.importorskip("specc.lsp.protocol_conversion", reason="needs the extra lsp")
+protocol = pytest.importorskip("specc.lsp.protocol_and_inlay_hints", reason="needs the extra lsp")
 SMALL = (
     "elman",
     "jordan",

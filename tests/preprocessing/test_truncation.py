@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from specc.preprocessing.text_batches import TextEncoding, truncate_encoding
+from specc.preprocessing.text_batches_and_windows import TextEncoding, truncate_encoding
 
 tokenizers = pytest.importorskip(
     "tokenizers", reason="needs the package tokenizers: pip install -e '.[text]'"

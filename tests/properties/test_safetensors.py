@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import Failed
-from specc.io.file_signatures import PRODUCER_NAME
+from specc.io.file_type_detection import PRODUCER_NAME
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 DTYPES = [

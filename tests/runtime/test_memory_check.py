@@ -12,7 +12,6 @@ from support.verification_lines import list_model_lines
 import specc
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.driver import weight_sources
 from specc.io import memory_check
 from specc.runtime.loaded_model import load_model
 from specc.weights.formats.safetensors import write_safetensors
@@ -44,7 +43,6 @@ def halves(tmp_path: Path) -> Path:
 
 def set_free_memory(patch: pytest.MonkeyPatch, free: int | None) -> None:
     patch.setattr(memory_check, "get_free_memory", lambda: free)
-    patch.setattr(weight_sources, "get_free_memory", lambda: free)
 
 
 def test_the_estimate_equals_the_memory_of_the_runtime(halves: Path) -> None:

@@ -20,7 +20,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_missing_inputs
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime import batch_slots
 from specc.runtime.decoder_sessions import KVCacheSession
 from specc.runtime.generation_request import prepare_prompts

@@ -20,7 +20,7 @@ from specc.driver import weight_sources as loading
 from specc.driver.weights_section import list_required_parameters
 from specc.huggingface.model_family import load_checkpoint_config
 from specc.huggingface.quantization_config import read_quantization_config
-from specc.io.file_signatures import is_gguf_path
+from specc.io.file_type_detection import is_gguf_path
 from specc.ir.model import ModelDefinition
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors

@@ -17,8 +17,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
+from specc_onnx.generate.generator_decoding_strategies import DecodingStrategy
 from specc_onnx.generate.generator_inputs import GenerationContext, LoopCarry, TokenSelection
-from specc_onnx.generate.generator_strategies import DecodingStrategy
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import (
     LoweringSite,

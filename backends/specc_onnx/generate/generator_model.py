@@ -18,6 +18,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import DecodeState, StandaloneGeneratorGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
+from specc_onnx.generate.generator_decoding_strategies import StrategyInputs, make_decoding_strategy
 from specc_onnx.generate.generator_inputs import (
     MAX_TOKENS_INPUT,
     GenerationContext,
@@ -30,7 +31,6 @@ from specc_onnx.generate.generator_loop_body import (
     build_generation_body,
     hoist_invariant_nodes,
 )
-from specc_onnx.generate.generator_strategies import StrategyInputs, make_decoding_strategy
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, LoweringSite, NameTable, Tensor

@@ -13,7 +13,7 @@ from specc.analysis.local_attention import (
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.blocked_attention import (
+from specc_onnx.lower.blocked_attention_loop import (
     GlobalTokens,
     assume_nonempty,
     emit_block_loop,

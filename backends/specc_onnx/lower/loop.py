@@ -15,7 +15,7 @@ from specc.ir.graph import GraphBuilder, Value, collect_required_nodes
 from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_recurrence_in_chunks
-from specc_onnx.lower.blocked_attention import assume_nonempty
+from specc_onnx.lower.blocked_attention_loop import assume_nonempty
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (

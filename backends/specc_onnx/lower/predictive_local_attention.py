@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
-from specc_onnx.lower.blocked_attention import bind_length
+from specc_onnx.lower.blocked_attention_loop import bind_length
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_if
 from specc_onnx.lower.query_key_slices import (
     PositionSpan,

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specc.artifact.package_index import (
+from specc.artifact.package_index_and_checksums import (
     INDEX_FILE,
     PackageIndex,
     find_superseded_files,
@@ -21,7 +21,7 @@ from specc.artifact.package_index import (
 )
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
-from specc.io.file_signatures import filter_unreferenced_files, is_package_index, is_specc_model
+from specc.io.file_type_detection import filter_unreferenced_files, is_package_index, is_specc_model
 from specc.io.output_paths import (
     normalize_output_path,
     raise_not_a_file,

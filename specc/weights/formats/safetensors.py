@@ -15,7 +15,7 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
-from specc.io.file_signatures import PRODUCER_NAME, identify_foreign_file
+from specc.io.file_type_detection import PRODUCER_NAME, identify_foreign_file
 from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
 from specc.io.platform import read_at_offset, read_into_buffer
 from specc.io.safe_read import Closeable, UnreadableFileError, escape_text, open_regular_file
@@ -239,8 +239,8 @@ def write_safetensors(
     """Write a safetensors file atomically. The output does not depend on the order of the tensors.
 
     A file that specc did not write is replaced only with `force` (E0833). The producer is added to
-    the metadata, for `specc.io.file_signatures`. `SPEC_LAYOUT_METADATA` in the metadata means that
-    names and shapes are those of the spec.
+    the metadata for `specc.io.file_type_detection`. `SPEC_LAYOUT_METADATA` in the metadata means
+    that names and shapes are those of the spec.
 
     Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
     element width; the data is aligned to 64 bytes.

@@ -13,7 +13,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
-from specc_onnx.lower import blocked_attention
+from specc_onnx.lower import blocked_attention_loop
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.lower.query_key_slices import PositionSpan
 from specc_onnx.write.onnx_verifier import verify_built_model
@@ -95,13 +95,13 @@ def test_long_sequence_has_no_full_attention_grid(tmp_path: Path) -> None:
 def test_wrong_keys_of_a_block_are_detected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    right = blocked_attention._emit_key_span
+    right = blocked_attention_loop._emit_key_span
 
     def wrong(*args: Any) -> PositionSpan:
         span, g = right(*args), args[0]
         start, stop = (g.emit_node("Add", e, [2]) for e in (span.start, span.stop))
         return PositionSpan(start, stop, span.length)
 
-    monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
+    monkeypatch.setattr(blocked_attention_loop, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
         assert measure_max_error(build_spec(tmp_path, "dot", "window(8)"), 23, (2, 200)) < 1e-3

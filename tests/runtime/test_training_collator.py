@@ -10,7 +10,7 @@ import specc
 from specc.driver.python_spec_argument import open_spec_argument
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.preprocessing.preprocessing_records import ImageConfig
-from specc.runtime.training_batches import IGNORE_INDEX, TrainingCollator
+from specc.runtime.training_collator import IGNORE_INDEX, TrainingCollator
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 WORDS = """specc 1

@@ -252,11 +252,13 @@ def _find_content_end(encoding: TextEncoding) -> int:
     return end
 
 
-def split_context_windows(
-    encoding: TextEncoding, max_tokens: int, stride: int
-) -> list[TextEncoding]:
+DOC_STRIDE = 128
+"""Maximum overlap in tokens of consecutive windows of a long context."""
+
+
+def split_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
     """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
-    overlap by `stride`.
+    overlap by half of `max_tokens`, at most `DOC_STRIDE`.
     """
     context_positions = [
         i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == 1
@@ -270,7 +272,7 @@ def split_context_windows(
             f"the question leaves no tokens for the context (maximum: {max_tokens} tokens)",
             helps=["use a shorter question, or a larger `max_seq_len`"],
         )
-    step = context_tokens - min(stride, context_tokens - 1)
+    step = context_tokens - min(max_tokens // 2, DOC_STRIDE, context_tokens - 1)
     first, last = context_positions[0], context_positions[-1]
     windows = []
     for start in range(0, len(context_positions), step):

@@ -1,4 +1,4 @@
-"""Emit greedy decoding, sampling, beam search and logits processors of a standalone generator.
+"""Emit the decoding strategies of a standalone generator: greedy decoding, sampling, beam search.
 
 The constructor of a strategy emits loop-invariant nodes into the main graph; `emit_step` emits one
 step into the loop body. `map_outputs` computes the outputs from the final loop-carried values.

@@ -24,7 +24,7 @@ from specc.preprocessing.preprocessing_records import (
     TextOutput,
 )
 from specc.preprocessing.python_inputs import convert_input, convert_to_array, is_image
-from specc.preprocessing.text_batches import batch_sequences, find_mask_input
+from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_sequences
 from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs

@@ -21,7 +21,7 @@ from specc.analysis.local_attention import plan_local_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
-from specc_onnx.lower import blocked_attention, query_key_slices
+from specc_onnx.lower import blocked_attention_loop, query_key_slices
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.write.instrumentation import add_attention_outputs
 from specc_onnx.write.onnx_verifier import (
@@ -231,17 +231,17 @@ def test_weights_of_blocked_attention_are_exposed(opset: int) -> None:
 
 
 def test_missing_key_of_a_block_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = blocked_attention._emit_key_span
+    right = blocked_attention_loop._emit_key_span
 
-    def wrong(*args: Any) -> blocked_attention.PositionSpan:
+    def wrong(*args: Any) -> blocked_attention_loop.PositionSpan:
         span = right(*args)
         g = args[0]
         later = g.emit_node("Add", span.start, [1])
-        return blocked_attention.PositionSpan(
+        return blocked_attention_loop.PositionSpan(
             later, g.emit_node("Add", span.stop, [1]), span.length
         )
 
-    monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
+    monkeypatch.setattr(blocked_attention_loop, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
         assert measure_max_error(LocalAttentionCase(low=0, high=15).graph(), 23, 2, 160) < 1e-3
 

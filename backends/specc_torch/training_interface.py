@@ -24,7 +24,7 @@ from specc.driver.python_spec_argument import open_spec_argument, translate_erro
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array
-from specc.runtime.training_batches import (
+from specc.runtime.training_collator import (
     TrainingCollator,
     TrainingExample,
     check_training_examples,

@@ -9,7 +9,7 @@ from specc.ir.graph import GraphBuilder, Input
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.preprocessing_records import CharTokenizer
-from specc.preprocessing.text_batches import encode_text_inputs, try_encode_texts
+from specc.preprocessing.text_batches_and_windows import encode_text_inputs, try_encode_texts
 
 RECORD = CharTokenizer(("a", "b"))
 
