@@ -538,6 +538,7 @@ PAGE = {"bbox": BoundingBoxes("seq", 1001), "pixel_values": FixedValues((3, 12, 
         ("ForSequenceClassification", {}),
         ("ForTokenClassification", {}),
         ("ForTokenClassification", {"num_labels": 11, "has_spatial_attention_bias": False}),
+        ("ForTokenClassification", {"rel_pos_bins": 9, "rel_2d_pos_bins": 7}),
         (
             "ForQuestionAnswering",
             {"has_relative_attention_bias": False, "has_spatial_attention_bias": False},

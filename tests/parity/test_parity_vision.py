@@ -216,6 +216,8 @@ class Seen:
 
 BASE = ("last_hidden_state", "pooler_output")
 OBLONG = {"image_size": [8, 12]}
+CUT = {"image_size": [14, 11]}
+"""Patches of 4 by 4 pixels leave two rows and three columns over, which no patch has."""
 SEEN: dict[str, Any] = {"num_hidden_layers": 5, "out_indices": [1, 2, 3, 5]}
 """Of segmentation: 1 is what the first layer is given."""
 PAINT = {"encoder_stride": 4}
@@ -325,6 +327,7 @@ CASES = {
     "data2vec base": vit(
         "Data2VecVisionConfig", "Data2VecVisionModel", results=("last_hidden_state",), settings={"use_mean_pooling": False},
     ),
+    "data2vec base, as by default": vit("Data2VecVisionConfig", "Data2VecVisionModel", results=("last_hidden_state",)),
     "dinov3_convnext": Seen(config="DINOv3ConvNextConfig", model="DINOv3ConvNextModel", size=(40, 64), results=BASE,
                             settings={"hidden_sizes": [6, 8, 8, 12], "depths": [1, 2, 1, 1], "image_size": [40, 64]}),
     "mobilenet_v2": Seen(config="MobileNetV2Config", model="MobileNetV2ForImageClassification", size=(37, 40),
@@ -454,6 +457,38 @@ CASES = {
     "videomae base": vit("VideoMAEConfig", "VideoMAEModel", settings=VIDEO, frames=4, results=("last_hidden_state",)),
     "videomae paints": vit("VideoMAEConfig", "VideoMAEForPreTraining", settings=VIDEO, frames=4, squares=18, masked=5,
                            given={"num_masked": 5}),
+    "vit, incomplete patches": vit("ViTConfig", "ViTForImageClassification", settings=CUT, size=(14, 11)),
+    "deit, incomplete patches": vit("DeiTConfig", "DeiTForImageClassification", settings=CUT, size=(14, 11)),
+    "dinov2, incomplete patches, stretched": vit("Dinov2Config", "Dinov2ForImageClassification", size=(21, 18),
+                                                 settings={"image_size": 13}, given={"image": [21, 18]}),
+    "dinov3_vit, incomplete patches": vit("DINOv3ViTConfig", "DINOv3ViTModel", size=(14, 11), results=BASE,
+                                          settings=CUT | {"hidden_size": 32}),
+    "ijepa, incomplete patches": vit("IJepaConfig", "IJepaForImageClassification", settings=CUT, size=(14, 11)),
+    "videomae, incomplete tubes": vit("VideoMAEConfig", "VideoMAEForVideoClassification", frames=5, size=(14, 11),
+                                      settings=VIDEO | CUT | {"num_frames": 5}),
+    "vivit, incomplete tubes": vit("VivitConfig", "VivitForVideoClassification", frames=5, size=(14, 11),
+                                   settings=CUT | TUBES | {"num_frames": 5}),
+    "dpt, incomplete patches": vit("DPTConfig", "DPTForDepthEstimation", size=(34, 35), given={"image": [34, 35]}, results=DEPTH,
+                                   settings=DENSE | {"image_size": 18}),
+    "depth_anything, incomplete patches": Seen(
+        config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", settings=DEPTHS, size=(14, 19), results=DEPTH,
+        given={"backbone__image": [14, 19]}),
+    "swin, patches of two sizes, padded": Seen(
+        config="SwinConfig", model="SwinForImageClassification", size=(13, 20),
+        settings=WINDOWS | {"image_size": [13, 20], "patch_size": [2, 3]}),
+    "swinv2, padded": Seen(config="Swinv2Config", model="Swinv2Model", size=(23, 27), results=BASE,
+                           settings=WINDOWS | {"image_size": [23, 27], "window_size": 4}),
+    "convnext, oblong image and patches": Seen(
+        config="ConvNextConfig", model="ConvNextForImageClassification", size=(17, 30),
+        settings=CONVNEXT | {"image_size": [17, 30], "patch_size": [2, 3]}),
+    "focalnet, patches of two sizes": Seen(
+        config="FocalNetConfig", model="FocalNetForImageClassification", size=(33, 40),
+        settings={**CLASSES, **FOCAL, "image_size": [33, 40], "patch_size": [2, 3]}),
+    "upernet, patches of two sizes": Seen(
+        config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(33, 50), given={"image": [33, 50], "backbone__image": [33, 50]},
+        settings={**CLASSES, "hidden_size": 6, "backbone_config": {
+            "model_type": "swin", **WINDOWS, "image_size": [33, 50], "patch_size": [2, 4], "depths": [2, 1, 2, 1], "num_heads": [1, 2, 2, 4],
+            "out_features": ["stage1", "stage2", "stage3", "stage4"]}}),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",

@@ -15,6 +15,8 @@ from support.published_models import (
     randomize_statistics,
 )
 
+from specc.diagnostics.diagnostic import Failed
+
 pytestmark = pytest.mark.parity
 
 TINY: dict[str, Any] = {
@@ -143,6 +145,15 @@ def alone(
         name: torch.nn.utils.rnn.pad_sequence([one[name][0] for one in made], batch_first=True)
         for name in results
     }
+
+
+def test_speaker_embeddings_with_an_adapter_are_rejected(tmp_path: Path) -> None:
+    case = ModelCase(
+        config="Wav2Vec2Config", model="Wav2Vec2ForXVector", tiny={**TINY, **SPEAKER, **SHORT}
+    )
+    case.save_checkpoint(tmp_path)
+    with pytest.raises(Failed, match=r"E0404.*add_adapter"):
+        open_weighted_spec(str(tmp_path), tmp_path)
 
 
 def test_both_names_of_weight_normalization(tmp_path: Path) -> None:
