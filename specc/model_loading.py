@@ -43,8 +43,9 @@ def load(
     """Load a compiled model or package on an execution provider: `cpu`, `cuda` and others.
 
     A step graph processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the
-    memory of activations; 0 disables chunking. Batches whose KV cache is updated in place are not
-    chunked. Nodes never silently fall back to another provider.
+    memory of activations; 0 disables chunking. For batches whose KV cache is updated in place, a
+    chunk consists of several whole prompts or of a part of one. Nodes never silently fall back to
+    another provider.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model

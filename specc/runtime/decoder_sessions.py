@@ -1,24 +1,17 @@
 """Decoder sessions, which map token ids to logits: with a KV cache, or by full forward passes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_facts import GenerationMetadata
-from specc.backend import (
-    Computation,
-    DeviceTensor,
-    DeviceTensors,
-    IOBindingRun,
-    Session,
-    TensorSpec,
-)
+from specc.backend import Computation, DeviceTensor, DeviceTensors, IOBindingRun, Session
 from specc.decode.setting_table import PREFILL_CHUNK_SIZE
 from specc.decode.token_selection import Bools, Floats, Ints
 from specc.ir.array import Array, Arrays
-from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import PAST_LENGTH_INPUT
 from specc.runtime.model_inputs import (
@@ -156,12 +149,14 @@ class KVCacheSession:
             # the kernel accepts several positions per call only in the first step or for a single
             # sequence
             return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
+        slice_size = _choose_slice_size(self, tokens)
+        if slice_size < len(tokens):
+            return _prefill_batch_slices(self, tokens, slice_size)
         if self.is_started:
             self.inputs.append_tokens(tokens)
         self.is_started = True
         if self.buffers:
             self._grow_buffers(tokens.shape[1])
-        # prefill a new batch in one call
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
@@ -254,6 +249,55 @@ class KVCacheSession:
         return self.session.gather(value, axis, indices)
 
 
+def _choose_slice_size(session: KVCacheSession, tokens: Ints) -> int:
+    """Return the number of sequences to prefill together, so that a call processes at most
+    `chunk_size` tokens or one sequence. Only the first step with in-place buffers is split: the
+    kernel cannot append a chunk to the filled caches of several sequences.
+    """
+    if not session.buffers or session.is_started or not session.chunk_size or not tokens.size:
+        return len(tokens)
+    return max(session.chunk_size // int(tokens[0].size), 1)
+
+
+def _prefill_batch_slices(session: KVCacheSession, tokens: Ints, slice_size: int) -> Floats:
+    """Prefill `slice_size` sequences at a time, then concatenate their states and results."""
+    slices = [
+        _select_elements(session, np.arange(len(tokens))[start : start + slice_size])
+        for start in range(0, len(tokens), slice_size)
+    ]
+    logits = np.concatenate([part.step(part.inputs.tokens) for part in slices])
+    session.is_started, session.past_length = True, slices[0].past_length
+    # release the states of the slices one by one, so that at most one is in memory twice
+    for part in slices:
+        part.bound_run, part.bound_mappings = None, ()
+    for state in session.metadata.states:
+        tensors = [part.states.pop(state.name) for part in slices]
+        axis = state.batch_axis
+        session.states[state.name] = (
+            tensors[0] if axis is None else session.session.concat(tensors, axis)
+        )
+    for name in slices[0].results:
+        axis = find_batch_axis(session.graph.outputs[name].type, session.batch_size)
+        arrays = [part.results[name] for part in slices]
+        session.results[name] = arrays[0] if axis is None else np.concatenate(arrays, axis)
+    return logits
+
+
+def _select_elements(session: KVCacheSession, indices: Ints) -> KVCacheSession:
+    """Return a session of some of the sequences, which has not started yet."""
+    selected = copy(session)
+    selected.inputs = replace(
+        session.inputs,
+        arrays={**session.inputs.arrays},
+        constant_inputs={**session.inputs.constant_inputs},
+    )
+    selected.loop_invariant_inputs = {**session.loop_invariant_inputs}
+    if session.initial_logits is not None:
+        selected.initial_logits = session.initial_logits[indices]
+    selected.reorder(indices)
+    return selected
+
+
 def _choose_buffer_length(min_length: int, former_length: int) -> int:
     """Return the capacity of a KV buffer for `min_length` positions: initially about 1.25 × the
     prompt length, later at least twice the previous capacity `former_length`.
@@ -330,70 +374,3 @@ def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
         for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
         if d.name
     }
-
-
-@dataclass(frozen=True)
-class KVBufferStep:
-    """A session of a step with in-place buffers. `session` runs the model that was lowered from
-    `graph`.
-    """
-
-    session: Computation
-    graph: Graph
-    metadata: GenerationMetadata
-
-    @property
-    def outputs(self) -> Mapping[str, TensorSpec]:
-        """The outputs of the session."""
-        return self.session.outputs
-
-    def run(self, inputs: Arrays) -> dict[str, Array]:
-        """Run the step. If there is a past and several sequences, run one position at a time."""
-        states = {s.name: inputs[s.name] for s in self.metadata.states}
-        past = states[self.metadata.in_place_states[0]].shape[2]
-        batch_size, count = inputs[self.metadata.generation.sequence_input].shape[:2]
-        # With several sequences, the kernel supports several positions only in the first step.
-        call_length = 1 if past and batch_size > 1 else max(count, 1)
-        others = {n: v for n, v in inputs.items() if n not in states}
-        results: list[dict[str, Array]] = []
-        # Run once even if there are no new positions, because such a step has outputs.
-        for start in range(0, max(count, 1), call_length):
-            stop = min(start + call_length, count)
-            step_inputs = {n: self._slice_input(n, v, past, start, stop) for n, v in others.items()}
-            results.append(
-                self._run_single_step({**step_inputs, **states}, past + start, stop - start)
-            )
-            states = {s.name: results[-1][s.next_output] for s in self.metadata.states}
-        return {
-            name: self._concatenate_results(name, [m[name] for m in results])
-            for name in results[-1]
-        }
-
-    def _run_single_step(self, inputs: dict[str, Array], past: int, count: int) -> dict[str, Array]:
-        """Run the session once, with buffers sliced to the past and new positions."""
-        for name in self.metadata.in_place_states:
-            buffer = inputs[name]
-            batch, heads, _, width = buffer.shape
-            inputs[name] = np.zeros((batch, heads, past + count, width), buffer.dtype)
-            inputs[name][:, :, :past] = buffer
-        return self.session.run({**inputs, PAST_LENGTH_INPUT: np.array(past, np.int64)})
-
-    def _slice_input(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
-        """Slice an input to some of the new positions."""
-        if name in self.metadata.full_inputs:
-            return value[:, : past + stop]
-        axis = self._get_new_axis(self.graph.inputs[name].type.shape)
-        return value if axis is None else np.take(value, np.arange(start, stop), axis)
-
-    def _concatenate_results(self, name: str, parts: list[Array]) -> Array:
-        # Other outputs are those of the last call.
-        output = self.graph.outputs.get(name)
-        axis = self._get_new_axis(output.type.shape) if output else None
-        if axis is None or len(parts) == 1:
-            return parts[-1]
-        return np.concatenate(parts, axis)
-
-    def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
-        """Return the axis whose size is the number of new positions, or None."""
-        new_length = self.graph.inputs[self.metadata.generation.sequence_input].type.shape[1]
-        return next((n for n, d in enumerate(shape) if d == new_length), None)

@@ -23,7 +23,7 @@ from specc.ir.dim import DimError
 from specc.ir.graph import Graph
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
-from specc.runtime.decoder_sessions import KVBufferStep
+from specc.runtime.kv_buffer_step import KVBufferStep
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.weights.int_quantization import dequantize_weight
 

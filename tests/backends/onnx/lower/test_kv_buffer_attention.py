@@ -108,6 +108,32 @@ def test_chunked_prefill_equals_one_step(tmp_path: Path) -> None:
         np.testing.assert_allclose([made.step(p) for p in pieces][-1], want, atol=2e-6)
 
 
+@pytest.mark.parametrize("chunk_size", [1, 5, 12, 30])
+def test_batch_prefill_in_slices_equals_one_call(chunk_size: int, tmp_path: Path) -> None:
+    """A batch is prefilled in slices of at most `chunk_size` tokens, or of one sequence in chunks;
+    the states, the logits and the next steps are the same."""
+    ids = np.random.default_rng(3).integers(1, 17, (5, 14))
+    writer = open_generator(tmp_path, **GPT2)
+    mask = np.ones((5, 12), np.bool_)
+    mask[1, :7] = mask[3, :2] = False
+    signature = writer.input_signature
+    prepared = signature.prepare({"input_ids": ids[:, :12], signature.mask_input: mask})
+    whole, sliced = (writer.create_decoder_session(prepared) for _ in range(2))
+    assert isinstance(whole, KVCacheSession)
+    assert isinstance(sliced, KVCacheSession)
+    whole.chunk_size, sliced.chunk_size = 0, chunk_size
+    np.testing.assert_allclose(sliced.step(ids[:, :12]), whole.step(ids[:, :12]), atol=2e-6)
+    for name, tensor in whole.states.items():
+        difference = sliced.states[name].numpy() - tensor.numpy()
+        assert np.max(np.abs(difference[:, :, :12] * mask[:, None, :, None])) < 2e-6
+    order = np.array([4, 1, 1, 0])
+    for session in (whole, sliced):
+        session.reorder(order)
+    for n in (12, 13):
+        step = ids[order, n : n + 1]
+        np.testing.assert_allclose(sliced.step(step), whole.step(step), atol=2e-6)
+
+
 def test_reordered_batch_elements_keep_their_buffers(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, 17, (3, 6))
     writer = open_generator(tmp_path, **GPT2)
