@@ -20,13 +20,12 @@ from specc.driver.option_kinds import (
     make_choice_kind,
     make_int_parser,
 )
-from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import format_shadowing_note, is_builtin_spec
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
+    from specc.driver.spec_loader import LoadedSpec
 
 
 parse_count = make_int_parser(1, 2**31 - 1, "a count")
@@ -167,8 +166,11 @@ def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
     add_option_groups(parser, input=SPEC_OPTIONS)
 
 
-def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> LoadedSpec:
+def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> "LoadedSpec":
     """Open the spec that a command line names; `weights` is the checkpoint to load."""
+    # imported here, because commands on compiled models do not need the compiler
+    from specc.driver.spec_loader import open_spec
+
     print_shadowing_note(arguments.spec)
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
@@ -182,13 +184,21 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> LoadedS
 
 def print_shadowing_note(spec: str) -> None:
     """Print a note if a file or directory has the same name as the built-in spec."""
+    # imported here, because commands on compiled models do not need the spec library
+    from specc.library.spec_files import format_shadowing_note
+
     if note := format_shadowing_note(spec):
         print_note(note)
 
 
 def is_compiled_model(path: str) -> bool:
     """Return True if a MODEL or SPEC argument is a compiled model or a package."""
-    return path.endswith(".onnx") or (is_package_directory(path) and not is_builtin_spec(path))
+    if path.endswith(".onnx") or not is_package_directory(path):
+        return path.endswith(".onnx")
+    # imported here, because the spec library is needed only for a directory
+    from specc.library.spec_files import is_builtin_spec
+
+    return not is_builtin_spec(path)
 
 
 def read_compiled_manifest(path: str, graph: str) -> "Manifest":

@@ -23,7 +23,6 @@ from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
 from specc.io.atomic_write import WRITE_PROGRESS, write_file_atomically
 from specc.io.json_io import replace_non_finite
 from specc.io.output_paths import OutputKind, resolve_output_path
-from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
 STDIN_NAME = "-"
@@ -96,7 +95,11 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
     """
     if get_output_settings().is_quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
-    diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
+    if diagnostics:
+        # imported here, because commands on compiled models do not need the parser
+        from specc.syntax.parse import translate_advice
+
+        diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
     match format:
         case "json":
             sys.stdout.write(format_json_lines(diagnostics))
