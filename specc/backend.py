@@ -8,7 +8,7 @@ imported directly.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.value_class import value_class
 
 if TYPE_CHECKING:
     # for annotations only: opening a model does not import the IR or the weights package
@@ -37,7 +38,7 @@ WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
 Shape: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class EmittedModel:
     """Information about an emitted model, for its metadata. `initializer_names` maps each parameter
     to its initializer. `attention_notes` locate the attention weights of each layer: `scope` and
@@ -54,7 +55,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 """A function that returns the metadata entries of an emitted model by key."""
 
 
-@dataclass(frozen=True)
+@value_class()
 class PackageGraph:
     """A graph of a package: its file name, such as `decoder_model.onnx`, and its metadata."""
 
@@ -63,7 +64,7 @@ class PackageGraph:
     metadata: MetadataTexts | None = None
 
 
-@dataclass(frozen=True)
+@value_class()
 class ExtraFile:
     """An additional file of a package, such as `tokenizer.json`, listed in the index by `role`
     (default: its name). With `is_hashed`, its name has a content hash before the first dot.
@@ -81,18 +82,16 @@ class ExtraFile:
         return cls(name, text.encode() + b"\n", role)
 
 
-@dataclass(frozen=True)
+@value_class()
 class PackageMetadata:
-    """Contents of `specc.json` besides the file list: the model name, `facts` as JSON, and the spec
-    files by name.
-    """
+    """Contents of `specc.json` besides the files: the name, `facts` as JSON, specs by file name."""
 
     model: str
     facts: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@value_class()
 class WrittenModel:
     """A written model or package. `path` is the file or directory, `data` the weight file, or None.
     `plan.linked` are the weights that remain in the checkpoint; `plan.reasons` explain why other
@@ -159,7 +158,7 @@ class CompilerBackend(Protocol):
 # ---- Models and sessions of runner backends
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TensorSpec:
     """The type of an input or output. A dimension is an integer, a formula, or None."""
 
@@ -168,7 +167,7 @@ class TensorSpec:
     shape: tuple[int | str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class QuantizedMatMul:
     """A quantized MatMul of an open model, or the activation quantization before it: its operator,
     its value names by role (`x`, `w`, `scales`, `y`), and its integer attributes.
@@ -179,7 +178,7 @@ class QuantizedMatMul:
     attributes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Subgraphs:
     """The `If` branches and `Loop` bodies of a compiled model, and the name of the output that
     counts their executions.
@@ -262,7 +261,7 @@ class Session(Computation, Protocol):
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class WeightFootprint:
     """The number of weight elements of a model, and their size in bytes on disk and in memory."""
 

@@ -3,19 +3,20 @@ padded positions that affect valid ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isfinite
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotary_embedding import RotationFact
+from specc.diagnostics.value_class import value_class
 from specc.ir.dependence import Dependence, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class PaddingSource:
     """The op through which padded positions affect valid positions. If `is_counted`, only their
     number has an effect; if `is_shifted`, they have an effect only because a stride then selects
@@ -30,7 +31,7 @@ class PaddingSource:
     read: "PaddedRead | None" = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class PaddingFacts:
     """Properties of a value along a padded axis.
 
@@ -183,7 +184,7 @@ def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class PaddedResult:
     """One result of a node, with the properties of its operands; `dependences` are its elementwise
     dependences along padded axes.
@@ -250,7 +251,7 @@ def attach_loop_body(
     return replace(facts, padding_source=replace(facts.padding_source, loop_body=body))
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.

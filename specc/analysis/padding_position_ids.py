@@ -9,11 +9,11 @@ a position id depends on the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
 from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op, skip_views
+from specc.diagnostics.value_class import value_class
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -25,7 +25,7 @@ coefficients; None if the amount differs between positions.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class OrderedPositions:
     """The padding count of position ids of an axis with padding between valid positions. Position
     ids after the padding include it, those before it do not; only their order does not depend on
@@ -39,7 +39,7 @@ class OrderedPositions:
     """The amount that each earlier padded position adds, at positions that may be padded."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RelativePositions:
     """The padding count of position ids relative to the start or end of the padding: they are
     negative before it, and from there on, padding adds `padding_terms`.
@@ -53,7 +53,7 @@ class RelativePositions:
         return dict(self.padding_terms)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class PaddedLength:
     """The padding count of an axis size that includes padded positions."""
 

@@ -7,11 +7,12 @@ body finds the definition of the mask.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from specc.analysis.masked_constants import find_masked_constants
 from specc.analysis.time_axis import TimeAxis, is_prefix_slice
+from specc.diagnostics.value_class import value_class
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeResults, Value
@@ -20,7 +21,7 @@ from specc.ir.types import EMPTY_INTERVAL, Interval
 ViolationReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TimeState:
     """The lattice element of a value along the time axis. `axes` maps each time axis to its
     accumulated receptive field.
@@ -47,7 +48,7 @@ class TimeState:
         return not (self.axes or self.is_last_only or self.is_all or self.first_offsets.is_empty)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Leak:
     """A node that violates causality: it reads positions after the position that it computes.
 
@@ -65,7 +66,7 @@ class Leak:
     body_violation: "tuple[Graph, Leak] | None" = None
 
 
-@dataclass(frozen=True)
+@value_class()
 class TimeDataflow:
     """The lattice elements of all values along the time axis, and the leaks in graph order.
     `loop_body_dataflows` contains the dataflow of the body of every loop along another axis.
@@ -243,7 +244,7 @@ UNSUPPORTED_LOOP_HELPS = (
 STATE_SIZE_REASON = "the state of a running sum would need one entry per position"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class UnsupportedLoop:
     """A node without a decode step, the graph or body that contains it, and the reason."""
 

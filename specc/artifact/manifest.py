@@ -5,12 +5,13 @@ the graph, the config, the origin of the weights, and the quantization.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
+from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     JsonFields,
     as_exact_integer,
@@ -35,7 +36,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.version import __version__
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RandomInitInfo:
     """The seed of randomly initialized weights. `count` is the number of random weights of a new
     task head, or 0 if all weights of the model are random.
@@ -101,7 +102,7 @@ MAX_FLOAT32_ERROR = 1e39
 ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class QuantizedWeight:
     """A quantized weight: its format, the initializers of its scales and zero points (`""` if it is
     symmetric), the quantization method `recipe`, the relative error of the matrix, and the maximum
@@ -151,7 +152,7 @@ MAX_BYTES = 64 * 2**20
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class Manifest:
     """The manifest of a compiled model.
 

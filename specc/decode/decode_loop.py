@@ -7,7 +7,6 @@ pattern (Copet et al., 2023, arXiv:2306.05284, sec. 2.2), codebook k is delayed 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,9 +32,10 @@ from specc.decode.token_selection import (
     sample_token,
 )
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.value_class import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TokenSchedule:
     """The steps in which each sequence of a batch generates tokens: from `starts` up to `ends`,
     int64 [batch]. In earlier steps, its tokens are those of `delayed_tokens`, int64 [batch, longest
@@ -159,7 +159,7 @@ def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> F
     return scores
 
 
-@dataclass(frozen=True)
+@value_class()
 class CodebookSession:
     """A decoder session with one sequence per batch element and codebook, for a `session` whose
     tokens are [batch, n, codebooks] and whose logits are [batch, codebooks, vocab].
@@ -191,7 +191,7 @@ def merge_codebooks(tokens: Ints, codebooks: int) -> Ints:
     return tokens.reshape(-1, codebooks, tokens.shape[1]).transpose(0, 2, 1)
 
 
-@dataclass(frozen=True)
+@value_class()
 class DelayedPrompt:
     """A prompt whose codebooks are shifted by their delays: `tokens` int64 [batch, n, codebooks],
     and `remaining` int64 [batch, longest delay, codebooks], which contains the tokens that the

@@ -3,7 +3,6 @@ temperature, filters such as top-k and top-p, and sampling.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.value_class import value_class
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -36,7 +36,7 @@ class DecoderSession(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class DecodeStepOutput:
     """The result of one decode step: `tokens` int64 [batch], `log_probs` float32 [batch] if
     requested, and `has_ended` bool [batch]. With several codebooks, the shape is
@@ -91,7 +91,7 @@ def make_invalid_logits_error(sequence_index: int, *notes: str) -> Failed:
     return Failed(Diagnostic("E0961", title, notes=notes, helps=helps))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class DecodePosition:
     """The inputs of logits processors besides the scores: `step` is the number of tokens generated
     so far, `prompt_lengths` (int64 [batch]) the number of prompt tokens, and `sequences` all
@@ -246,7 +246,7 @@ SORTED_CANDIDATES = 1000
 nine times as long."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TokenCandidates:
     """The tokens to sample from, most probable first: `tokens` int64 [batch, k], `probabilities`
     float64 [batch, k].

@@ -9,6 +9,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, NoReturn
 
+from specc.diagnostics.value_class import value_class
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -34,7 +36,7 @@ class Source:
         return self.text[start:end].rstrip("\r")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 

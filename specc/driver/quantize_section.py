@@ -1,11 +1,12 @@
 """Merge the `quantize { ... }` section with the quantization options."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
+from specc.diagnostics.value_class import value_class
 from specc.driver.quantize_option_errors import (
     OPTIONAL_ENTRIES,
     check_flags_apply,
@@ -76,7 +77,7 @@ def get_option_flag(name: str) -> str:
     return f"--{prefix}{name.replace('_', '-')}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class QuantizeOptions:
     """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
     string, an empty tuple or None means that an option is not set.
@@ -99,7 +100,7 @@ class QuantizeOptions:
         return value is not None and value not in ("", ())
 
 
-@dataclass(frozen=True)
+@value_class()
 class CalibrationSource:
     """The source of calibration inputs: `samples` self-generated sequences, or the file
     `data_file`; the default applies if neither is given. `flag` is the command-line flag that set
@@ -112,7 +113,7 @@ class CalibrationSource:
     span: Span | None = None
 
 
-@dataclass(frozen=True)
+@value_class()
 class KVCacheOption:
     """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
     spec, or None if a command-line option set it.
@@ -122,7 +123,7 @@ class KVCacheOption:
     span: Span | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class QuantizeRequest:
     """The quantization request of the spec, merged with the options.
 

@@ -3,12 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from json import JSONDecodeError, JSONDecoder
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, Origin, Source, Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
+from specc.diagnostics.value_class import value_class
 from specc.io.file_type_detection import identify_foreign_file
 from specc.io.json_io import Json
 
@@ -16,7 +16,7 @@ MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = 1 << 16  # id2label and label2id of a model with 21 843 classes have 43 690 values
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class JsonScalar:
     """A number, string, boolean or null."""
 
@@ -28,7 +28,7 @@ class JsonScalar:
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class JsonList:
     """A JSON list."""
 
@@ -40,7 +40,7 @@ class JsonList:
         return [item.to_plain() for item in self.items]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class JsonMember:
     """A member of a JSON object, `"key": value`. `span` covers the key and the value."""
 
@@ -62,7 +62,7 @@ class JsonMember:
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class JsonObject:
     """A JSON object with its members in file order."""
 

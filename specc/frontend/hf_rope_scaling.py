@@ -1,10 +1,10 @@
 """Read RoPE settings of config.json (`rope_theta`, `rope_scaling`, `rope_parameters`)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
+from specc.diagnostics.value_class import value_class
 from specc.frontend.config_json import (
     JsonList,
     JsonMember,
@@ -35,7 +35,7 @@ ROPE_KEYS = (
 """The config.json keys with RoPE settings and training lengths."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class RopeDefaults:
     """The options of `rope_config(…)`: defaults for missing keys, and key names to read.
 
@@ -114,7 +114,7 @@ def read_rope_config(
     return _RopeReader(entry, defaults.find_section(data), defaults).read_rope(default)
 
 
-@dataclass(frozen=True)
+@value_class()
 class _RopeReader:
     """Reader of the RoPE settings of the config file `data` for the field `entry`."""
 
@@ -245,7 +245,7 @@ def _find_kind_by_key(table: JsonObject, kind: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
+@value_class()
 class _ScalingTable:
     """A table of RoPE settings with a scaling kind."""
 

@@ -1,10 +1,11 @@
 """Values of expressions during elaboration: tensors, scalars, records, functions and masks."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.value_class import value_class
 from specc.frontend.config_json import JsonObject
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
@@ -32,7 +33,7 @@ class UnresolvedValueError(Exception):
         self.span = span
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Tensor:
     """A tensor: a value of the graph, and the span of the expression that last read it."""
 
@@ -50,7 +51,7 @@ class Tensor:
         return self.value.type.shape
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RuntimeNumber:
     """A scalar that depends on dynamic dimensions and is computed in the graph as float64.
 
@@ -71,7 +72,7 @@ class RuntimeNumber:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Results:
     """The named results of a call. The first result is used where one value is expected."""
 
@@ -79,7 +80,7 @@ class Results:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ChoiceValue:
     """A value of the type `choice(a | b)`."""
 
@@ -87,7 +88,7 @@ class ChoiceValue:
     allowed_values: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Record:
     """A record of compile-time values, or the config of the used spec `used_spec`."""
 
@@ -96,7 +97,7 @@ class Record:
     used_spec: "UsedSpecConfig | None" = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class UsedSpecConfig:
     """The module of a used spec with a separate config, and its section of the config file."""
 
@@ -108,7 +109,7 @@ RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
 """A parameter of RoPE scaling: one number, one number per pair, a bool, or none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Rope:
     """The settings of RoPE frequencies: `theta`, the scaling kind and its parameters."""
 
@@ -130,7 +131,7 @@ UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
 """An option of a block, and the scope in which it is evaluated when the block is called."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class BlockFunction:
     """A block or graph as a value, with the options bound so far.
 
@@ -153,7 +154,7 @@ class BlockFunction:
         return "block"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class DefinitionFunction:
     """A mask, score, bias or normalizer as a value, with the arguments bound so far. It is expanded
     when the query and key axes are known.
@@ -173,7 +174,7 @@ class DefinitionFunction:
         return self.definition.kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class BuiltinFunction:
     """A built-in function as a value, with the options bound so far."""
 
@@ -194,7 +195,7 @@ Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
 """A value that can be called."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class CombinedMask:
     """Masks combined by `&`, `|` or `not` and not yet expanded; `a & b & c` has three parts."""
 
@@ -202,7 +203,7 @@ class CombinedMask:
     parts: tuple["MaskLike", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Poison:
     """The value of an expression whose error has already been reported."""
 
@@ -220,7 +221,7 @@ MaskLike: TypeAlias = (
 """A possible operand of a mask operator."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RawConfig:
     """A raw section of the config file, such as `config.vision_config`."""
 

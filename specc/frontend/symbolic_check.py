@@ -3,12 +3,13 @@
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Span
 from specc.diagnostics.render import format_repr
+from specc.diagnostics.value_class import value_class
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.elaboration_context import Library, raise_unresolved_structure
 from specc.frontend.elaboration_state import StepBudget
@@ -29,7 +30,7 @@ from specc.syntax import ast
 MAX_TRIALS = 48
 
 
-@dataclass(frozen=True)
+@value_class()
 class SymbolicTrial:
     """One symbolic elaboration: the tried values and the resulting model."""
 
@@ -60,7 +61,7 @@ def check_spec_symbolically(
     return _run_check(program, library, graph, has_config_file=has_config_file)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class _BuiltinCheckKey:
     """The arguments of a check of a built-in spec; `identity` determines the result."""
 
@@ -232,7 +233,7 @@ def _is_requirement_error(diagnostic: Diagnostic) -> bool:
     return diagnostic.code == "E0404"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class _TrialRunner:
     """The arguments and the step budget of all trials of one check."""
 

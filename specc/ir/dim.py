@@ -6,12 +6,12 @@ and `max`. Different symbols are never equal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 from typing import TypeAlias, Union
 
 from specc.diagnostics.diagnostic import Origin
+from specc.diagnostics.value_class import value_class
 
 MAX_DIM_INTEGER = 2**53
 """Maximum integer: float64 (and JavaScript) represents all integers up to it exactly."""
@@ -27,7 +27,7 @@ class DimLimitError(DimError):
     """A constant of 2^53 or more in a dimension, or a polynomial with more than 64 terms."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class DimFunction:
     """An opaque function `fn` of two dims: `/`, `//`, `%`, `min` or `max`."""
 

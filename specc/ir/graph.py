@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import format_io_types, format_repr
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import Type
@@ -50,7 +51,7 @@ NodeResults: TypeAlias = tuple[Value, ...]
 NodeOperands: TypeAlias = Sequence[Value | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Node:
     """An application of `op` to the operands `args` (None for an absent operand). Equal nodes
     compute equal values. The hash is computed once.
@@ -87,7 +88,7 @@ class Node:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Parameter:
     """A weight of the model: its full name, type, initializer and source location, and the built-in
     function that declares it. `tied_to` is the name of the weight to which it is tied, or "".
@@ -101,7 +102,7 @@ class Parameter:
     tied_to: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Input:
     """A graph input: its type, the padding side if it is a padding mask (otherwise ""), and the
     exclusive upper bound of its ids (None if it contains no ids).
@@ -113,7 +114,7 @@ class Input:
     span: Span | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class NodeOrigin:
     """The origin of a node: its scope paths and source spans."""
 

@@ -1,11 +1,12 @@
 """The model representation: graphs, input defaults, `generate` and `stream` sections."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.render import format_repr
+from specc.diagnostics.value_class import value_class
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Value, collect_required_nodes
 from specc.ir.types import Type
@@ -15,7 +16,7 @@ DEFAULTS_GRAPH_NAME = "input defaults"
 spec."""
 
 
-@dataclass(frozen=True)
+@value_class()
 class GenerateSection:
     """The `generate` section of a spec: the input with the token ids, the output with the logits,
     and `settings` such as `start`, `stop` and `strategy` as Python values.
@@ -54,7 +55,7 @@ def has_token_logits(sequence_type: Type, logits_type: Type) -> bool:
     return codebooks > 0 and logits_type.rank == 4 and logits_type.shape[2] == codebooks
 
 
-@dataclass(frozen=True)
+@value_class()
 class StreamSection:
     """The `stream` section of a spec: the streamed input, and the outputs computed from it."""
 
@@ -66,7 +67,7 @@ class StreamSection:
         return {"growing": self.sequence_input, "sources": list(self.streamed_outputs)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class ModelDefinition:
     """The definition of a model. `graph` computes the outputs, and `defaults` computes omitted
     inputs (None if no input has a default). `input_configs` (preprocessing), `output_formats`
@@ -93,7 +94,7 @@ class ModelDefinition:
 StateRole = Literal["key", "value", "carry", "rows"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class DecodeState:
     """A decode state: the input `name` of a decode step, and the output `next_output` with the
     state for the next step.
@@ -115,7 +116,7 @@ class DecodeState:
     layer: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class DerivedGraphs:
     """The encoder graph and decode step of a generative model. `encode` runs once and is None if
     there is no encoder. `step` takes the new positions of `sequence_input`, the
@@ -140,7 +141,7 @@ determines this number. With in-place buffers, the caller passes it.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class KVCache:
     """The KV cache of an attention layer: its inputs, and the outputs with the update."""
 
@@ -150,7 +151,7 @@ class KVCache:
     present_value: str
 
 
-@dataclass(frozen=True)
+@value_class()
 class KVBufferGraph:
     """A decode step whose KV caches are in-place buffers."""
 
@@ -163,7 +164,7 @@ class KVBufferGraph:
         return tuple(n for c in self.caches for n in (c.key, c.value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class DecodingConfig:
     """Generation settings that are compiled into a standalone generator.
 
@@ -210,7 +211,7 @@ class DecodingConfig:
         return self.stop_token_ids[0] if self.stop_token_ids else 0
 
 
-@dataclass(frozen=True)
+@value_class()
 class StandaloneGeneratorGraph:
     """The source of a standalone generator: the graph of the spec, the derived graphs, and the
     generation settings. `defaults` computes inputs that the generator does not have.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import Type
@@ -30,7 +31,7 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """Base class of ops: frozen dataclasses whose fields are compile-time attributes. Derived
+    """Base class of ops: immutable classes whose fields are compile-time attributes. Derived
     graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data. `spec_name` is
     the name of the op in specs.
     """
@@ -44,7 +45,7 @@ class Op:
     def __init_subclass__(
         cls, *, sig: str, is_heavy: bool = False, is_view: bool = False, spec_name: str = ""
     ) -> None:
-        dataclass(frozen=True)(cls)
+        value_class()(cls)
         cls.name = re.sub(
             r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
         ).lower()
@@ -126,7 +127,7 @@ class OpRuleTable(Generic[F]):
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@value_class()
 class Operand:
     """A required operand of an op."""
 
@@ -141,7 +142,7 @@ class Operand:
         return per_operand[self.index]
 
 
-@dataclass(frozen=True)
+@value_class()
 class OptionalOperand:
     """An optional operand of an op. If absent, it is None or beyond the last operand."""
 

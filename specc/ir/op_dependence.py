@@ -6,9 +6,10 @@ positions are read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.ops import (
     Attend,
@@ -33,7 +34,7 @@ from specc.ir.types import (
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class DependenceMask:
     """A mask operand that limits a dependence to positions where the mask may be true or nonzero.
     Its `query_axis` corresponds to `result_axis`, and its `key_axis` to the operand axis.
@@ -45,7 +46,7 @@ class DependenceMask:
     result_axis: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Dependence:
     """The dependence of the result `result` on the axis `operand_axis` of the operand `operand`.
 
@@ -167,7 +168,7 @@ def _iterate_operand_axes(
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class _OperandAxis:
     """One axis of an operand, and the result whose dependence on it is derived. `mark` is the name
     and mark of the axis in the signature, `named_axes` are all axes that the name covers,

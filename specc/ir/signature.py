@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
 
@@ -34,7 +35,7 @@ class RearrangePatternError(Exception):
     """An error in a rearrange pattern; the message continues a sentence after the pattern."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RearrangePattern:
     """The axes of a tensor before (`left`) and after (`right`) a rearrange."""
 
@@ -95,7 +96,7 @@ SOLVED_OPERAND = -1
 """The operand index of an axis size that `Op.infer_result_axes` has determined."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class SignatureAxis:
     """An axis of a term, e.g. `#k|q`. `mark` is the text after the name."""
 
@@ -105,7 +106,7 @@ class SignatureAxis:
     is_broadcastable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class SignatureTerm:
     """An operand or result of a signature, e.g. `f[*s d]`."""
 
@@ -215,7 +216,7 @@ def make_length_mismatch(
     return ShapeError(title, (first_operand, second_operand), (a, b), name)
 
 
-@dataclass(frozen=True)
+@value_class()
 class Signature:
     """A parsed op signature (shape rule)."""
 

@@ -3,9 +3,9 @@
 An interval contains all offsets `t_result - t_operand` at which operand positions are read.
 """
 
-from dataclasses import dataclass
 from math import inf
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim, DimLike
 
 DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ FLOAT32_INTEGER_RANGES = {
 """The smallest and the largest integer of each integer type that float32 represents exactly."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Type:
     """A tensor type: element type and symbolic shape, such as `f32[batch, seq, 768]`."""
 
@@ -55,7 +55,7 @@ class Type:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True)
+@value_class()
 class ShapeError(Exception):
     """Incompatible operands of an op.
 
@@ -77,7 +77,7 @@ CAST_HINT = "`cast(x, to=float)` converts integers"
 """The help if an integer operand is passed for a float operand."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class Interval:
     """A closed interval from `low` to `high`; empty if `low > high`."""
 

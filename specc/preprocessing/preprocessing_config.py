@@ -3,12 +3,13 @@ output format), as stored in its metadata.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from specc.diagnostics.render import format_io_types, format_repr
+from specc.diagnostics.value_class import value_class
 from specc.io.json_io import (
     AnyRecord,
     FieldPath,
@@ -48,7 +49,7 @@ MAX_PROMPT_LENGTH = 100_000
 MAX_TOKENS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TaskSlot:
     """An input of a task. A variadic input takes all remaining command-line arguments."""
 
@@ -57,7 +58,7 @@ class TaskSlot:
     is_optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class TaskKind:
     """A kind of task: its inputs, the transformers classes and output names that identify a graph,
     and options with defaults. `needs_tokenizer` is true if the task needs the offsets of a
@@ -147,7 +148,7 @@ def _read_prompts(fields: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
 TokenCount: TypeAlias = Annotated[int, int_range(0, MAX_TOKENS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Task(Record):
     """The task of a compiled model, stored in its metadata.
 
@@ -211,7 +212,7 @@ MAX_IMAGE_LABELS = 3  # image labels, if the spec describes how labels are displ
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class PreprocessingConfig:
     """The preprocessing of inputs and the postprocessing of outputs, in the order of the spec. An
     input without an entry takes arrays; if no output has an entry, all outputs are returned. `task`

@@ -1,10 +1,10 @@
 """Preprocessing records: one dataclass per kind of input preprocessing or output postprocessing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, ConfigRecord, JsonTokenizer, TokenId
 
@@ -55,7 +55,7 @@ def _read_tuples(
     return tuple(item.read_integers("item", count, low, high) for item in items)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class ImageConfig(ConfigRecord):
     """An image resized to `size`: `(v - mean) / std` with `v = pixel * scale`, pixels 0 to 255.
 
@@ -124,7 +124,7 @@ class ImageConfig(ConfigRecord):
             fields.raise_invalid("scale", "is not positive")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class VocabTokenizer(ConfigRecord):
     """Text as ids of `vocab` with start and end tokens; unknown words get `unknown_token_id`."""
 
@@ -148,14 +148,14 @@ class VocabTokenizer(ConfigRecord):
         _check_ids(fields, self.size, end=end, start=self.start_token_id, unknown=unknown)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class CharTokenizer(VocabTokenizer):
     """Text with one id per character. Longer entries (`<pad>`, `<end>`) are special tokens."""
 
     tag = "characters"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class WordTokenizer(VocabTokenizer):
     """Text with one id per word. `do_lower_case` lowercases words before lookup."""
 
@@ -163,7 +163,7 @@ class WordTokenizer(VocabTokenizer):
     do_lower_case: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ByteTokenizer(ConfigRecord):
     """A byte-level tokenizer: the id of a UTF-8 byte is `byte + offset`. Ids below `offset` are
     special tokens. ByT5 (arXiv:2105.13626) has offset 3: pad 0, eos 1, unk 2.
@@ -190,7 +190,7 @@ def _check_ids(fields: JsonFields, size: int, **ids: int | None) -> None:
             fields.raise_invalid(name, f"is not between 0 and {size - 1}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Waveform(ConfigRecord):
     """A waveform, float32 [samples], with values from -1 to 1. `do_normalize` scales it to mean 0
     and variance 1, as in wav2vec 2.0 (arXiv:2006.11477, sec. 2).
@@ -201,7 +201,7 @@ class Waveform(ConfigRecord):
     do_normalize: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class LogMel(ConfigRecord):
     """A log-mel spectrogram float32 [bins, frames], the input of Whisper (arXiv:2212.04356, sec.
     2.2).
@@ -229,7 +229,7 @@ class LogMel(ConfigRecord):
             fields.raise_invalid("frames", "cover less than half a window")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class FilterBanks(ConfigRecord):
     """Kaldi log filter banks float32 [frames, bins] with a window of 400 and a hop of 160 samples,
     the input of the Audio Spectrogram Transformer (arXiv:2104.01778, sec. 2.1).
@@ -253,7 +253,7 @@ class FilterBanks(ConfigRecord):
             fields.raise_invalid("std", "is not positive")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class NumbersOutput(Record):
     """An array (the default), formatted with `digits` significant digits."""
 
@@ -278,7 +278,7 @@ def _read_image(fields: JsonFields, name: str) -> ImageConfig:
     return parse_tagged_record(fields.read_object(name), {ImageConfig.tag: ImageConfig})
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class LabelsOutput(ConfigRecord):
     """Class scores along the last axis, formatted as the `top_k` labels with probabilities."""
 
@@ -287,7 +287,7 @@ class LabelsOutput(ConfigRecord):
     top_k: Annotated[int, int_range(1, MAX_LABELS)] = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TextOutput(Record):
     """Token ids, or logits along the last axis, decoded to text."""
 
@@ -295,7 +295,7 @@ class TextOutput(Record):
     vocabulary: Annotated[TextReading, _read_vocabulary]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ImageOutput(Record):
     """Normalized pixels, converted to an image: the inverse of `image`, except `invert=auto`."""
 
@@ -303,7 +303,7 @@ class ImageOutput(Record):
     image: Annotated[ImageConfig, _read_image]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class SegmentationMap(Record):
     """A segmentation map: scores `[batch, classes, height, width]` or class ids `[batch, height,
     width]`. `palette` holds the RGB values of each class; if it is empty, specc chooses colors.
@@ -332,7 +332,7 @@ def _read_name(fields: JsonFields, name: str) -> str:
 ShortText: TypeAlias = Annotated[str, _read_name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class CtcDecoding(ConfigRecord):
     """CTC best-path decoding of scores [batch, positions, tokens]: the best token per position,
     with repeats merged and blanks removed.
@@ -357,7 +357,7 @@ class CtcDecoding(ConfigRecord):
         _check_ids(fields, len(self.vocab), blank=self.blank_token_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class DetectionOutput(ConfigRecord):
     """Class logits [batch, queries, classes] of an object detector, formatted as a table of at most
     `max_detections` boxes with scores above `threshold`.

@@ -1,11 +1,12 @@
 """Capture labeled attention maps of a run, select them, and export them to HTML, SVG or PNG."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.value_class import value_class
 from specc.drawing.attention_map_drawing import draw_attention_maps
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps, render_attention_html
 from specc.drawing.png import find_missing_glyphs, render_png
@@ -26,7 +27,7 @@ MAX_INDEX = 9999
 """Maximum layer or head index that `parse_number_list` accepts."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class AttentionSelection:
     """A scope pattern and indices of layers and heads; an empty field selects everything."""
 
@@ -138,7 +139,7 @@ MAX_PANELS = 256
 """Maximum number of maps in one drawing; HTML pages have no limit."""
 
 
-@dataclass(frozen=True)
+@value_class()
 class AttentionCapture:
     """Attention maps of the first batch element of a run, its `results` and its batch size."""
 
@@ -335,7 +336,7 @@ def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionM
     )
 
 
-@dataclass(frozen=True)
+@value_class()
 class RenderedAttention:
     """The content of a rendered file, and remarks to print, e.g. on omitted maps."""
 

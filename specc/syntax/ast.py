@@ -1,10 +1,11 @@
 """The abstract syntax tree of a spec, shared by the DSL and YAML syntaxes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import TypeAlias, TypeVar, dataclass_transform, get_args
+from dataclasses import field, fields
+from typing import TypeAlias, get_args
 
 from specc.diagnostics.diagnostic import Span
+from specc.diagnostics.value_class import value_class
 
 OptionalSpan: TypeAlias = Span | None
 
@@ -14,16 +15,7 @@ def make_span_field() -> OptionalSpan:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
-C = TypeVar("C")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def node(cls: type[C]) -> type[C]:
-    """Make a class of the syntax tree an immutable dataclass with slots."""
-    return dataclass(frozen=True, slots=True)(cls)
-
-
-@node
+@value_class(slots=True)
 class Comments:
     """Comments of a statement: those on the lines above it, and the trailing one on its last line.
     Each is the string after `#`, stripped. `has_blank_line_before` is set if the source has a blank
@@ -38,21 +30,21 @@ class Comments:
 NO_COMMENTS = Comments()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class SpannedNode:
     """A node with its source location, which comparison ignores."""
 
     span: OptionalSpan = make_span_field()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class CommentedNode(SpannedNode):
     """A node on its own lines, to which comments can belong."""
 
     comments: Comments = NO_COMMENTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class CommentedBlock(CommentedNode):
     """A node with a body in braces, or entries below a key; `end` are the comments at its end."""
 
@@ -62,14 +54,14 @@ class CommentedBlock(CommentedNode):
 # --- expressions ----------------------------------------------------------------------
 
 
-@node
+@value_class(slots=True)
 class NumberLiteral(SpannedNode):
     """A number literal in source form, such as `1e-5`."""
 
     text: str
 
 
-@node
+@value_class(slots=True)
 class TextLiteral(SpannedNode):
     """A string literal such as `"clip.vocab"`: the characters between the quotes, with escapes
     resolved.
@@ -78,14 +70,14 @@ class TextLiteral(SpannedNode):
     value: str
 
 
-@node
+@value_class(slots=True)
 class Name(SpannedNode):
     """A dotted name, such as `x` or `config.vision.width`; also `true`, `false` and `none`."""
 
     path: str
 
 
-@node
+@value_class(slots=True)
 class Option(SpannedNode):
     """A named argument of a call, such as `out=d`."""
 
@@ -94,7 +86,7 @@ class Option(SpannedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@node
+@value_class(slots=True)
 class WeightName(SpannedNode):
     """The weight path of a call, such as `@ encoder.layers.{i}`. `text` contains unresolved
     `{…}`.
@@ -103,7 +95,7 @@ class WeightName(SpannedNode):
     text: str
 
 
-@node
+@value_class(slots=True)
 class Call(SpannedNode):
     """A call, such as `linear(x, out=d) @ q_proj`."""
 
@@ -113,7 +105,7 @@ class Call(SpannedNode):
     weights: WeightName | None = None
 
 
-@node
+@value_class(slots=True)
 class Slice(SpannedNode):
     """A slice in an index expression: `a:b`, `:`, `1:` or `a:b:s`."""
 
@@ -122,7 +114,7 @@ class Slice(SpannedNode):
     step: "Expr | None" = None
 
 
-@node
+@value_class(slots=True)
 class Index(SpannedNode):
     """An index expression, such as `x[:, 0]`."""
 
@@ -130,7 +122,7 @@ class Index(SpannedNode):
     items: tuple["Expr | Slice | EllipsisDims", ...]
 
 
-@node
+@value_class(slots=True)
 class Unary(SpannedNode):
     """A unary operation, `-x` or `not x`. `op` is `-` or `not`."""
 
@@ -138,7 +130,7 @@ class Unary(SpannedNode):
     operand: "Expr"
 
 
-@node
+@value_class(slots=True)
 class Binary(SpannedNode):
     """A binary operation, such as `a + b`. `op` is one of `+ - * / // % ** & |`."""
 
@@ -148,7 +140,7 @@ class Binary(SpannedNode):
     op_span: OptionalSpan = make_span_field()
 
 
-@node
+@value_class(slots=True)
 class Compare(SpannedNode):
     """A chain of comparisons, such as `0 <= i - j < n` or `x in [1, 2]`. `ops[n]`, one of `== != <=
     >= < > in`, compares `operands[n]` with `operands[n + 1]`.
@@ -158,7 +150,7 @@ class Compare(SpannedNode):
     operands: tuple["Expr", ...]
 
 
-@node
+@value_class(slots=True)
 class Conditional(SpannedNode):
     """A conditional expression, `a if c else b`."""
 
@@ -167,14 +159,14 @@ class Conditional(SpannedNode):
     otherwise: "Expr"
 
 
-@node
+@value_class(slots=True)
 class ListLiteral(SpannedNode):
     """A list, `[a, b]`."""
 
     items: tuple["Expr", ...]
 
 
-@node
+@value_class(slots=True)
 class ListComprehension(SpannedNode):
     """A list comprehension, `[f(i) for i in n]`."""
 
@@ -183,7 +175,7 @@ class ListComprehension(SpannedNode):
     iterable: "Expr"
 
 
-@node
+@value_class(slots=True)
 class RecordLiteral(SpannedNode):
     """A record of config values for a derived spec or a used spec:
     `{layers = 4 attention = {mask = all}}` in the DSL, a nested map in YAML.
@@ -192,7 +184,7 @@ class RecordLiteral(SpannedNode):
     fields: tuple[Option, ...]
 
 
-@node
+@value_class(slots=True)
 class EllipsisDims(SpannedNode):
     """An ellipsis, `...`, in a type or an index expression, which represents any number of axes."""
 
@@ -215,7 +207,7 @@ Expr: TypeAlias = (
 # --- types ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class TypeName(SpannedNode):
     """A declared type: `float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
     `text`.
@@ -234,7 +226,7 @@ class TypeName(SpannedNode):
     element_type: "TypeName | None" = None
 
 
-@node
+@value_class(slots=True)
 class BlockParameter(SpannedNode):
     """An input of a graph, a parameter of a block, or a result: `source_keep: keep[batch, src] =
     source != pad`.
@@ -248,7 +240,7 @@ class BlockParameter(SpannedNode):
 # --- statements -----------------------------------------------------------------------
 
 
-@node
+@value_class(slots=True)
 class Target(SpannedNode):
     """A name on the left of `=`, such as `x` or `x: float[batch, n]`. `_` skips a result."""
 
@@ -256,7 +248,7 @@ class Target(SpannedNode):
     type: TypeName | None = None
 
 
-@node
+@value_class(slots=True)
 class Let(CommentedNode):
     """An assignment, such as `a, b = f(x)`."""
 
@@ -264,7 +256,7 @@ class Let(CommentedNode):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Repeat(CommentedBlock):
     """A loop that is unrolled at compile time: `repeat i in layers under "layers.{i}" collect h { …
     }`.
@@ -277,7 +269,7 @@ class Repeat(CommentedBlock):
     body: tuple["Statement", ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Scan(CommentedBlock):
     """A run-time loop: `scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until
     all(d) { … }`.
@@ -298,7 +290,7 @@ class Scan(CommentedBlock):
     until: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class When(CommentedBlock):
     """A compile-time conditional: `when c { … } else { … }`."""
 
@@ -308,14 +300,14 @@ class When(CommentedBlock):
     else_end: tuple[str, ...] = ()
 
 
-@node
+@value_class(slots=True)
 class Return(CommentedNode):
     """The results of a block: `return logits, weights`."""
 
     values: tuple[Expr, ...]
 
 
-@node
+@value_class(slots=True)
 class Require(CommentedNode):
     """A condition on config values: `require d % heads == 0, "heads must divide the width"`."""
 
@@ -328,7 +320,7 @@ Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 # --- items ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Field(CommentedNode):
     """A config field: `layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`.
 
@@ -343,7 +335,7 @@ class Field(CommentedNode):
     doc: str = ""
 
 
-@node
+@value_class(slots=True)
 class Expect(CommentedNode):
     """The values of a config.json key that a spec supports:
     `expect "model_type" in (vit, deit)`.
@@ -353,7 +345,7 @@ class Expect(CommentedNode):
     values: tuple[str, ...]
 
 
-@node
+@value_class(slots=True)
 class IgnoredKeys(CommentedNode):
     """The keys of config.json that do not affect the model:
     `ignore "initializer_range", "use_cache"`.
@@ -362,7 +354,7 @@ class IgnoredKeys(CommentedNode):
     keys: tuple[str, ...]
 
 
-@node
+@value_class(slots=True)
 class Assign(CommentedNode):
     """A value for a field of the base spec, in the `config` of a derived spec: `heads = 4`."""
 
@@ -373,14 +365,14 @@ class Assign(CommentedNode):
 ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
 
 
-@node
+@value_class(slots=True)
 class Config(CommentedBlock):
     """The config fields of a spec: `config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
 
 
-@node
+@value_class(slots=True)
 class Dims(CommentedNode):
     """The dynamic dimensions of a spec: `dims batch, src, tgt >= 1`; a lower bound may follow a
     name.
@@ -389,7 +381,7 @@ class Dims(CommentedNode):
     names: tuple["DimName", ...]
 
 
-@node
+@value_class(slots=True)
 class DimName(SpannedNode):
     """One dynamic dimension, which is at least `minimum` (default 0)."""
 
@@ -397,7 +389,7 @@ class DimName(SpannedNode):
     minimum: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Use(CommentedNode):
     """A file whose blocks and graphs a spec uses under a name: `use "vit.specc" as v`.
 
@@ -422,7 +414,7 @@ class Use(CommentedNode):
         return self.paths[0]
 
 
-@node
+@value_class(slots=True)
 class Equation(SpannedNode):
     """An equation of dimensions after `where`, such as `total = past + seq`."""
 
@@ -430,7 +422,7 @@ class Equation(SpannedNode):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Block(CommentedBlock):
     """A block or graph: `block name(params) -> results "doc" { … }`.
 
@@ -453,7 +445,7 @@ class Block(CommentedBlock):
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Definition(CommentedNode):
     """A named expression with parameters: `mask window(back, ahead=0) = 0 <= i - j < back`.
 
@@ -469,7 +461,7 @@ class Definition(CommentedNode):
     name_span: OptionalSpan = make_span_field()
 
 
-@node
+@value_class(slots=True)
 class DefinitionParameter(SpannedNode):
     """A parameter of a definition."""
 
@@ -478,7 +470,7 @@ class DefinitionParameter(SpannedNode):
     default: Expr | None = None
 
 
-@node
+@value_class(slots=True)
 class InputPreprocessing(CommentedNode):
     """The preprocessing of an input in `reading`: `pixels = image(size=[8, 8])`."""
 
@@ -486,7 +478,7 @@ class InputPreprocessing(CommentedNode):
     value: Expr
 
 
-@node
+@value_class(slots=True)
 class OutputPostprocessing(CommentedNode):
     """The postprocessing of a result in `reading`: `show logits = choice(labels, top=3)`."""
 
@@ -497,21 +489,21 @@ class OutputPostprocessing(CommentedNode):
 ReadingEntry: TypeAlias = InputPreprocessing | OutputPostprocessing
 
 
-@node
+@value_class(slots=True)
 class Reading(CommentedBlock):
     """The preprocessing and postprocessing of a spec: `reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
 
 
-@node
+@value_class(slots=True)
 class WeightsFile(CommentedNode):
     """The weights file of a spec: `from "digits.safetensors"`."""
 
     path: str
 
 
-@node
+@value_class(slots=True)
 class Tie(CommentedNode):
     """A tied weight: `tie lm_head.weight = wte.weight when
     tied`. The weight `source` is used if the file has no tensor `name`.
@@ -522,7 +514,7 @@ class Tie(CommentedNode):
     condition: Expr | None = None
 
 
-@node
+@value_class(slots=True)
 class Load(CommentedNode):
     """An expression that computes a parameter from tensors of the file:
     `load a.weight = transpose(b.weight)`.
@@ -535,7 +527,7 @@ class Load(CommentedNode):
     condition: Expr | None = None
 
 
-@node
+@value_class(slots=True)
 class Ignore(CommentedNode):
     """The tensors of the file that the model does not use: `ignore "layers.{i}.attn.bias"`; `*`
     matches any characters.
@@ -545,7 +537,7 @@ class Ignore(CommentedNode):
     condition: Expr | None = None
 
 
-@node
+@value_class(slots=True)
 class Share(CommentedNode):
     """A weight path whose weights all calls with this path share:
     `share encoder.layer when tied`.
@@ -558,14 +550,14 @@ class Share(CommentedNode):
 WeightRule: TypeAlias = WeightsFile | Tie | Load | Ignore | Share
 
 
-@node
+@value_class(slots=True)
 class Weights(CommentedBlock):
     """The rules for loading weights: `weights { … }`."""
 
     rules: tuple[WeightRule, ...]
 
 
-@node
+@value_class(slots=True)
 class Setting(CommentedNode):
     """A setting in `generate`, such as `stop = eos`."""
 
@@ -573,7 +565,7 @@ class Setting(CommentedNode):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class Generate(CommentedBlock):
     """A `generate` section: `generate translation of target from logits { start = bos stop = eos
     }`.
@@ -585,7 +577,7 @@ class Generate(CommentedBlock):
     settings: tuple[Setting, ...] = ()
 
 
-@node
+@value_class(slots=True)
 class Stream(CommentedNode):
     """A `stream` section, `stream logits of audio`: an output computed from chunks of an input."""
 
@@ -593,7 +585,7 @@ class Stream(CommentedNode):
     input_name: str
 
 
-@node
+@value_class(slots=True)
 class QuantizeEntry(CommentedNode):
     """An entry of `quantize`, `int4 = ["*.mlp.*"]`: a setting with its value, or with patterns of
     weight names. A single value is the same as a list of one.
@@ -603,7 +595,7 @@ class QuantizeEntry(CommentedNode):
     values: tuple[TextLiteral, ...]
 
 
-@node
+@value_class(slots=True)
 class Quantize(CommentedBlock):
     """The quantization formats of weights: `quantize { default = int8 exclude = ["lm_head"] }`."""
 
@@ -629,7 +621,7 @@ Commentable: TypeAlias = (
 """Nodes on their own lines, which can have comments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class File(CommentedNode):
     """A spec file. `comments.leading` are the comments above the first line, `end` those below the
     last item.

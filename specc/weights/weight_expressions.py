@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
 
@@ -29,7 +30,7 @@ class _Formatted:
         return self.form.format(self)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TensorExpr:
     """A tensor of the file."""
 
@@ -39,7 +40,7 @@ class TensorExpr:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TransposeExpr:
     """A tensor transposed to the axis order `axes`, or with its last two axes swapped. A tensor
     with the shape `exempt_shape` is not transposed.
@@ -72,7 +73,7 @@ class TransposeExpr:
         return self.axes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ReshapeExpr:
     """A reshaped tensor; the size of one axis may be -1 (inferred)."""
 
@@ -83,7 +84,7 @@ class ReshapeExpr:
         return f"reshape({self.x}, shape={list(self.shape)})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ConcatExpr:
     """Tensors concatenated along an axis."""
 
@@ -94,7 +95,7 @@ class ConcatExpr:
         return f"concat([{', '.join(map(str, self.parts))}], axis={self.axis})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class StackExpr:
     """Tensors of equal shape stacked along a new first axis, such as the weights of experts."""
 
@@ -104,7 +105,7 @@ class StackExpr:
         return f"stack([{', '.join(group_names(map(str, self.parts)))}])"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class SliceExpr(_Formatted):
     """Indices `start` to `stop` (exclusive) along an axis."""
 
@@ -116,7 +117,7 @@ class SliceExpr(_Formatted):
     form = "slice({0.x}, axis={0.axis}, from={0.start}, to={0.stop})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class SplitPartExpr:
     """Chunk `index` of a tensor that is split along an axis into `parts` equal chunks, or into
     chunks of these sizes.
@@ -153,7 +154,7 @@ class SplitPartExpr:
         return start, start + sizes[self.index]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class PermuteRopeExpr(_Formatted):
     """A projection whose rows are permuted per head between RoPE layouts. `to="half"` converts
     interleaved pairs (0, 1), (2, 3), … to the half-split layout: all first elements, then all
@@ -167,7 +168,7 @@ class PermuteRopeExpr(_Formatted):
     form = "permute_pairs({0.x}, to={0.to}, heads={0.heads})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class NegateExpr(_Formatted):
     """A tensor with all elements negated."""
 
@@ -176,7 +177,7 @@ class NegateExpr(_Formatted):
     form = "negate({0.x})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class CastExpr(_Formatted):
     """A tensor cast to another dtype."""
 
@@ -186,7 +187,7 @@ class CastExpr(_Formatted):
     form = "cast({0.x}, to={0.dtype})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class AddNumberExpr(_Formatted):
     """A tensor with a constant added to every element; 16-bit elements are first converted to f32
     for accuracy.
@@ -198,7 +199,7 @@ class AddNumberExpr(_Formatted):
     form = "add({0.x}, {0.number!r})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ResizeGridExpr(_Formatted):
     """A square grid of position embeddings resized to `rows` by `columns`; the first `prefix`
     embeddings are unchanged.
@@ -212,7 +213,7 @@ class ResizeGridExpr(_Formatted):
     form = "resize_grid({0.x}, rows={0.rows}, columns={0.columns}, prefix={0.prefix})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class FirstPresentExpr:
     """The first of several expressions whose tensors are all present in the file."""
 
@@ -222,7 +223,7 @@ class FirstPresentExpr:
         return f"first_present({', '.join(map(str, self.options))})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RearrangeExpr:
     """A tensor whose axes are split, moved and merged by a pattern."""
 
@@ -310,7 +311,7 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
             yield expr
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class RearrangePlan:
     """The steps of a rearrange with known axis sizes: reshape to `split_shape`, permute,
     reshape.

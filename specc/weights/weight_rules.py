@@ -5,18 +5,19 @@ to tensor names.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Span, raise_error
 from specc.diagnostics.suggest import format_suggestion
+from specc.diagnostics.value_class import value_class
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_names import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class RequiredParameter:
     """A parameter of the model. `origin` describes its call and the source of its shape, for
     messages. `config_names` are the config values that determine the axis sizes, or "".
@@ -30,7 +31,7 @@ class RequiredParameter:
     config_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TieRule:
     """The rule `tie name = source`; both names may be patterns with the same placeholders. A rule
     that is `is_from_used_spec` is skipped if the model lacks its names.
@@ -42,7 +43,7 @@ class TieRule:
     is_from_used_spec: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class LoadRule:
     """The rule `load name = value`; `name` may be a pattern, whose captures fill placeholders in
     names of `value`. A rule that is `is_from_used_spec` is skipped if the model lacks its names.
@@ -54,7 +55,7 @@ class LoadRule:
     is_from_used_spec: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class IgnoreRule:
     """`ignore pattern`: matching tensors of the checkpoint may remain unused."""
 
@@ -62,7 +63,7 @@ class IgnoreRule:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class WeightRules:
     """The rules of a spec's `weights` section, and of the specs that it uses. The weights of these
     are below the paths in `used_spec_paths`.
@@ -273,7 +274,7 @@ def _raise_unknown_weight(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class ParameterNaming:
     """The mapping from declared names to tensor names, which strips `removed_prefix` or adds
     `added_prefix`. `part_namings` maps the path of each used spec to its naming, longest path

@@ -3,9 +3,10 @@ that build it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.model import (
@@ -50,7 +51,7 @@ def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
     return scalars
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class LoopCarry:
     """A loop-carried value: its type inside the loop, and the name of its initial value."""
 
@@ -59,7 +60,7 @@ class LoopCarry:
     initial_value: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class TokenSelection:
     """The result of a decoding step: the next `tokens` i64[batch], their parent beams i64[batch]
     (None without beam search), `should_continue` bool[], and the loop-carried values after the
@@ -72,7 +73,7 @@ class TokenSelection:
     next_carries: Sequence[str]
 
 
-@dataclass(frozen=True)
+@value_class()
 class GeneratorDefinition(StandaloneGeneratorGraph):
     """Graphs, decoding settings and input defaults of a standalone generator."""
 
@@ -185,7 +186,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
         return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class GenerationContext:
     """A standalone generator under construction: the `types` of the inputs of the spec, the names
     of scalar inputs, and the `main_tensors` of the main graph by name, including encoder outputs.

@@ -10,9 +10,9 @@ channel.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from specc.diagnostics.value_class import value_class
 from specc.ir.dim import Dim
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
@@ -189,7 +189,7 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """The range of group sizes. Kernels require powers of two."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(slots=True, kw_only=True)
 class QuantizationFormat:
     """A format of quantized weights: `bits` bits, with `group_size` (0: per channel).
 
@@ -273,7 +273,7 @@ class QuantizationFormat:
         return (out_features, in_features), (out_features,)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class PackedWeightFormat:
     """The format of 4-bit codes in a checkpoint: group size, and whether it has zero points."""
 
@@ -281,7 +281,7 @@ class PackedWeightFormat:
     has_zero_points: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(slots=True)
 class NormFold:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
     following linear layers. Each linear weight is paired with True if it is stored as [in, out].
