@@ -113,8 +113,9 @@ class AnalysisReport:
     streams; `chunk_size` is the number of positions per step. `batch_symbol` is the symbolic
     dimension of the batch axis, or None. `is_causal` is None without a time axis,
     `is_batch_independent` without a batch axis. `receptive_fields` maps each output to its
-    receptive field along the time axis. `padding_masks` names the padding masks. `other_axes` are
-    the other dynamic axes. `has_groups` is True if the graph contains a `same_group` mask.
+    receptive field along the time axis. `padding_masks` maps the padding masks to the side on
+    which padding is assumed: `left`, `right` or `any`. `other_axes` are the other dynamic axes.
+    `has_groups` is True if the graph contains a `same_group` mask.
     """
 
     time_symbol: str | None
@@ -123,7 +124,7 @@ class AnalysisReport:
     receptive_fields: Mapping[str, Interval]
     batch_symbol: str | None
     is_batch_independent: bool | None
-    padding_masks: tuple[str, ...]
+    padding_masks: Mapping[str, str]
     other_axes: tuple[AxisCausality, ...] = ()
     has_groups: bool = False
     errors: tuple[Diagnostic, ...] = field(default=())
@@ -138,7 +139,10 @@ class AnalysisReport:
         if self.batch_symbol and self.is_batch_independent:
             lines.append("batch elements are independent")
         if self.padding_masks and not any(w.code == "W0601" for w in self.warnings):
-            names = ", ".join(self.padding_masks)
+            names = ", ".join(
+                f"{name}: padding on the {side}" if side in ("left", "right") else name
+                for name, side in self.padding_masks.items()
+            )
             lines.append(
                 f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}"
             )
@@ -189,7 +193,7 @@ def analyze_graph(
         receptive_fields=time_facts.receptive_fields,
         batch_symbol=batch_symbol,
         is_batch_independent=not batch_warnings if batch_symbol else None,
-        padding_masks=tuple(n for n, f in graph.input_facts.items() if f.padding_side),
+        padding_masks={n: f.padding_side for n, f in graph.input_facts.items() if f.padding_side},
         has_groups=has_groups(graph),
         other_axes=()
         if time_facts.errors

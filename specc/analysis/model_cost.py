@@ -16,6 +16,7 @@ from typing import Any
 from specc.analysis.length_limits import find_max_lengths
 from specc.analysis.local_attention import LocalAttentionPlan, plan_local_attention
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.render import format_thousands
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
@@ -140,6 +141,16 @@ def count_parameters(graph: Graph) -> Dim:
     return sum_dims(multiply_dims(f.type.shape) for f in graph.parameter_facts.values())
 
 
+def format_parameter_count(graph: Graph, count: Dim) -> str:
+    """Format a parameter count in which tied weights count once, and the count of all weights if it
+    differs.
+    """
+    text, total = f"{format_thousands(count.number or 0)} parameters", count_parameters(graph)
+    if total == count:
+        return text
+    return f"{text}, {format_thousands(total.number or 0)} counting tied weights twice"
+
+
 MAGNITUDE_NAMES = (
     (10**15, "quadrillion"),
     (10**12, "trillion"),
@@ -156,7 +167,7 @@ def format_magnitude(number: int) -> str:
         # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:
             return f"{number / size:.3g} {unit}"
-    return group_digits(number)
+    return format_thousands(number)
 
 
 def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
@@ -176,20 +187,15 @@ def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
     """Format an expression as a formula, e.g. `2·batch·seq²·768`, or as an integer."""
     dim = substitute_lengths(dim, lengths)
     if dim.number is not None:
-        return group_digits(dim.number)
+        return format_thousands(dim.number)
     text = str(dim)
     for power, sign in (("^2", "²"), ("^3", "³")):
         text = text.replace(power, sign)
-    return LONG_NUMBER_PATTERN.sub(lambda n: group_digits(int(n[0])), text.replace("*", "·"))
+    return LONG_NUMBER_PATTERN.sub(lambda n: format_thousands(int(n[0])), text.replace("*", "·"))
 
 
 LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
 """A number with four or more digits, but not digits within a name."""
-
-
-def group_digits(number: int) -> str:
-    """Format a number with grouped digits, e.g. `124 439 808`."""
-    return f"{number:,}".replace(",", " ")
 
 
 @dataclass(kw_only=True)

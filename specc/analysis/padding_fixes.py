@@ -158,7 +158,8 @@ class PaddingLeak:
         if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
-        return f"declare `{self.mask_name}: keep[{lengths}] {side}`"
+        declaration = f"`{self.mask_name}: keep[{lengths}] {side}`"
+        return f"if all padding is on the {side}, declare it: {declaration}"
 
 
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}

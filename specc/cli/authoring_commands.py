@@ -95,8 +95,8 @@ def execute_new(args: Namespace) -> int:
         _print_draft(draft)
     if draft is not None and not draft.is_known_model_type:
         print_outcome(
-            f"next: specc expand {escape_text(path)} -o FILE, then follow docs/families.md, "
-            '"Adding a model type"'
+            f"next: specc expand {escape_text(path)} --keep-from -o FILE, then follow "
+            'docs/families.md, "Adding a model type"'
         )
     else:
         print_outcome(f"next: specc check {escape_text(path)}")

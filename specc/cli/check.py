@@ -5,12 +5,12 @@ then with the config values.
 from argparse import ArgumentParser, Namespace
 
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
+from specc.analysis.model_cost import format_parameter_count
 from specc.cli import terminal
 from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
-from specc.diagnostics.render import format_thousands
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec
-from specc.driver.weights_section import count_untied_parameters, mark_ties
+from specc.driver.weights_section import count_untied_parameters
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 
@@ -33,7 +33,7 @@ def execute_check(args: Namespace) -> int:
         return 0
     terminal.print_outcome(f"{spec.program.name}: ok")
     for line in (
-        *_format_trials(spec, check_result),
+        *_format_trials(check_result),
         *report.format_lines(),
         *_list_other_graphs(spec, model),
     ):
@@ -54,7 +54,7 @@ def _report_to_json(
     return {
         "model": spec.program.name,
         "trial_values": _list_trial_values(check_result),
-        "parameters": _count_parameters(spec, check_result),
+        "parameters": _count_parameters(check_result.model),
         "missing_config": [diagnostic.title for diagnostic in check_result.missing],
         "notes": list(spec.remarks),
         "axes": axes,
@@ -76,12 +76,9 @@ def _list_trial_values(check_result: SpecCheckResult) -> list[str]:
     return sorted({f"{k} = {v}" for t in check_result.trials for k, v in t.trial_values.items()})
 
 
-def _count_parameters(spec: LoadedSpec, check_result: SpecCheckResult) -> int | None:
+def _count_parameters(model: ModelDefinition | None) -> int | None:
     """Return the number of parameters for this config, or None if the config is incomplete."""
-    if check_result.model is None:
-        return None
-    model = mark_ties(spec.program, spec.library, spec.reader, check_result.model)
-    return count_untied_parameters(model.graph).number or 0
+    return None if model is None else count_untied_parameters(model.graph).number or 0
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
@@ -102,14 +99,16 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
     return analyze_graph(model.graph)
 
 
-def _format_trials(spec: LoadedSpec, check_result: SpecCheckResult) -> list[str]:
+def _format_trials(check_result: SpecCheckResult) -> list[str]:
     trial_values = _list_trial_values(check_result)
     lines = [
         "shapes are valid for all sizes"
         + (f" (tried {', '.join(trial_values)})" if trial_values else "")
     ]
-    if (count := _count_parameters(spec, check_result)) is not None:
-        lines.append(f"with this config: {format_thousands(count)} parameters")
+    if check_result.model is not None:
+        graph = check_result.model.graph
+        count = format_parameter_count(graph, count_untied_parameters(graph))
+        lines.append(f"with this config: {count}")
     for diagnostic in check_result.missing:
         lines.append(f"not checked with concrete sizes: {diagnostic.title}")
     return lines

@@ -37,6 +37,7 @@ from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, open_sp
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,
     build_standalone_spec,
+    list_dropped_sources,
     merge_extends_chain,
 )
 from specc.frontend.symbolic_check import check_spec_symbolically
@@ -201,24 +202,39 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     return 0
 
 
-def expand_spec(spec: LoadedSpec) -> tuple[ast.File, tuple[str, ...]]:
+def expand_spec(
+    spec: LoadedSpec, *, keeps_sources: bool = False
+) -> tuple[ast.File, tuple[str, ...]]:
     """Return the spec as one standalone file, and notes about renamed or kept names.
 
     The graphs of the result equal those of the spec, node for node. If a name of the spec shadows a
     name that std uses, the spec's name is renamed; if that fails, std blocks are called, not
-    inlined. Raise E0982 for values that only a derived spec can provide.
+    inlined. Fields with an assigned value keep `from` only if `keeps_sources` is true. Raise E0982
+    for values that only a derived spec can provide.
     """
     expected = _format_graphs(spec)
-    for file, notes in _iterate_candidate_files(spec):
+    for file, notes in _iterate_candidate_files(spec, keeps_sources):
         if _build_graphs_of_file(file, spec) == expected:
-            return file, notes
+            return file, (*notes, *([] if keeps_sources else _note_dropped_sources(spec)))
     raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
 
 
-def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
+def _note_dropped_sources(spec: LoadedSpec) -> Iterator[str]:
+    """Yield a note about the fields that do not read config.json, because a value is assigned."""
+    if paths := list_dropped_sources(spec.program):
+        yield (
+            f"these config values no longer read config.json, because the spec sets them: "
+            f"{', '.join(paths)}; --keep-from keeps their `from`"
+        )
+
+
+def _iterate_candidate_files(
+    spec: LoadedSpec, keeps_sources: bool
+) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidate files with their notes, from the most to the least self-contained."""
-    yield build_standalone_spec(spec.program, spec.library), ()
-    file, new_names = build_renamed_standalone_spec(spec.program, spec.library)
+    program, library = spec.program, spec.library
+    yield build_standalone_spec(program, library, keeps_sources=keeps_sources), ()
+    file, new_names = build_renamed_standalone_spec(program, library, keeps_sources=keeps_sources)
     yield (
         file,
         tuple(
@@ -227,7 +243,7 @@ def _iterate_candidate_files(spec: LoadedSpec) -> Iterator[tuple[ast.File, tuple
         ),
     )
     note = "blocks of std are called, not inlined, because of name conflicts"
-    yield merge_extends_chain(spec.program), (note,)
+    yield merge_extends_chain(program, keeps_sources=keeps_sources), (note,)
 
 
 def _format_graphs(spec: LoadedSpec) -> list[str]:
@@ -261,17 +277,28 @@ def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
         return []
 
 
+KEEP_FROM_OPTION = {
+    "keep_from": Option(
+        BOOLEAN_OPTION,
+        "",
+        "keep `from` of config values that the derived spec sets, so that a value in config.json "
+        "takes precedence",
+    )
+}
+"""The option of `specc expand` for drafts of new model types."""
+
+
 def add_expand_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `specc expand`."""
     add_spec_arguments(parser)
     output = make_output_option("FILE", "output file, .specc or .yaml (default: stdout, as .specc)")
-    add_option_groups(parser, output={**output, **FORCE_OPTION})
+    add_option_groups(parser, output={**output, **KEEP_FROM_OPTION, **FORCE_OPTION})
 
 
 def execute_expand(args: Namespace) -> int:
     """Print the expanded spec, or write it with -o."""
     spec = open_spec_from_arguments(args)
-    file, notes = expand_spec(spec)
+    file, notes = expand_spec(spec, keeps_sources=args.keep_from)
     for note in notes:
         print_note(note)
     is_yaml = args.output.endswith((".yaml", ".yml"))

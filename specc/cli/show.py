@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NoReturn
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_cost import (
     SummaryNode,
-    count_parameters,
     format_dim_formula,
     format_magnitude,
+    format_parameter_count,
     format_type_with_sizes,
-    group_digits,
     iterate_summary_nodes,
     substitute_lengths,
     summarize_graph,
@@ -176,7 +175,7 @@ def execute_show(args: Namespace) -> int:
         return _print_text(format_ir(*_run_requested_passes(args, manifest).graphs()).rstrip("\n"))
     graph, parameter_count = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
-    lines = format_scope_tree(graph, sizes, _format_parameter_count(graph, parameter_count))
+    lines = format_scope_tree(graph, sizes, format_parameter_count(graph, parameter_count))
     if not print_json_result(graph_to_json(graph, sizes, parameter_count)):
         print("\n".join(lines))
     return 0
@@ -207,11 +206,11 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         manifests = _load_manifests(args.spec)
         model = next(iter(manifests.values()))
         graphs = {role: manifest.graph for role, manifest in manifests.items()}
-        count_text = _format_parameter_count(*load_graph(args, model))
+        count_text = format_parameter_count(*load_graph(args, model))
     elif (manifest := _read_manifest(args)) is None:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         graphs = map_model_graphs(model)
-        count_text = _format_parameter_count(model.graph, count_untied_parameters(model.graph))
+        count_text = format_parameter_count(model.graph, count_untied_parameters(model.graph))
     elif manifest.decoding is not None:
         raise_error(
             "E0956",
@@ -220,7 +219,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         )
     else:
         model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
-        count_text = _format_parameter_count(*load_graph(args, manifest))
+        count_text = format_parameter_count(*load_graph(args, manifest))
     sizes = parse_sizes(args.dims, next(iter(graphs.values())))
     return ArchitectureView(
         name=model.name, doc=model.doc, graphs=graphs, parameter_count_text=count_text, sizes=sizes
@@ -322,13 +321,6 @@ def _format_row(graph: Graph, depth: int, node: SummaryNode, sizes: Mapping[str,
         format_dim_formula(multiply_adds - saved, sizes) if multiply_adds.terms else "",
         format_dim_formula(multiply_adds, sizes) if saved.terms else "",
     )
-
-
-def _format_parameter_count(graph: Graph, count: Dim) -> str:
-    text, total = f"{group_digits(count.number or 0)} parameters", count_parameters(graph)
-    if total == count:
-        return text
-    return f"{text}, {group_digits(total.number or 0)} counting tied weights twice"
 
 
 def _is_whole_package(args: Namespace) -> bool:

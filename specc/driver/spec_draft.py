@@ -9,9 +9,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.driver.config_compatibility import warn_unread_keys
 from specc.driver.derived_spec import DerivedSpec, format_derived_spec
 from specc.driver.python_spec_argument import open_spec_argument
-from specc.driver.spec_loader import LoadedSpec, warn_unread_keys
+from specc.driver.spec_loader import LoadedSpec
 from specc.driver.weight_sources import WeightSources, load_parameters
 from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject

@@ -9,6 +9,11 @@ from specc.analysis.length_limits import has_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Source, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.driver import reading_section
+from specc.driver.config_compatibility import (
+    check_model_type,
+    warn_limited_contexts,
+    warn_unread_keys,
+)
 from specc.driver.quantize_section import (
     QuantizeOptions,
     check_quantize_options,
@@ -23,12 +28,6 @@ from specc.driver.sentence_transformers import (
 from specc.driver.weights_section import check_rules, mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.hf_config import (
-    check_expected_keys,
-    find_context_limits,
-    find_unread_keys,
-    iterate_known_keys,
-)
 from specc.frontend.spec_modules import (
     Program,
     assign_config_values,
@@ -38,14 +37,7 @@ from specc.frontend.spec_modules import (
 from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unused_names import check_share_rules, find_unused_names
-from specc.frontend.used_specs import (
-    MODEL_TYPE_KEY,
-    choose_used_specs,
-    get_config_section,
-    has_hf_config_fields,
-    list_config_entries,
-    show_use_in_errors,
-)
+from specc.frontend.used_specs import choose_used_specs, has_hf_config_fields
 from specc.huggingface import model_family
 from specc.huggingface.hub_download import download_model
 from specc.io.safe_read import escape_text
@@ -180,7 +172,7 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
     # not need
     from specc.huggingface.quantization_config import read_quantization_config
 
-    family = _check_model_type(spec.program, data)
+    family = check_model_type(spec.program, data)
     quantization = read_quantization_config(data)
     # only if the file has a declared model_type is every key expected to be read by the spec
     return replace(
@@ -192,50 +184,9 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
         remarks=spec.remarks + (quantization.remarks if quantization else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
-            *([] if spec.reader.max_length else _warn_limited_contexts(spec.program, data)),
+            *([] if spec.reader.max_length else warn_limited_contexts(spec.program, data)),
         ),
     )
-
-
-def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
-    """Return True if a spec declares a model_type. Raise E0405 if the config, or the part that a
-    used spec reads, has a different model_type.
-    """
-    expected = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # a part without a model_type is assumed to have the model_type that the spec declares
-    is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
-    checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
-    check_expected_keys(checked, data)
-    for part in program.used_specs:
-        if (section := get_config_section(part, data)) is not None:
-            with show_use_in_errors(part.use):
-                _check_model_type(part.program, section, is_used_spec=True)
-    return any(e.key == MODEL_TYPE_KEY for e in expected)
-
-
-def warn_unread_keys(
-    program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
-) -> Iterator[Diagnostic]:
-    """Yield W0418 with the keys that no entry of the spec reads, for each part of the config.
-    `outer_keys` are the keys that the enclosing spec reads.
-    """
-    sources = {key for part in program.used_specs for key in part.use.sources}
-    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
-    yield from find_unread_keys(entries, data)
-    known_keys = set(iterate_known_keys(entries))
-    for part in program.used_specs:
-        if (section := get_config_section(part, data)) is not None:
-            prefixes = [f"{key}." for key in part.use.sources]
-            read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
-            yield from warn_unread_keys(part.program, section, tuple(read_keys))
-
-
-def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 if RoPE settings limit the context length, for each part of the config."""
-    yield from find_context_limits(list_config_entries(program), data)
-    for part in program.used_specs:
-        if (section := get_config_section(part, data)) is not None:
-            yield from _warn_limited_contexts(part.program, section)
 
 
 def _choose_default_graph(spec: LoadedSpec) -> str:
@@ -305,9 +256,9 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
     )
     _check_context_used(spec, model)
     unused = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
-    unreachable_tokens = _warn_unreachable_tokens(spec, model)
-    warnings = (*spec.warnings, *unused, *model.warnings, *unreachable_tokens)
-    return SpecCheckResult(trials, model, (), warnings, spec.remarks)
+    warnings = (*spec.warnings, *unused, *model.warnings, *_warn_unreachable_tokens(spec, model))
+    tied_model = mark_ties(spec.program, spec.library, spec.reader, model)
+    return SpecCheckResult(trials, tied_model, (), warnings, spec.remarks)
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:

@@ -7,6 +7,11 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.declared_type_fixes import (
+    explain_undeclared_length,
+    suggest_dtype_conversion,
+    suggest_tensor,
+)
 from specc.frontend.elaboration_context import Context, Env
 from specc.frontend.foreign_names import resolve_hf_activation
 from specc.frontend.parameter_kinds import (
@@ -195,7 +200,7 @@ def _raise_undeclared_lengths(dims: Sequence[ast.Name], env: Env) -> NoReturn:
     """Raise E0202 for undeclared dimensions, and declare them, so that each is reported once."""
     for name in dims:
         env.dims[name.path] = Dim.symbol(name.path)  # reports it once for all inputs
-    raise Failed(*(_explain_undeclared_length(d, env) for d in dims))
+    raise Failed(*(explain_undeclared_length(d, env) for d in dims))
 
 
 def _evaluate_input_length(
@@ -221,19 +226,6 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
     except Failed as failed:
         return not any(d.code == "E0202" for d in failed.diagnostics)
     return True
-
-
-def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
-    """Return E0202 for an undeclared dimension."""
-    declared_names = env.module.root.dims
-    length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
-    helps = (
-        *suggest_similar_name(dim.path, length_names),
-        f"declare dynamic lengths in `dims`: `dims {', '.join([*declared_names, dim.path])}`",
-    )
-    primary = Label.from_span(dim.span, "unknown length")
-    title = f"the dimension `{dim.path}` is not declared"
-    return Diagnostic("E0202", title, primary, helps=helps)
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
@@ -264,13 +256,16 @@ def match_tensor_type(
     if not isinstance(value, Tensor):
         declaration = type.span.text if type.span else ""
         title = f"{value_context.description} must be a tensor, {declaration}"
-        raise_error("E0203", title, value_context.span, f"this is {describe_value(value)}")
+        label, helps = f"this is {describe_value(value)}", suggest_tensor(value, type)
+        raise_error("E0203", title, value_context.span, label, helps=helps)
     related_labels = Label.list_from_span(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
         actual_dtype = format_type(value.type).split("[")[0]
         declaration = f"{value_context.description} is declared as {type.name}"
         title = f"{declaration}, but the tensor has {actual_dtype}"
-        raise_error("E0301", title, value_context.span, related_labels=related_labels)
+        span = value_context.span
+        helps = suggest_dtype_conversion(value.type, type.name, span)
+        raise_error("E0301", title, span, helps=helps, related_labels=related_labels)
     dims = type.dims or ()
     ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
     # the number of axes that `...` stands for

@@ -187,12 +187,12 @@ class ResourceUse:
 class WeightNames:
     """The names and the sharing of weights.
 
-    `placeholders` are the parsed placeholders of weight paths. `sharing` records which call uses
-    which weight. `expert_stacks` are the experts whose block is being elaborated, the innermost
-    last.
+    `placeholders` are the parsed placeholders of weight paths, keyed by the span of the string and
+    the text of the placeholder. `sharing` records which call uses which weight. `expert_stacks` are
+    the experts whose block is being elaborated, the innermost last.
     """
 
-    placeholders: dict[str, ast.Expr] = field(default_factory=dict)
+    placeholders: dict[tuple[Span | None, str], ast.Expr] = field(default_factory=dict)
     sharing: WeightSharing = field(default_factory=WeightSharing)
     expert_stacks: list[ExpertStack] = field(default_factory=list)
 

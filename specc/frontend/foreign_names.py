@@ -34,6 +34,8 @@ FOREIGN_OPERATIONS = {
     "shape dim ndim": "the length of an axis is `length(x, axis=1)`",
     "arange iota enumerate linspace": "`range(8)` gives the integers 0 to 7, `positions(x)` the "
     "position ids of a tensor",
+    "index": "the position of a value in a list is `sum([i if xs[i] == 2 else 0 for i in "
+    "len(xs)])`",
     "numel nelement": "the number of elements of a tensor is `size(x)`",
     # products and layers with weights
     "mm bmm gemm batchmatmul batchdot": "a product of matrices is `matmul(a, transpose(b))`",

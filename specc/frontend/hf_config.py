@@ -48,32 +48,6 @@ def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
     return False if entry.type.name == "bool" else MISSING
 
 
-def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:
-    """Raise E0405 if the config file is for another model family or variant.
-
-    `none` in an expectation matches a key that is absent or null.
-    """
-    for entry in program_entries:
-        member = data.find_member(entry.key)
-        if _format_member(member) not in entry.values:
-            actual = f"`{_format_member(member)}`" if member and not member.is_null else "missing"
-            labels = Label.list_from_span(entry.span, "expected by this spec")
-            raise_error(
-                "E0405",
-                f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',
-                member.value.span if member else None,
-                related_labels=labels,
-            )
-
-
-def _format_member(member: JsonMember | None) -> str:
-    """Format the value of a key in `expect` syntax: text, `true`, `false`, a number, or `none`."""
-    if member is None or member.is_null:
-        return "none"
-    value = member.value.value if isinstance(member.value, JsonScalar) else None
-    return value if isinstance(value, str) else member.value.span.text
-
-
 def _read_source(
     context: Context, source: ast.Expr, entry: ast.Field, data: JsonObject, env: Env
 ) -> SpecValue | Missing:

@@ -63,6 +63,8 @@ MISSPELLED_CONSTANTS = {
 }
 """The specc constant for each constant in the spelling of other languages."""
 
+LIST_HELP = "see `specc list`"
+
 QUERY_KEY_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
@@ -281,30 +283,33 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
         raise_error("E0205", title, name.span)
     function_names = _list_functions(context, env)
     fix = suggest_for_foreign_operation(name.path, function_names)
-    helps = [fix] if fix else suggest_similar_name(name.path, function_names, "see `specc list`")
+    helps = [fix] if fix else suggest_similar_name(name.path, function_names, LIST_HELP)
     title = f"unknown block or operation `{name.path}`"
     raise_error("E0204", title, name.span, "unknown operation", helps=helps)
 
 
 def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
     """Return `v.encoder`: a function in a record, or an item of a file that `use` names."""
-    alias = name.path.partition(".")[0]
-    value = resolve_name(context, ast.Name(alias, span=name.span), env, is_quiet=True)
-    if isinstance(value, Function):
-        return value
+    alias, _, member = name.path.partition(".")
+    owner = resolve_name(context, ast.Name(alias, span=name.span), env, is_quiet=True)
     if (item := resolve_used_item(context, name, env)) is not None:
         return item
+    if isinstance(owner, Record | RawConfig):
+        value = resolve_name(context, name, env)
+        if isinstance(value, Function):
+            return value
+        title = f"`{name.path}` is {describe_value(value)} and cannot be called"
+        raise_error("E0205", title, name.span)
     fix = suggest_for_library_path(name.path, _list_functions(context, env))
-    helps, label = [fix] if fix else [], ""
-    if isinstance(value, Tensor):
-        method = name.path.partition(".")[2]
-        title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"
-        label = "operations are functions in specs"
-    elif fix and alias in FOREIGN_LIBRARIES:
+    helps, label = [fix or LIST_HELP], "operations are functions in specs"
+    is_library = alias in FOREIGN_LIBRARIES
+    if is_library and (owner is POISON or (fix and not isinstance(owner, Tensor))):
         title, label = f"`{name.path}` belongs to another library", "unknown operation"
+    elif owner is not POISON:
+        title = f"`{alias}` is {describe_value(owner)} and has no method `{member}`"
     else:
         title, use_text = f"no used file is called `{alias}`", f'`use "file.specc" as {alias}`'
-        helps = suggest_similar_name(alias, env.module.uses, f"write {use_text} above")
+        helps, label = suggest_similar_name(alias, env.module.uses, f"write {use_text} above"), ""
     raise_error("E0204", title, name.span, label, helps=helps)
 
 

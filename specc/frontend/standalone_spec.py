@@ -18,14 +18,20 @@ SINGLE_ITEMS = (ast.Generate, ast.Stream)
 """Sections of which the extending file overrides that of its base spec."""
 
 
-def build_standalone_spec(program: Program, library: Library) -> ast.File:
-    """Build a standalone file of a program. Raise E0982 for values of used specs."""
-    file = merge_extends_chain(program)
+def build_standalone_spec(
+    program: Program, library: Library, *, keeps_sources: bool = False
+) -> ast.File:
+    """Build a standalone file of a program. Raise E0982 for values of used specs.
+
+    If `keeps_sources` is true, fields with an assigned value keep `from`, so that the value in a
+    config.json takes precedence.
+    """
+    file = merge_extends_chain(program, keeps_sources=keeps_sources)
     return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
 
 
 def build_renamed_standalone_spec(
-    program: Program, library: Library
+    program: Program, library: Library, *, keeps_sources: bool = False
 ) -> tuple[ast.File, dict[str, str]]:
     """Build a standalone file of a program. Also return the renamed names, which would shadow names
     that std blocks use.
@@ -34,7 +40,7 @@ def build_renamed_standalone_spec(
     use the name for a built-in function, which cannot be renamed. If a block of the file has such a
     name, the std block gets the underscore.
     """
-    file = merge_extends_chain(program)
+    file = merge_extends_chain(program, keeps_sources=keeps_sources)
     items = _list_shadowed_std_items(file, library)
     library_names = {*BUILTINS, *library.list_std_names()}
     shadowing_fields = (
@@ -115,7 +121,7 @@ def _list_foreign_names(file: ast.File) -> list[str]:
     return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
 
 
-def merge_extends_chain(program: Program) -> ast.File:
+def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast.File:
     """Merge a spec and the specs that it extends into one file, which still uses std by name. Raise
     E0982 if it sets values of used specs.
     """
@@ -132,14 +138,26 @@ def merge_extends_chain(program: Program) -> ast.File:
         base,
         model=program.name,
         doc=program.doc,
-        items=(*_list_assigned_configs(program), *inherited_sections, *base_items),
+        items=(*_list_assigned_configs(program, keeps_sources), *inherited_sections, *base_items),
     )
 
 
-def _list_assigned_configs(program: Program) -> list[ast.Config]:
+def _list_assigned_configs(program: Program, keeps_sources: bool) -> list[ast.Config]:
     """Return the config sections of the extending spec with the assigned values."""
-    items = program.module.file.items
-    return [_assign_config(i, program.assignments) for i in items if isinstance(i, ast.Config)]
+    return [
+        _assign_config(item, program.assignments, keeps_sources)
+        for item in program.module.file.items
+        if isinstance(item, ast.Config)
+    ]
+
+
+def list_dropped_sources(program: Program) -> list[str]:
+    """Return the paths of the fields with `from` to which a derived spec assigns a value."""
+    return [
+        path
+        for path, field in program.map_fields_by_path().items()
+        if field.sources and path in program.assignments
+    ]
 
 
 def _reject_values_of_used_specs(program: Program) -> None:
@@ -156,26 +174,32 @@ def _reject_values_of_used_specs(program: Program) -> None:
             )
 
 
-def _assign_config(config: ast.Config, assignments: Mapping[str, ConfigAssignment]) -> ast.Config:
+def _assign_config(
+    config: ast.Config, assignments: Mapping[str, ConfigAssignment], keeps_sources: bool
+) -> ast.Config:
     """Set the defaults of a config section to the given values."""
     entries = (
-        _assign_field(e, assignments, "") if isinstance(e, ast.Field) else e for e in config.entries
+        _assign_field(e, assignments, "", keeps_sources) if isinstance(e, ast.Field) else e
+        for e in config.entries
     )
     return replace(config, entries=tuple(entries))
 
 
 def _assign_field(
-    field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str
+    field: ast.Field, assignments: Mapping[str, ConfigAssignment], prefix: str, keeps_sources: bool
 ) -> ast.Field:
     """Set the defaults of a field and of the fields of its record to the assigned values."""
     path = f"{prefix}{field.name}"
-    fields = tuple(_assign_field(f, assignments, f"{path}.") for f in field.type.fields)
+    fields = tuple(
+        _assign_field(f, assignments, f"{path}.", keeps_sources) for f in field.type.fields
+    )
     kind = replace(field.type, fields=fields)
     assignment = assignments.get(path)
     if assignment is None:
         return replace(field, type=kind)
     # a value of a derived spec takes precedence over the value in a config.json
-    return replace(field, type=kind, default=assignment.value, sources=())
+    sources = field.sources if keeps_sources else ()
+    return replace(field, type=kind, default=assignment.value, sources=sources)
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:

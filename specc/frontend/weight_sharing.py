@@ -19,7 +19,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Parameter, Value
 from specc.ir.types import Type
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_parser import parse_expression
+from specc.syntax.dsl.dsl_lexer import Fragment, make_file_fragment
+from specc.syntax.dsl.dsl_parser import EXPR, parse_fragment
 from specc.weights.parameter_names import NamePattern
 
 if TYPE_CHECKING:
@@ -75,12 +76,13 @@ def fill_placeholders(
     def format_placeholder(match: "re.Match[str]") -> str:
         expression = match.group(1).strip()
         # cached, because each iteration of a loop formats the same string
-        if expression not in context.weights.placeholders:
+        key = (span, match.group())
+        if key not in context.weights.placeholders:
             context.count_steps(span, PARSE_COST + len(expression))
-            context.weights.placeholders[expression] = parse_expression(
-                Source("<weight name>", expression)
+            context.weights.placeholders[key] = parse_fragment(
+                _make_placeholder_fragment(match.group(1), span), EXPR
             )
-        value = context.evaluate_value(context.weights.placeholders[expression], env)
+        value = context.evaluate_value(context.weights.placeholders[key], env)
         # floats are rejected, because their format in the names of the checkpoint is unknown
         match value:
             case Dim() if value.number is not None:
@@ -102,6 +104,18 @@ def fill_placeholders(
         title = f"a string of {len(path)} characters; the limit is {MAX_PATH_LENGTH}"
         raise_error("E0521", title, span)
     return path
+
+
+def _make_placeholder_fragment(expression: str, span: Span | None) -> Fragment:
+    """Return the text between the braces of a placeholder, located in the string literal `span`."""
+    if span is None:
+        return make_file_fragment(Source("<weight name>", expression))
+    start = span.text.find(f"{{{expression}}}") + 1
+    if start > 0:
+        return Fragment(span.source, expression, span.start + start)
+    # a literal with escaped characters or line breaks: every span covers the literal
+    offsets = (*[span.start] * len(expression), span.end)
+    return Fragment(span.source, expression, offsets=offsets)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -119,6 +119,23 @@ def find_spec_for_checkpoint(directory: str) -> str:
     return spec_name
 
 
+def suggest_for_unexpected_value(spec: str, key: str, value: str) -> list[str]:
+    """Suggest another spec for a config value that `spec`, a path or the name of a built-in spec,
+    does not expect.
+    """
+    if key != MODEL_TYPE_KEY:
+        condition = f'implement this value, and add it to the expected values of "{key}"'
+    elif names := [n for n, p in find_builtin_specs().items() if value in read_expected_types(p)]:
+        return [f"the built-in spec `{names[0]}` supports this model type"]
+    else:
+        condition = f'add the model type to the expected values of "{key}", and change the rest'
+    command = f"specc expand {escape_text(spec)} --keep-from -o mine.specc"
+    return [
+        f"to support it, write the spec to a file: {command}",
+        f"in this file, {condition} (docs/families.md)",
+    ]
+
+
 def find_spec_for_type(data: JsonObject, model_type: str) -> str:
     """Return the built-in spec for a model type, and for the architecture of a timm network, or ""
     if there is none. Raise E0419 if no spec expects the architecture.

@@ -6,12 +6,8 @@ from dataclasses import dataclass
 
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.local_attention import plan_local_attention
-from specc.analysis.model_cost import (
-    count_multiply_adds,
-    format_magnitude,
-    group_digits,
-    summarize_graph,
-)
+from specc.analysis.model_cost import count_multiply_adds, format_magnitude, summarize_graph
+from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
@@ -231,7 +227,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
     for n in cost.lengths[::step]:
         x, y = get_x(n), TOP + HEIGHT
         yield LineMark(points=((x, TOP), (x, y)), color=GRID_COLOR, stroke_width=1)
-        label = group_digits(n)
+        label = format_thousands(n)
         yield TextMark(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
     label = f"{' = '.join(cost.symbols)}, one example"
     yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")

@@ -3,7 +3,7 @@ a checkpoint.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -15,10 +15,10 @@ from specc.weights.parameter_names import (
     find_nearest_name,
     format_names,
     generalize_name,
+    generalize_name_pairs,
     get_name_skeleton,
     group_names,
 )
-from specc.weights.weight_expressions import Expr, iterate_tensor_names
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 MAX_ERRORS = 20
@@ -148,13 +148,13 @@ def _make_missing_tensor_error(
     """
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
-    # One such rule is sufficient, because its pattern matches the whole group.
-    name, nearest = next(iter(suggestion.items()), (parameter.name, None))
-    rule = f'load "{generalize_name(name)}" = '
-    help = f"if the tensor has another name, write  {rule}…  in `weights`"
-    if nearest:
-        rule += f'"{generalize_name(nearest)}"'
-        help = f"{format_suggestion(escape_text(nearest))} Write  {rule}"
+    pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]
+    # one such rule is sufficient, because its pattern matches the whole group
+    name, source = map(escape_text, generalize_name_pairs(pairs))
+    help = f'if the tensor has another name, write  load "{name}" = …  in `weights`'
+    if suggestion:
+        nearest = format_suggestion(escape_text(pairs[0][1]))
+        help = f'{nearest} Write  load "{name}" = "{source}"'
     notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
@@ -217,7 +217,7 @@ def _make_mismatch_error(checkpoint: Checkpoint, group: Sequence[TensorMismatch]
             notes = (f"the rule returns {list(first.shape)}", *notes)
         notes = (f"the spec declares {parameter.dtype}{list(parameter.shape)}", *notes)
         title = f"`{name}` has the wrong shape{_format_more(group)}"
-        help = _suggest_config_value(checkpoint, first) or _suggest_shape_fix(first)
+        help = _suggest_config_value(checkpoint, first) or _suggest_shape_fix(group)
         return Diagnostic("E0503", title, label, labels, notes, (help,))
     title = f"`{name}` must be {parameter.dtype}, but is {first.dtype} in the checkpoint"
     title += _format_more(group)
@@ -249,11 +249,12 @@ def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> s
     )
 
 
-def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
-    """Suggest a fix for a shape mismatch, or return "" if the shapes suggest none."""
-    expected, shape = mismatch.parameter.shape, mismatch.shape
-    name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
-    if len(mismatch.tensors) == 1 and not mismatch.rule_span:
+def _suggest_shape_fix(group: Sequence[TensorMismatch]) -> str:
+    """Suggest a fix for a shape mismatch of similar parameters."""
+    expected, shape = group[0].parameter.shape, group[0].shape
+    if all(len(mismatch.tensors) == 1 and not mismatch.rule_span for mismatch in group):
+        pairs = [(mismatch.parameter.name, mismatch.tensors[0]) for mismatch in group]
+        name, source = map(escape_text, generalize_name_pairs(pairs))
         if len(shape) == 2 and shape[::-1] == expected:
             return (
                 f'it is stored transposed; write  load "{name}" = '
@@ -294,7 +295,11 @@ def _make_unused_tensor_error(checkpoint: Checkpoint, names: Sequence[str]) -> D
             f"in `{escape_text(checkpoint.path)}`: {escape_text(format_names(sorted(names), 8))}",
             *([f"{len(name_groups)} name patterns in total"] if len(name_groups) > 8 else []),
         ),
-        helps=(f"to ignore them, write in `weights`:   {ignores}{remainder}",),
+        helps=(
+            f"to ignore them, write in `weights`:   {ignores}{remainder}",
+            "ignore only buffers that do not affect the outputs or that the spec computes, such as "
+            "position ids and rotary frequencies, and the heads of other tasks",
+        ),
     )
 
 
@@ -310,89 +315,3 @@ def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
-
-
-@dataclass(frozen=True, slots=True)
-class HeadInitialization:
-    """The options of the random initialization of a new task head.
-
-    If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
-    their initializers. `find_base_parameters` returns the names of the parameters of the base
-    model, which are never initialized.
-    """
-
-    seed: int | None
-    initializers: Mapping[str, str]
-    find_base_parameters: Callable[[], Set[str]]
-
-
-def explain_uninitialized(
-    initialization: HeadInitialization,
-    missing: Sequence[MissingParameter],
-    bound_parameters: Sequence[RequiredParameter],
-    exprs: Mapping[str, Expr],
-    present: Set[str],
-) -> dict[str, str]:
-    """Return, by name, the reason why a missing parameter is not part of a new task head;
-    parameters that are part of one have no entry. `bound_parameters` are the parameters that the
-    checkpoint contains, `present` its tensors, `exprs` the expression of each parameter.
-    """
-    names_by_skeleton = {get_name_skeleton(w.name): w.name for w in bound_parameters}
-    names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
-    # Finding the base model elaborates all graphs, so skip it if nothing is missing.
-    base_parameters = initialization.find_base_parameters() if missing else frozenset()
-    reasons: dict[str, str] = {}
-    for parameter, _ in missing:
-        present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
-        similar_name = names_by_skeleton.get(get_name_skeleton(parameter.name))
-        sibling_name = names_by_call.get(_get_call_key(parameter))
-        # The most specific reason comes first, because it names a tensor that exists.
-        if not bound_parameters:
-            reason = "no weight of the model is in the checkpoint"
-        elif present_tensors:
-            reason = f"`{escape_text(present_tensors[0])}`, a part of it, is in the checkpoint"
-        elif similar_name:
-            reason = f"`{escape_text(similar_name)}`, of the same kind, is in the checkpoint"
-        elif sibling_name:
-            reason = f"`{escape_text(sibling_name)}`, of the same call, is in the checkpoint"
-        elif parameter.name in base_parameters:
-            reason = "it belongs to the base model, which every graph of the spec has"
-        else:
-            continue
-        reasons[parameter.name] = reason
-    return reasons
-
-
-def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
-    """Return the key of the call that declares a parameter: its scope and source location."""
-    return parameter.name.rpartition(".")[0], parameter.span
-
-
-def warn_random_weights(
-    initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
-) -> Diagnostic:
-    """Return the warning W0528 that lists randomly initialized parameters and their
-    initializers.
-    """
-    names_by_initializer: dict[str, list[str]] = {}
-    for parameter in initialized:
-        names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(
-            parameter.name
-        )
-    first = initialized[0]
-    is_plural = len(initialized) > 1
-    return Diagnostic(
-        "W0528",
-        f"{len(initialized)} weight{'s are' if is_plural else ' is'} not in the checkpoint and "
-        f"{'were' if is_plural else 'was'} initialized with the seed {initialization.seed}",
-        Label.from_span(first.span, first.origin),
-        notes=(
-            *(
-                f"{escape_text(format_names(names, 8))}: {initializer}"
-                for initializer, names in names_by_initializer.items()
-            ),
-            f"all others are in `{escape_text(path)}`",
-        ),
-        helps=("outputs of a new head are meaningless before training",),
-        severity="warning",
-    )

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Span
 from specc.weights import binding_errors
-from specc.weights.binding_errors import (
-    HeadInitialization,
-    MissingParameter,
-    explain_uninitialized,
-    warn_random_weights,
-)
+from specc.weights.binding_errors import MissingParameter
 from specc.weights.checkpoint_files import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
+from specc.weights.head_initialization import (
+    HeadInitialization,
+    explain_uninitialized,
+    warn_random_weights,
+)
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import BoundParameter, CheckpointBinding, RandomInitWeights
 from specc.weights.weight_expressions import (

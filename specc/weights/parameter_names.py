@@ -113,6 +113,45 @@ def generalize_name(name: str) -> str:
     )
 
 
+def generalize_name_pairs(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return one pattern for the parameters and one for the tensors of `pairs`, whose parameters
+    are similar: `h.3.w`, `l.3.v` become `h.{i}.w`, `l.{i}.v`.
+
+    Numbers that are equal in all pairs, or that are not a whole component of a single name, are
+    not replaced. If the numbers of tensors do not follow from those of the parameters, return the
+    names of the first pair.
+    """
+    literals, source_literals = map(get_name_skeleton, pairs[0])
+    columns = [*zip(*(find_name_numbers(name) for name, _ in pairs), strict=True)]
+    if any(get_name_skeleton(tensor) != source_literals for _, tensor in pairs):
+        return pairs[0]
+    source_columns = [*zip(*(find_name_numbers(tensor) for _, tensor in pairs), strict=True)]
+    texts = _replace_layer_numbers(literals, columns)
+    texts_by_column = dict(zip(reversed(columns), reversed(texts), strict=True))
+    # equal columns: prefer the number at the same place
+    places = zip(columns, source_columns, texts, strict=False)
+    texts_by_column |= {column: text for column, source, text in places if column == source}
+    if any(len(set(c)) > 1 and c not in texts_by_column for c in source_columns):
+        return pairs[0]
+    sources = [texts_by_column.get(column, column[0]) for column in source_columns]
+    return _interleave_parts(literals, texts), _interleave_parts(source_literals, sources)
+
+
+def _replace_layer_numbers(
+    literals: Sequence[str], columns: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """Return a placeholder for each number that differs between names, or that is a whole component
+    of a single name, and the number itself for each other number.
+    """
+    letters = iter(_PLACEHOLDER_LETTERS)
+    texts: list[str] = []
+    for n, column in enumerate(columns):
+        is_component = literals[n][-1:] in ("", ".") and literals[n + 1][:1] == "."
+        is_layer = is_component if len(column) == 1 else len(set(column)) > 1
+        texts.append(f"{{{next(letters, f'n{n}')}}}" if is_layer else column[0])
+    return texts
+
+
 def group_names(names: Iterable[str]) -> list[str]:
     """Merge names that differ only in numbers, e.g. to `h.{0..11}.attn.bias`; return them in order
     of first appearance.
@@ -166,4 +205,5 @@ def _format_range(values: Sequence[str]) -> str:
 
 
 def _interleave_parts(literals: Sequence[str], values: Iterable[str]) -> str:
+    """Insert `values` between `literals`."""
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

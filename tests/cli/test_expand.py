@@ -1,5 +1,6 @@
 """`specc expand` prints a standalone spec with the same graph and weights, byte for byte."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from specc.ir.ir_text import format_ir as as_text
 from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
+from specc.syntax.dsl.expression_printer import format_expression
 
 SOME = ("han", "small_translator", "kv_lookup", "xor", "vit")
 
@@ -124,10 +126,28 @@ def test_instance_values_become_defaults() -> None:
 
 def test_std_length_does_not_clash_with_config() -> None:
     """`gpt2` has a config value `d`, and std blocks have a length with the same name."""
-    file, told = expand_spec(open_spec("gpt2", config_settings=["layers=1"]))
+    file, told = expand_spec(open_spec("gpt2", config_settings=["layers=1"]), keeps_sources=True)
     assert not told
     blocks = [i for i in file.items if isinstance(i, ast.Block) and i.kind == "block"]
     assert blocks
+
+
+def test_keep_from_keeps_the_config_keys(tmp_path: Path) -> None:
+    """Without --keep-from, a note names the fields that no longer read config.json."""
+    path = tmp_path / "mine.specc"
+    path.write_text("specc 1\nmodel mine\nextends gpt2\nconfig { layers = 1  d = 24  heads = 2 }\n")
+    for keeps_sources in (False, True):
+        file, notes = expand_spec(open_spec(str(path)), keeps_sources=keeps_sources)
+        (config,) = (i for i in file.items if isinstance(i, ast.Config))
+        fields = {e.name: e for e in config.entries if isinstance(e, ast.Field)}
+        assert [bool(fields[n].sources) for n in ("layers", "d", "vocab")] == [
+            keeps_sources, keeps_sources, True
+        ]  # fmt: skip
+        defaults = [fields[n].default for n in ("layers", "d")]
+        assert [format_expression(e) for e in defaults if e is not None] == ["1", "24"]
+        assert [{"d", "layers"} <= {*re.findall(r"\w+", n)} for n in notes] == (
+            [] if keeps_sources else [True]
+        )
 
 
 def test_set_value_of_a_submodel(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 from support.elaborated_specs import elaborate_with_config
 
 from specc.cli.main import main
+from specc.driver.spec_loader import check_spec, open_spec
 from specc.driver.weights_section import count_untied_parameters
 from specc.ir.dim import multiply_dims, sum_dims
 
@@ -18,3 +19,19 @@ def test_tied_weights_are_counted_once(tied: bool, capsys: pytest.CaptureFixture
     sets = [f"--set={s}" for s in ("vocab=17", "width=6", f"tied={str(tied).lower()}")]
     assert main(["check", "lstm_lm", *sets]) == 0
     assert f"{own} parameters" in capsys.readouterr().out.replace(" ", " ")
+
+
+@pytest.mark.parametrize("name", ["lstm_lm", "gpt2", "t5", "albert", "clip"])
+def test_check_and_show_print_the_same_count(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    count = next(line for line in capsys.readouterr().out.splitlines() if " parameters" in line)
+    assert main(["check", name]) == 0
+    assert f"with this config: {count}\n" in capsys.readouterr().out
+    model = check_spec(open_spec(name)).model
+    assert model is not None
+    assert (
+        count.replace("\u202f", "")
+        .replace("\xa0", "")
+        .replace(" ", "")
+        .startswith(f"{count_untied_parameters(model.graph)}parameters")
+    )

@@ -113,7 +113,7 @@ def check_statement(tmp_path: Path, value: str) -> str:
         # neither a library nor a known name
         ("other_file.f(x)", "E0204", "use"),
         ("x.mystery(x)", "E0204", "no method `mystery`"),
-        ("torch.mystery(x)", "E0204", "no used file"),
+        ("torch.mystery(x)", "E0204", "belongs to another library"),
     ],
 )
 def test_suggestion_for_a_foreign_name(written: str, code: str, told: str, tmp_path: Path) -> None:

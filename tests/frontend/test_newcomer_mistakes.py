@@ -174,3 +174,74 @@ config:
 )
 def test_help_in_instances(valid: str, wrong: str, fix: str, tmp_path: Path) -> None:
     assert fix in " ".join(check(tmp_path / "m.yaml", INSTANCE.replace(valid, wrong)))
+
+
+METHODS = [
+    ("xs = [x]\n  i = xs.index(x)", "`xs` is a list and has no method `index`"),
+    ("i = name.upper()", "`name` is the string"),
+    ("i = d.item()", "`d` is an integer and has no method `item`"),
+    ("i = act.forward(x)", "`act` is the function `gelu` and has no method `forward`"),
+    ("i = torch.foo(x)", "`torch.foo` belongs to another library"),
+    ("i = other.block(x)", "no used file is called `other`"),
+    ("i = part.foo(x)", "the record has no field `foo`"),
+    ("i = part.n(x)", "`part.n` is an integer and cannot be called"),
+]
+"""Calls with a dot, and a part of the title of their error."""
+
+
+@pytest.mark.parametrize(("statement", "title"), METHODS)
+def test_call_with_a_dot_names_the_value(statement: str, title: str, tmp_path: Path) -> None:
+    config = "config { d: int = 8  act: activation = gelu  name: text = \"a\"\n  part: record { n: int = 2  norm: norm = layer_norm(eps=1e-5) } }"  # fmt: skip
+    text = f"specc 1\nmodel m\n{config}\ndims batch, n\n{GRAPH}"
+    path = tmp_path / "m.specc"
+    assert not check(path, text.replace("BODY", "return part.norm(x) @ a"))
+    path.write_text(text.replace("BODY", f"{statement}\n  return x"))
+    with pytest.raises(Failed) as caught:
+        elaborate_spec(open_spec(str(path)))
+    (diagnostic,) = caught.value.diagnostics
+    assert title in diagnostic.title
+    assert diagnostic.helps or "cannot be called" in title
+
+
+PLACEHOLDERS = ["layers.{kk}", "{kk}", "a.{k}.b.{ kk + 1 }", "{k}.{kk}", "{sizes[kk]}"]
+
+
+@pytest.mark.parametrize("use", ["under", "@"])
+@pytest.mark.parametrize("pattern", PLACEHOLDERS)
+@pytest.mark.parametrize("suffix", ["specc", "yaml"])
+def test_unknown_name_in_a_placeholder_is_underlined(
+    pattern: str, use: str, suffix: str, tmp_path: Path
+) -> None:
+    under, name = (pattern, "w") if use == "under" else ("l.{k}", pattern)
+    if suffix == "specc":
+        config = (
+            "config { d: int = 8  layers: int = 2  sizes: list[int] = [1, 2] }\ndims batch, n\n"
+        )
+        body = f'repeat k in layers under "{under}" {{\n    x = linear(x, out=d) @ "{name}"\n  }}\n  return x'  # fmt: skip
+        text = f"specc 1\nmodel m\n{config}{GRAPH}".replace("BODY", body)
+    else:
+        text = f"""specc: 1
+model: m
+config: {{d: {{type: int, default: 8}}, sizes: {{type: 'list[int]', default: [1, 2]}}}}
+dims: [batch, n]
+items:
+  - graph: g
+    in: {{x: 'float[batch, n, d]'}}
+    out: {{y: 'float[batch, n, d]'}}
+    do:
+      - repeat: k in 2
+        under: '{under}'
+        do:
+          - x: {{linear: {{in: x, out: d, weights: "{name}"}}}}
+      - return: x
+"""
+    path = tmp_path / f"m.{suffix}"
+    path.write_text(text)
+    with pytest.raises(Failed) as caught:
+        elaborate_spec(open_spec(str(path)))
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E0202"
+    assert diagnostic.primary is not None
+    span = diagnostic.primary.span
+    assert (span.text, span.source.text[span.start :]) == ("kk", text[text.index("kk") :])
+    assert span.source.name == str(path)

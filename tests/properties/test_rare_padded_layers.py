@@ -323,7 +323,8 @@ def test_the_help_declares_a_side_that_is_clean(form: str) -> None:
     spec = write_single_form(form.split(" ; "), "")
     (warning,) = check_padding(elaborate_padded_spec(spec.text))
     side = SIDE_HELPS[form]
-    assert warning.helps == ((f"declare `keep: keep[batch, n] {side}`",) if side else ())
+    help = f"if all padding is on the {side}, declare it: `keep: keep[batch, n] {side}`"
+    assert warning.helps == ((help,) if side else ())
     if side:
         text = spec.text.replace("keep: keep[batch, n] ", f"keep: keep[batch, n] {side}")
         assert not check_padding(elaborate_padded_spec(text))

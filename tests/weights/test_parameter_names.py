@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from specc.weights.parameter_names import (
     find_nearest_name,
     format_names,
     generalize_name,
+    generalize_name_pairs,
     group_names,
 )
 
@@ -71,3 +73,37 @@ def test_nearest_name_keeps_the_layer() -> None:
     names = [f"h.{i}.ln_1.weight" for i in range(12)]
     assert find_nearest_name("h.7.ln1.weight", names) == "h.7.ln_1.weight"
     assert find_nearest_name("something.else", names) is None
+
+
+PAIRS = [
+    ("l.{a}.mlp1.w", "l.{a}.mlp.1.w", "l.{i}.mlp1.w", "l.{i}.mlp.1.w"),
+    ("l.{a}.w", "h.{a}.w", "l.{i}.w", "h.{i}.w"),
+    ("l.{a}.w", "w", "l.{i}.w", "w"),
+    ("enc2.l.{a}.w", "l.{a}.enc.2.w", "enc2.l.{i}.w", "l.{i}.enc.2.w"),
+    ("l.{a}.e.{b}.w", "x.{b}.l.{a}.w", "l.{i}.e.{j}.w", "x.{j}.l.{i}.w"),
+]
+"""Names of parameters and tensors with two indices, and their patterns."""
+
+
+@pytest.mark.parametrize(("name", "tensor", "pattern", "source"), PAIRS)
+@pytest.mark.parametrize("layers", [2, 3])
+def test_load_patterns_map_every_name(
+    name: str, tensor: str, pattern: str, source: str, layers: int
+) -> None:
+    indices = [(a, b) for a in range(layers) for b in range(4)]
+    pairs = [*dict.fromkeys((name.format(a=a, b=b), tensor.format(a=a, b=b)) for a, b in indices)]
+    assert generalize_name_pairs(pairs) == (pattern, source)
+    for parameter, stored in pairs:
+        captures = NamePattern(pattern).get_captures(parameter)
+        assert captures is not None
+        assert captures.fill_template(source) == stored
+
+
+def test_single_name_keeps_numbers_inside_a_component() -> None:
+    pairs = [("l.0.dense1.w", "h.0.fc1.w")]
+    assert generalize_name_pairs(pairs) == ("l.{i}.dense1.w", "h.{i}.fc1.w")
+
+
+def test_unrelated_numbers_are_not_generalized() -> None:
+    pairs = [("l.0.w", "h.4.w"), ("l.1.w", "h.9.w")]
+    assert generalize_name_pairs(pairs) == pairs[0]

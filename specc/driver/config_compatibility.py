@@ -1,0 +1,92 @@
+"""Check that a config.json belongs to a spec: expected values (E0405), unread keys (W0418) and
+limited context lengths (W0436).
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
+from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
+from specc.frontend.hf_config import find_context_limits, find_unread_keys, iterate_known_keys
+from specc.frontend.spec_modules import Program
+from specc.frontend.used_specs import (
+    MODEL_TYPE_KEY,
+    get_config_section,
+    list_config_entries,
+    show_use_in_errors,
+)
+from specc.huggingface.model_family import suggest_for_unexpected_value
+from specc.syntax import ast
+
+
+def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
+    """Return True if a spec declares a model_type. Raise E0405 if the config, or the part that a
+    used spec reads, has a different model_type.
+    """
+    expected = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
+    # a part without a model_type is assumed to have the model_type that the spec declares
+    is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
+    checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
+    module = program.chain[0]
+    _check_expected_keys(
+        checked, data, Path(module.path).stem if module.is_builtin else module.path
+    )
+    for part in program.used_specs:
+        if (section := get_config_section(part, data)) is not None:
+            with show_use_in_errors(part.use):
+                check_model_type(part.program, section, is_used_spec=True)
+    return any(e.key == MODEL_TYPE_KEY for e in expected)
+
+
+def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, spec: str) -> None:
+    """Raise E0405 if the config file is for another model family or variant.
+
+    `none` in an expectation matches a key that is absent or null. `spec` is the path of the spec,
+    or the name of a built-in spec.
+    """
+    for entry in expectations:
+        member = data.find_member(entry.key)
+        value = _format_member(member)
+        if value not in entry.values:
+            actual = f"`{value}`" if member and not member.is_null else "missing"
+            labels = Label.list_from_span(entry.span, "expected by this spec")
+            raise_error(
+                "E0405",
+                f'"{entry.key}" is {actual}, expected {" or ".join(entry.values)}',
+                member.value.span if member else None,
+                helps=suggest_for_unexpected_value(spec, entry.key, value),
+                related_labels=labels,
+            )
+
+
+def _format_member(member: JsonMember | None) -> str:
+    """Format the value of a key in `expect` syntax: text, `true`, `false`, a number, or `none`."""
+    if member is None or member.is_null:
+        return "none"
+    value = member.value.value if isinstance(member.value, JsonScalar) else None
+    return value if isinstance(value, str) else member.value.span.text
+
+
+def warn_unread_keys(
+    program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
+) -> Iterator[Diagnostic]:
+    """Yield W0418 with the keys that no entry of the spec reads, for each part of the config.
+    `outer_keys` are the keys that the enclosing spec reads.
+    """
+    sources = {key for part in program.used_specs for key in part.use.sources}
+    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
+    yield from find_unread_keys(entries, data)
+    known_keys = set(iterate_known_keys(entries))
+    for part in program.used_specs:
+        if (section := get_config_section(part, data)) is not None:
+            prefixes = [f"{key}." for key in part.use.sources]
+            read_keys = [k.removeprefix(p) for k in known_keys for p in prefixes if k.startswith(p)]
+            yield from warn_unread_keys(part.program, section, tuple(read_keys))
+
+
+def warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+    """Yield W0436 if RoPE settings limit the context length, for each part of the config."""
+    yield from find_context_limits(list_config_entries(program), data)
+    for part in program.used_specs:
+        if (section := get_config_section(part, data)) is not None:
+            yield from warn_limited_contexts(part.program, section)

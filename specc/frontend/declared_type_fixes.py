@@ -1,0 +1,79 @@
+"""Fixes for values that do not match a declared tensor type."""
+
+from specc.diagnostics.diagnostic import Diagnostic, Label, Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.elaboration_context import Env
+from specc.frontend.spec_values import (
+    BlockFunction,
+    BuiltinFunction,
+    CombinedMask,
+    DefinitionFunction,
+    SpecValue,
+    Tensor,
+)
+from specc.ir.dim import Dim
+from specc.ir.signature import get_dtype_kind
+from specc.ir.types import Type
+from specc.syntax import ast
+
+
+def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
+    """Explain an undeclared dimension (E0202)."""
+    declared_names = env.module.root.dims
+    length_names = [*declared_names, *(n for n, v in env.config.items() if isinstance(v, Dim))]
+    helps = (
+        *suggest_similar_name(dim.path, length_names),
+        f"declare dynamic lengths in `dims`: `dims {', '.join([*declared_names, dim.path])}`",
+    )
+    primary = Label.from_span(dim.span, "unknown length")
+    title = f"the dimension `{dim.path}` is not declared"
+    return Diagnostic("E0202", title, primary, helps=helps)
+
+
+def suggest_tensor(value: SpecValue, type: ast.TypeName) -> list[str]:
+    """Suggest an expression of a declared tensor type for a value that is not a tensor."""
+    match value:
+        case DefinitionFunction() | CombinedMask():
+            return ["definitions such as masks are arguments of attention, not tensors"]
+        case BlockFunction(name=name) | BuiltinFunction(name=name):
+            return [f"call the function: `{name}(…)`"]
+        case (Tensor(), *_):
+            return ["`stack(xs, axis=0)` stacks the tensors of a list, and `xs[0]` selects one"]
+        case str() if value.isidentifier():
+            return [f"write a name without quotes: `{value}`"]
+    texts = [dim.span.text if dim.span else "_" for dim in type.dims or ()]
+    if "_" in texts or "..." in texts:
+        return ["write an operation that returns a tensor of this type"]
+    shape = ", ".join(texts)
+    if isinstance(value, bool | float | Dim):
+        constant = _format_constant_tensor(value, type.name, shape)
+        return [f"for a tensor with this value in every element, write `{constant}`"]
+    constant = _format_constant_tensor(0.0, type.name, shape)
+    return [f"write an operation that returns a tensor of this type, such as `{constant}`"]
+
+
+def _format_constant_tensor(value: bool | float | Dim, type_name: str, shape: str) -> str:
+    """Return an expression for a tensor with `value` in every element."""
+    if type_name in ("bool", "keep"):
+        return f"ones(shape=[{shape}]) {'>' if value else '<'} 0.0"
+    number = value if isinstance(value, Dim) else float(value)
+    if type_name == "int":
+        number = number if isinstance(number, Dim) else int(number)
+        return f"cast(zeros(shape=[{shape}]), to=int){f' + {number}' if number else ''}"
+    if not number:
+        return f"zeros(shape=[{shape}])"
+    is_name = isinstance(number, Dim) and number.number is None
+    text = f"float({number})" if is_name else f"{float(str(number))}"
+    return f"zeros(shape=[{shape}]) + {text}"
+
+
+def suggest_dtype_conversion(actual: Type, declared_name: str, span: Span | None) -> list[str]:
+    """Suggest a conversion of a tensor to the element type of a declaration."""
+    name = span.text if span and span.text.isidentifier() else "x"
+    match declared_name:
+        case "float" | "int":
+            return [f"convert it with `cast({name}, to={declared_name})`"]
+        case "bool" | "keep":
+            zero = "0.0" if get_dtype_kind(actual.dtype) == "f" else "0"
+            return [f"compare it, for example `{name} != {zero}`"]
+    return []

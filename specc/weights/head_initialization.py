@@ -1,0 +1,99 @@
+"""Random initialization of a new task head: the missing parameters that are not part of one, and
+the warning W0528.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.io.safe_read import escape_text
+from specc.weights.binding_errors import MissingParameter
+from specc.weights.parameter_names import format_names, get_name_skeleton
+from specc.weights.weight_expressions import Expr, iterate_tensor_names
+from specc.weights.weight_rules import RequiredParameter
+
+
+@dataclass(frozen=True, slots=True)
+class HeadInitialization:
+    """The options of the random initialization of a new task head.
+
+    If `seed` is None, no parameter is initialized. `initializers` maps parameters to the text of
+    their initializers. `find_base_parameters` returns the names of the parameters of the base
+    model, which are never initialized.
+    """
+
+    seed: int | None
+    initializers: Mapping[str, str]
+    find_base_parameters: Callable[[], Set[str]]
+
+
+def explain_uninitialized(
+    initialization: HeadInitialization,
+    missing: Sequence[MissingParameter],
+    bound_parameters: Sequence[RequiredParameter],
+    exprs: Mapping[str, Expr],
+    present: Set[str],
+) -> dict[str, str]:
+    """Return, by name, the reason why a missing parameter is not part of a new task head;
+    parameters that are part of one have no entry. `bound_parameters` are the parameters that the
+    checkpoint contains, `present` its tensors, `exprs` the expression of each parameter.
+    """
+    names_by_skeleton = {get_name_skeleton(w.name): w.name for w in bound_parameters}
+    names_by_call = {_get_call_key(w): w.name for w in bound_parameters}
+    # Finding the base model elaborates all graphs, so skip it if nothing is missing.
+    base_parameters = initialization.find_base_parameters() if missing else frozenset()
+    reasons: dict[str, str] = {}
+    for parameter, _ in missing:
+        present_tensors = [n for n in iterate_tensor_names(exprs[parameter.name]) if n in present]
+        similar_name = names_by_skeleton.get(get_name_skeleton(parameter.name))
+        sibling_name = names_by_call.get(_get_call_key(parameter))
+        # The most specific reason comes first, because it names a tensor that exists.
+        if not bound_parameters:
+            reason = "no weight of the model is in the checkpoint"
+        elif present_tensors:
+            reason = f"`{escape_text(present_tensors[0])}`, a part of it, is in the checkpoint"
+        elif similar_name:
+            reason = f"`{escape_text(similar_name)}`, of the same kind, is in the checkpoint"
+        elif sibling_name:
+            reason = f"`{escape_text(sibling_name)}`, of the same call, is in the checkpoint"
+        elif parameter.name in base_parameters:
+            reason = "it belongs to the base model, which every graph of the spec has"
+        else:
+            continue
+        reasons[parameter.name] = reason
+    return reasons
+
+
+def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
+    """Return the key of the call that declares a parameter: its scope and source location."""
+    return parameter.name.rpartition(".")[0], parameter.span
+
+
+def warn_random_weights(
+    initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
+) -> Diagnostic:
+    """Return the warning W0528 that lists randomly initialized parameters and their
+    initializers.
+    """
+    names_by_initializer: dict[str, list[str]] = {}
+    for parameter in initialized:
+        names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(
+            parameter.name
+        )
+    first = initialized[0]
+    is_plural = len(initialized) > 1
+    return Diagnostic(
+        "W0528",
+        f"{len(initialized)} weight{'s are' if is_plural else ' is'} not in the checkpoint and "
+        f"{'were' if is_plural else 'was'} initialized with the seed {initialization.seed}",
+        Label.from_span(first.span, first.origin),
+        notes=(
+            *(
+                f"{escape_text(format_names(names, 8))}: {initializer}"
+                for initializer, names in names_by_initializer.items()
+            ),
+            f"all others are in `{escape_text(path)}`",
+        ),
+        helps=("outputs of a new head are meaningless before training",),
+        severity="warning",
+    )
