@@ -227,9 +227,9 @@ def _check_time_axis(
         return _TimeAxisFacts(errors=[_make_no_time_axis_error(graph, time_input)])
     if not streamed_outputs:
         errors = check_causality(graph, symbol, time_input, checked_outputs)
-        return _TimeAxisFacts(
-            1, errors, compute_receptive_fields(graph, trace_time_dataflow(graph, symbol))
-        )
+        # with the arguments of `check_causality`, so that the cached flow is found
+        flow = trace_time_dataflow(graph, symbol, 1)
+        return _TimeAxisFacts(1, errors, compute_receptive_fields(graph, flow))
     chunk_size = compute_chunk_size(graph, symbol, checked_outputs)
     chunked_graph = substitute_chunked_length(graph, symbol, chunk_size)
     errors = check_streaming_causality(

@@ -18,7 +18,7 @@ from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
 from specc.ir.op import Op
-from specc.ir.types import SAME_POSITION, Interval, Type
+from specc.ir.types import SAME_POSITION, Interval
 
 MAX_UPSAMPLING_FACTOR = 32
 """Exclusive upper bound of the integer upsampling factors `k` for which a nearest-neighbor `resize`
@@ -64,13 +64,11 @@ class PaddingOffsets:
             has_positions_after and self.padding_side != "left"
         )
 
-    def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
-        """Return True if the result axis of a dependence may have padding in its interior."""
+    def has_interior_result_padding(self, value: Value, dependence: Dependence) -> bool:
+        """Return True if the axis of `value` in a dependence may have padding in its interior."""
         if dependence.result_axis is None or dependence.kind == "all":
             return False
-        return self.has_interior_padding(
-            _infer_types(node)[dependence.result].shape[dependence.result_axis]
-        )
+        return self.has_interior_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
         """Return a dependence restricted to padded positions, i.e. to the concatenated operand that
@@ -148,10 +146,7 @@ class PaddingOffsets:
 
     def count_repeats(self, length: Dim) -> int | None:
         """Return the number of adjacent positions per position of the padding mask, or None."""
-        for count in range(1, MAX_UPSAMPLING_FACTOR):
-            if (length - self.padded_length * count).number is not None:
-                return count
-        return None
+        return _count_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
         """Return True if a node selects positions by constant indices, none of them padding."""
@@ -197,10 +192,15 @@ def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]
     return frozenset(padded_lengths)
 
 
-@lru_cache(maxsize=256)
-def _infer_types(node: Node) -> tuple[Type, ...]:
-    """Return the types of the results of a node, cached because every dependence needs them."""
-    return node.infer_types()
+@lru_cache(maxsize=4096)
+def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
+    """Return the factor by which an axis is longer than the padded axis, up to a constant, or None.
+    The result is cached, because many axes have the same size.
+    """
+    for count in range(1, MAX_UPSAMPLING_FACTOR):
+        if (length - padded_length * count).number is not None:
+            return count
+    return None
 
 
 def get_upsampling_factor(node: Node, axis: int) -> int | None:

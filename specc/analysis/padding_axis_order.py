@@ -79,8 +79,6 @@ def find_order_dependent_roll(
     or combines with an axis that is rotated by a different amount. Return None if there is no such
     axis.
     """
-    if not any(facts.rolled_axes for facts in operand_facts):
-        return None
     links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
     for link, source in zip(links, sources, strict=True):

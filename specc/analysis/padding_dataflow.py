@@ -151,9 +151,13 @@ class PaddingDataflow:
         return get_read_length(node, dependence) in self.padded_lengths
 
     def make_padded_read(
-        self, node: Node, dependence: Dependence, operand_facts: Sequence[PaddingFacts]
+        self,
+        node: Node,
+        value: Value,
+        dependence: Dependence,
+        operand_facts: Sequence[PaddingFacts],
     ) -> PaddedRead:
-        """Return a dependence that reads padded positions, with the layout of its axis."""
+        """Return a read of padded positions by the result `value`, with the layout of its axis."""
         length = get_read_length(node, dependence)
         offset = self.offsets.offsets.get(length, Dim.from_value(0))
         facts = operand_facts[dependence.operand]
@@ -165,9 +169,22 @@ class PaddingDataflow:
             is_merged=length in self.offsets.merged_lengths,
             has_interior_padding=self.offsets.has_interior_padding(length),
             valid_end_counts=(offset.number, self.offsets.count_positions_after(length).number),
-            has_interior_result_padding=self.offsets.has_interior_result_padding(node, dependence),
+            has_interior_result_padding=self.offsets.has_interior_result_padding(value, dependence),
             repeat_count=self.offsets.count_repeats(length) or 1,
         )
+
+    def _list_padded_reads(
+        self,
+        node: Node,
+        value: Value,
+        dependences: Sequence[Dependence],
+        operand_facts: Sequence[PaddingFacts],
+    ) -> list[PaddedRead]:
+        """Return the reads of padded positions by the result `value` of a node."""
+        if isinstance(node.op, ops.Flip | ops.Roll):
+            dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
+        padded = [k for k in dependences if self.is_reading_padded_axis(node, k)]
+        return [self.make_padded_read(node, value, k, operand_facts) for k in padded]
 
     def infer_result(
         self,
@@ -180,21 +197,14 @@ class PaddingDataflow:
         this result, restricted to padded positions.
         """
         operand_facts = _list_operand_facts(node, known_facts)
-        if isinstance(node.op, ops.Flip | ops.Roll):
-            dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
-        padded_links = [
-            k
-            for k in dependences
-            if k.result_axis is not None and self.is_reading_padded_axis(node, k)
-        ]
-        reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
-        kept_dependences = {read.dependence for read in reads if can_keep_padding_facts(read)}
+        all_reads = self._list_padded_reads(node, value, dependences, operand_facts)
+        reads = [read for read in all_reads if read.dependence.result_axis is not None]
         result = PaddedResult(
             node=node,
             value=value,
             operand_facts=operand_facts,
             known_facts=known_facts,
-            dependences=kept_dependences,
+            dependences={r.dependence for r in reads if can_keep_padding_facts(r)},
             padding_mask=self.padding_mask,
             always_true_masks=self.always_true_masks,
             padded_lengths=self.padded_lengths,
@@ -204,7 +214,7 @@ class PaddingDataflow:
         )
         counts = _collect_padding_counts(result)
         rotation = infer_rotation(node, [s.rotation for s in operand_facts], counts)
-        padding_source = self._find_source(result, dependences, counts, rotation)
+        padding_source = self._find_source(result, all_reads, counts, rotation)
         count = self._count_padding(result, counts)
         facts = infer_padding_facts(result)
         if self.assumes_finite:
@@ -215,28 +225,24 @@ class PaddingDataflow:
             padding_count=count,
             rotation=None if padding_source else rotation,
             is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
-            reversed_axes=find_reversed_axes(node, operand_facts, padded_links),
-            rolled_axes=self._find_rolled_axes(node, operand_facts, padded_links),
+            reversed_axes=find_reversed_axes(node, operand_facts, [r.dependence for r in reads]),
+            rolled_axes=self._find_rolled_axes(node, operand_facts, reads),
             padding_source=padding_source,
         )
 
     def _find_rolled_axes(
-        self,
-        node: Node,
-        operand_facts: Sequence[PaddingFacts],
-        padded_dependences: Sequence[Dependence],
+        self, node: Node, operand_facts: Sequence[PaddingFacts], reads: Sequence[PaddedRead]
     ) -> Mapping[int, PaddingSource]:
         """Return the axes of a result that this op or an earlier one rotated by `roll`, or sorted
         with padded positions first, each with the source to report.
         """
-        rolled_axes = dict(find_rolled_axes(operand_facts, padded_dependences))
+        rolled_axes = dict(find_rolled_axes(operand_facts, [r.dependence for r in reads]))
         match node.op:
             case ops.Sort(axis) if is_padding_sorted_first(node, operand_facts[0]):
                 if node.get_operand().shape[axis] in self.padded_lengths:
                     rolled_axes[axis] = PaddingSource(node)
             case (ops.Roll(axis) | ops.Pad(axis, mode="edge")) as op:
-                links = (k for k in padded_dependences if k.operand_axis == axis)
-                for read in (self.make_padded_read(node, k, operand_facts) for k in links):
+                for read in (r for r in reads if r.dependence.operand_axis == axis):
                     if isinstance(op, ops.Roll) or is_copying_padding(read, op):
                         rolled_axes[axis] = PaddingSource(node, read=read)
         return rolled_axes
@@ -256,7 +262,7 @@ class PaddingDataflow:
     def _find_source(
         self,
         result: PaddedResult,
-        dependences: list[Dependence],
+        reads: list[PaddedRead],
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
@@ -264,8 +270,7 @@ class PaddingDataflow:
         node, operand_facts = result.node, result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
-        padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
-        reads = [self.make_padded_read(node, k, operand_facts) for k in padded_links]
+        padded_links = [read.dependence for read in reads]
         if self._has_padded_body(node):
             infer_body = self._make_body_inference(result.known_facts)
             lengths = self.padded_lengths
@@ -292,6 +297,8 @@ class PaddingDataflow:
         for facts in operand_facts:
             if facts.padding_source:
                 return facts.padding_source
+        if not any(facts.rolled_axes for facts in operand_facts):
+            return None
         reads = (k for k in find_dependences(node) if self.is_reading_padded_axis(node, k))
         return find_order_dependent_roll(node, operand_facts, reads)
 

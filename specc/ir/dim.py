@@ -52,7 +52,7 @@ class Dim:
     set its value, for messages; comparisons ignore it.
     """
 
-    __slots__ = ("_hash", "number", "origin", "terms")
+    __slots__ = ("_hash", "_symbols", "number", "origin", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
         # drop terms with coefficient 0 and sort the others: equal dims have equal terms
@@ -70,6 +70,7 @@ class Dim:
         self.number: int | None = kept_terms[0][1] if is_constant else None if kept_terms else 0
         self.origin = origin
         self._hash = hash(self.terms)
+        self._symbols: frozenset[str] | None = None
 
     @classmethod
     def from_value(cls, value: DimLike) -> "Dim":
@@ -89,7 +90,7 @@ class Dim:
             return self
         copy = object.__new__(Dim)
         copy.terms, copy.number = self.terms, self.number
-        copy.origin, copy._hash = origin, self._hash
+        copy.origin, copy._hash, copy._symbols = origin, self._hash, self._symbols
         return copy
 
     @property
@@ -102,11 +103,11 @@ class Dim:
 
     def symbols(self) -> frozenset[str]:
         """Return all symbols, including those inside opaque functions."""
-        if self.number is not None:
-            return frozenset()
-        names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
-        inner = (a.symbols() for part in self.iterate_functions() for a in part.args)
-        return frozenset(names).union(*inner)
+        if self._symbols is None:
+            names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
+            inner = (a.symbols() for part in self.iterate_functions() for a in part.args)
+            self._symbols = frozenset(names).union(*inner)
+        return self._symbols
 
     def iterate_functions(self) -> Iterator[DimFunction]:
         """Yield the opaque functions in the terms, excluding nested ones."""
