@@ -13,7 +13,6 @@ from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.syntax import ast
-from specc.transforms import pass_pipeline
 from specc.transforms.quantization_plan import (
     DEFAULT_GROUP_SIZE,
     QuantizationKind,
@@ -21,6 +20,14 @@ from specc.transforms.quantization_plan import (
     find_unmatched_patterns,
     list_quantizable_names,
 )
+
+
+def list_weight_names(graph: Graph) -> tuple[str, ...]:
+    """Return the names of the weights of a graph that can be quantized."""
+    # imported here, because checking most specs does not need the passes
+    from specc.transforms.pass_pipeline import simplify_graph
+
+    return list_quantizable_names(simplify_graph(graph, fuses_loops=False))
 
 
 def parse_quantize_option(
@@ -76,7 +83,7 @@ def check_patterns_match(
     unmatched_patterns = tuple(unmatched_patterns)
     spec_patterns = [p for p in unmatched_patterns if p in spans]
     for graph in iterate_other_graphs() if spec_patterns else ():
-        other_names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fuses_loops=False))
+        other_names = list_weight_names(graph)
         spec_patterns = list(find_unmatched_patterns(spec_patterns, other_names))
     unmatched = [p for p in unmatched_patterns if p in spec_patterns or p not in spans]
     if unmatched:

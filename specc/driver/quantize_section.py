@@ -12,6 +12,7 @@ from specc.driver.quantize_option_errors import (
     check_flags_apply,
     check_patterns_match,
     describe_requested_options,
+    list_weight_names,
     parse_quantize_integer,
     parse_quantize_option,
     raise_invalid_entry,
@@ -23,14 +24,12 @@ from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE
 from specc.syntax import ast
-from specc.transforms import pass_pipeline
 from specc.transforms.quantization_plan import (
     DEFAULT_GROUP_SIZE,
     QUANTIZATION_KINDS,
     QuantizationKind,
     QuantizationOptions,
     find_unmatched_patterns,
-    list_quantizable_names,
 )
 
 KINDS_BY_NAME: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
@@ -188,7 +187,7 @@ def check_quantize_options(
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
         return
-    names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fuses_loops=False))
+    names = list_weight_names(graph)
     unmatched = find_unmatched_patterns(request.weight_request.patterns, names)
     check_patterns_match(unmatched, names, request.pattern_spans, iterate_other_graphs)
 
