@@ -118,7 +118,9 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
         if name not in self.modules:
             source = self._sources[name]
             entry = self._trees.get(name)
-            file = tree_from_json(entry["tree"], source) if entry else parse_spec(source)
+            file = (
+                tree_from_json(json.loads(entry["tree"]), source) if entry else parse_spec(source)
+            )
             self.modules[name] = build_module(file, f"std/{name}", is_standard=True)
         return self.modules[name]
 
@@ -214,7 +216,8 @@ def render_std_table(directory: Path) -> str:
         row = {
             "digest": compute_source_digest(source),
             "names": list(build_module(file, name).items),
-            "tree": tree_to_json(file),
+            # a string, so that only the trees of files in use are decoded
+            "tree": json.dumps(tree_to_json(file), ensure_ascii=False, separators=(",", ":")),
         }
         rows.append(
             f"{json.dumps(name)}:{json.dumps(row, ensure_ascii=False, separators=(',', ':'))}"
