@@ -13,8 +13,8 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from specc.analysis.blocked_attention_plan import LocalAttentionPlan, plan_local_attention
 from specc.analysis.length_limits import find_max_lengths
-from specc.analysis.local_attention import LocalAttentionPlan, plan_local_attention
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_thousands
 from specc.ir import ops

@@ -30,10 +30,10 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from specc.analysis.causality import format_op_name
-from specc.analysis.padding_axis_order import is_output_order_changed
 from specc.analysis.padding_dataflow import make_padding_dataflow
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedRead, PaddingFacts, PaddingSource
 from specc.analysis.padding_fixes import PaddingLeak, suggest_finite_padding, suggest_padding_fix
+from specc.analysis.padding_order_and_windows import is_output_order_changed
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value

@@ -15,8 +15,11 @@ from dataclasses import replace
 from math import inf, isinf
 
 from specc.analysis.masked_constants import compute_absorbing_result
-from specc.analysis.padding_axis_order import get_trailing_padding_value, is_gather_in_sort_order
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddedResult
+from specc.analysis.padding_order_and_windows import (
+    get_trailing_padding_value,
+    is_gather_in_sort_order,
+)
 from specc.analysis.query_key_constants import (
     EXACT_UNARY_FUNCTIONS,
     MaskedConstants,

@@ -9,16 +9,6 @@ from specc.analysis.padding_axis_lengths import (
     find_padded_lengths,
     find_padding_offsets,
 )
-from specc.analysis.padding_axis_order import (
-    find_order_dependent_roll,
-    find_reversed_axes,
-    find_rolled_axes,
-    find_sort_index_operands,
-    has_mixed_axis_order,
-    has_mixed_sort_order,
-    is_gather_in_sort_order,
-    is_padding_sorted_first,
-)
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
     PaddedRead,
@@ -36,6 +26,18 @@ from specc.analysis.padding_loops import (
     is_masked_loop_unaffected,
 )
 from specc.analysis.padding_masked_scores import is_condition_always_true
+from specc.analysis.padding_order_and_windows import (
+    can_keep_padding_facts,
+    find_order_dependent_roll,
+    find_reversed_axes,
+    find_rolled_axes,
+    find_sort_index_operands,
+    has_mixed_axis_order,
+    has_mixed_sort_order,
+    is_copying_padding,
+    is_gather_in_sort_order,
+    is_padding_sorted_first,
+)
 from specc.analysis.padding_position_ids import (
     EVERY_POSITION,
     NO_PADDING_COUNT,
@@ -48,7 +50,6 @@ from specc.analysis.padding_position_ids import (
 )
 from specc.analysis.padding_rotary_embedding import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts, infer_zero_sides
-from specc.analysis.padding_windows import can_keep_padding_facts, is_copying_padding
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.dim import Dim

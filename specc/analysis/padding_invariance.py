@@ -2,22 +2,23 @@
 
 An op is unaffected if it reads neutral values at padded positions (zeros, or mask fill values for a
 maximum or softmax), or if it does not read padded positions, because a mask excludes them or
-because they are outside its receptive field. `padding_windows` contains the proofs for windows and
-slices.
+because they are outside its receptive field. `padding_order_and_windows` contains the proofs for
+windows and slices.
 """
 
 from math import inf
 
-from specc.analysis.padding_axis_order import (
+from specc.analysis.padding_facts import PaddedRead
+from specc.analysis.padding_loops import is_loop_state_unaffected
+from specc.analysis.padding_order_and_windows import (
     is_gather_in_sort_order,
     is_padding_sorted_first,
     is_padding_sorted_last,
     is_reading_last_rank,
+    is_shift_unaffected,
+    is_window_unaffected,
 )
-from specc.analysis.padding_facts import PaddedRead
-from specc.analysis.padding_loops import is_loop_state_unaffected
 from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
-from specc.analysis.padding_windows import is_shift_unaffected, is_window_unaffected
 from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops

@@ -33,7 +33,6 @@ from dataclasses import replace
 from math import inf
 
 from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
-from specc.analysis.padding_axis_order import find_sort_index_axes, find_sorted_axes
 from specc.analysis.padding_constants import infer_fill_constants, infer_padding_constants
 from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts
 from specc.analysis.padding_masked_scores import (
@@ -51,8 +50,12 @@ from specc.analysis.padding_nonfinite import (
     find_infinity_signs,
     find_repeated_axes,
 )
+from specc.analysis.padding_order_and_windows import (
+    find_kept_sides,
+    find_sort_index_axes,
+    find_sorted_axes,
+)
 from specc.analysis.padding_position_ids import NO_PADDING_COUNT
-from specc.analysis.padding_windows import find_kept_sides
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.ir import ops
 from specc.ir.graph import Node

@@ -21,7 +21,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir, parse_dim
+from specc.ir.ir_printer_and_lexer import format_ir, parse_dim
 from specc.ir.model import (
     DEFAULTS_GRAPH_NAME,
     DecodeState,

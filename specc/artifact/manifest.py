@@ -22,7 +22,7 @@ from specc.io.json_io import (
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection, StreamSection
 from specc.ir.ops.quantized import (
     MAX_GROUP_SIZE,

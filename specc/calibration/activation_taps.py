@@ -11,8 +11,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Node, Value
 from specc.ir.ops.quantized import QuantizationPlan
-from specc.transforms.graph_quantization import expand_recurrent_layers, find_underlying_weight
-from specc.transforms.weight_uses import find_matrix_product
+from specc.transforms.graph_quantization import expand_recurrent_layers
+from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
 
 WeightNames: TypeAlias = Mapping[Value, str]
 """The name of each weight by the value of a graph or loop body that holds it."""

@@ -50,7 +50,7 @@ from specc.io.output_paths import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.library.spec_files import read_spec_file
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import format_dsl

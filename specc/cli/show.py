@@ -36,7 +36,7 @@ from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resol
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.types import Type
 from specc.transforms import pass_pipeline
 from specc.visualize.architecture_page import (

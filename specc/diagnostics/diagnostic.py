@@ -176,7 +176,7 @@ class ErrorCollector:
 
 
 class Failed(Exception):
-    """The exception for errors in specs, weights, models, inputs and arguments."""
+    """The exception for errors in specs, weights, models and inputs; `diagnostics` lists them."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))

@@ -17,7 +17,6 @@ from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
 from specc.ir.ops.quantized import NormFold, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
-from specc.transforms.graph_quantization import find_underlying_weight
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import (
     QuantizationDecision,
@@ -25,6 +24,7 @@ from specc.transforms.quantization_plan import (
     QuantizationOptions,
     choose_weight_formats,
 )
+from specc.transforms.weight_uses import find_underlying_weight
 from specc.weights.norm_folding import ComputeDtypeLimit
 from specc.weights.quantized_weights import QuantizedWeights
 

@@ -31,7 +31,7 @@ from specc.frontend.parameter_kinds import (
     convert_to_kind,
     list_choice_values,
 )
-from specc.frontend.scalar_arithmetic import require_attribute_number
+from specc.frontend.runtime_scalars import require_attribute_number
 from specc.frontend.spec_values import (
     MISSING,
     POISON,

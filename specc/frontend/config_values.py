@@ -13,7 +13,7 @@ from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES
-from specc.frontend.scalar_arithmetic import convert_to_float
+from specc.frontend.runtime_scalars import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,

@@ -30,7 +30,7 @@ from specc.frontend.parameter_kinds import (
     ParameterKind,
     convert_to_kind,
 )
-from specc.frontend.scalar_arithmetic import convert_to_float
+from specc.frontend.runtime_scalars import convert_to_float
 from specc.frontend.spec_values import (
     BuiltinFunction,
     ChoiceValue,

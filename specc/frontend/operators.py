@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import Span, raise_error
-from specc.frontend import scalar_arithmetic
+from specc.frontend import runtime_scalars
 from specc.frontend.elaboration_context import Context
 from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
-from specc.frontend.scalar_arithmetic import get_known_float, get_number_symbols
+from specc.frontend.runtime_scalars import get_known_float, get_number_symbols
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
@@ -45,7 +45,7 @@ INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "%": mod_dims,
 }
 
-TENSOR_OPERATORS = {sign: name for name, (sign, _) in scalar_arithmetic.BINARY_OPERATORS.items()}
+TENSOR_OPERATORS = {sign: name for name, (sign, _) in runtime_scalars.BINARY_OPERATORS.items()}
 """The name of the op for each arithmetic operator."""
 COMPARISONS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "==": ("eq", operator.eq),
@@ -85,7 +85,7 @@ def _compute_numbers(
             result = _compute_integers(op, left, right)
             if result is not None:
                 return result
-        return scalar_arithmetic.compute_arithmetic(
+        return runtime_scalars.compute_arithmetic(
             context, TENSOR_OPERATORS[op], left, right, expr.span
         )
     except DimLimitError as error:
@@ -233,7 +233,7 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
         raise_error("E0206", f"{describe_value(value)} cannot be used with a tensor here", span)
     if get_dtype_kind(dtype) == "i":
         return _convert_integer(context, value, dtype, span)
-    return scalar_arithmetic.convert_to_scalar_tensor(context, value, dtype, span)
+    return runtime_scalars.convert_to_scalar_tensor(context, value, dtype, span)
 
 
 def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
@@ -257,7 +257,7 @@ def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecV
         case Tensor():
             return add_op(context, ops.Pointwise("neg"), value, span=expr.span)
         case RuntimeNumber():
-            return scalar_arithmetic.apply_unary_function(context, "neg", value, expr.span)
+            return runtime_scalars.apply_unary_function(context, "neg", value, expr.span)
         case Dim() | float():
             return -value
     raise_error("E0206", f"{describe_value(value)} cannot be negated", expr.span)

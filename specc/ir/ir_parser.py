@@ -14,7 +14,7 @@ import specc.ir.ops  # noqa: F401  (fills the table of ops)
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimError
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, NodeOrigin, Parameter, Value
-from specc.ir.ir_text import (
+from specc.ir.ir_printer_and_lexer import (
     DIM_PATTERN,
     IR_HEADER,
     KEYWORD_PATTERN,

@@ -24,7 +24,7 @@ from specc.ir.ops.recurrent import remove_axis
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
-from specc.transforms.weight_uses import find_matrix_product
+from specc.transforms.weight_uses import find_matrix_product, find_underlying_weight
 
 
 def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None = None) -> Graph:
@@ -72,15 +72,6 @@ def _is_lstm_weight(node: Node, operand_index: int) -> bool:
     if not isinstance(node.op, ops.Lstm) or node.op.projection(node) is not None:
         return False
     return operand_index in (node.op.input_weights.index, node.op.recurrent_weights.index)
-
-
-def find_underlying_weight(value: Value | None) -> Value | None:
-    """Return the weight of which `value` is a slice or transpose, or `value` itself."""
-    while value is not None and value.node is not None:
-        if not isinstance(value.node.op, ops.Slice | ops.Transpose):
-            break
-        value = value.node.args[0]
-    return value
 
 
 @dataclass(frozen=True)

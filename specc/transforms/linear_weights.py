@@ -15,8 +15,8 @@ from specc.ir.graph import Graph, GraphBuilder, Node, NodeOperands, NodeResults,
 from specc.ir.op import Op
 from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
-from specc.transforms.graph_quantization import find_underlying_weight
 from specc.transforms.graph_rewrite import rewrite_into_builder
+from specc.transforms.weight_uses import find_underlying_weight
 
 MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 

@@ -23,10 +23,14 @@ from specc.ir.ops.quantized import (
 from specc.transforms.graph_quantization import (
     expand_recurrent_layers,
     find_lstm_only_weights,
-    find_underlying_weight,
     list_lstm_weight_pairs,
 )
-from specc.transforms.weight_uses import WeightUses, collect_weight_uses, find_matrix_product
+from specc.transforms.weight_uses import (
+    WeightUses,
+    collect_weight_uses,
+    find_matrix_product,
+    find_underlying_weight,
+)
 from specc.weights.parameter_names import NamePattern
 
 QuantizationKind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]

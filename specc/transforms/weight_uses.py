@@ -308,3 +308,12 @@ def _has_whole_rows(product: MatrixProduct, view: WeightView) -> bool:
 
 def _is_token_lookup(node: Node, view: WeightView, tokens: set[Value]) -> bool:
     return node.args[0] in tokens and not view.is_transposed and not view.sliced_axes
+
+
+def find_underlying_weight(value: Value | None) -> Value | None:
+    """Return the weight of which `value` is a slice or transpose, or `value` itself."""
+    while value is not None and value.node is not None:
+        if not isinstance(value.node.op, ops.Slice | ops.Transpose):
+            break
+        value = value.node.args[0]
+    return value

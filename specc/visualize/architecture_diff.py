@@ -11,7 +11,7 @@ from specc.driver.weights_section import count_untied_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms.linear_weights import restore_transposed_weights
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
 from specc.visualize.block_tree import find_build_scope

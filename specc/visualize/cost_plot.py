@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from specc.analysis.blocked_attention_plan import plan_local_attention
 from specc.analysis.length_limits import find_length_limits
-from specc.analysis.local_attention import plan_local_attention
 from specc.analysis.model_cost import count_multiply_adds, format_magnitude, summarize_graph
 from specc.diagnostics.render import format_thousands
 from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark

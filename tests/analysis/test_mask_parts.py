@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.analysis import local_attention as module
-from specc.analysis.local_attention import GlobalTokenCondition, MaskDecomposition, decompose_mask
+from specc.analysis import blocked_attention_plan as module
+from specc.analysis.blocked_attention_plan import (
+    GlobalTokenCondition,
+    MaskDecomposition,
+    decompose_mask,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import GraphBuilder, Input, Value

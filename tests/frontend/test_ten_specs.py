@@ -13,7 +13,7 @@ from support.parameter_sweeps import sample_sweep
 
 import specc_numpy
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast

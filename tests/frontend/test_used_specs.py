@@ -11,7 +11,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed, Source
 from specc.driver.spec_loader import LoadedSpec, check_spec, elaborate_spec, open_spec
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax.dsl.dsl_printer import format_dsl as as_specc
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import format_yaml

@@ -9,7 +9,7 @@ from support.op_examples import EXAMPLES, OpExample, build_example_graph
 import specc_numpy
 from specc.diagnostics.render import extract_docstring_summary
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import OPS_BY_NAME
 

@@ -5,7 +5,7 @@ import pytest
 from specc.ir import ops
 from specc.ir.graph import GraphBuilder, Input
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir, parse_dim
+from specc.ir.ir_printer_and_lexer import format_ir, parse_dim
 from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
 from specc.ir.types import Type
 

@@ -21,7 +21,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.weights.formats.safetensors import write_safetensors
 from specc_onnx import build_model, get_target

@@ -23,7 +23,7 @@ from specc.frontend.section_evaluation import value_to_plain_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.used_specs import choose_used_specs
-from specc.ir.ir_text import IR_HEADER, format_ir
+from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.library.spec_files import SpecLibrary, find_builtin_specs
 from specc.syntax import ast
 

@@ -17,7 +17,7 @@ from specc.driver.weights_section import read_weight_rules
 from specc.frontend.elaboration_context import Env
 from specc.frontend.section_evaluation import list_graphs
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.syntax import ast
 
 OTHERS = {

@@ -12,7 +12,7 @@ from specc.ir.dim import (
     min_dims,
     mod_dims,
 )
-from specc.ir.ir_text import parse_dim
+from specc.ir.ir_printer_and_lexer import parse_dim
 
 NAMES = ("a", "b", "seq")
 small = st.integers(-6, 6)

@@ -15,7 +15,7 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 
 

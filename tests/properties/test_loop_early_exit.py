@@ -22,7 +22,7 @@ from specc.frontend.body_extraction import EarlyExit
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Value
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms.pass_pipeline import simplify_graph
 
 SPEC = """specc 1

@@ -13,11 +13,11 @@ from support.random_key_reductions import add_key_reduction
 
 import specc_numpy
 from specc.analysis import (
-    padding_axis_order,
     padding_check,
     padding_constants,
     padding_dataflow,
     padding_invariance,
+    padding_order_and_windows,
     padding_values,
 )
 from specc.ir import ops
@@ -98,7 +98,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "_collect_padding_counts",
         lambda s: [{} for _ in s.operand_facts],
     ),
-    "whatever is sorted last": (padding_axis_order, "is_sorted_last", lambda node, number: True),
+    "whatever is sorted last": (
+        padding_order_and_windows,
+        "is_sorted_last",
+        lambda node, number: True,
+    ),
     "sorts are clean": (padding_invariance, "_is_neutral_full_read", lambda reading: True),
     "zero whatever it meets": (
         padding_constants,

@@ -20,8 +20,8 @@ from specc.analysis import (
     padding_dataflow,
     padding_facts,
     padding_invariance,
+    padding_order_and_windows,
     padding_values,
-    padding_windows,
 )
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import PaddedResult
@@ -300,7 +300,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "any fill underflows": (padding_values, "is_fill_underflowing", lambda scores: True),
     "a transposed convolution reads no ends": (
-        padding_windows,
+        padding_order_and_windows,
         "_is_transposed_conv_reading_ends",
         lambda read, op: False,
     ),

@@ -39,7 +39,7 @@ from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs
 from specc.ir.types import Interval, Type

@@ -12,8 +12,8 @@ from specc.analysis import (
     padding_constants,
     padding_dataflow,
     padding_nonfinite,
+    padding_order_and_windows,
     padding_values,
-    padding_windows,
 )
 from specc.analysis.padding_check import check_padding
 
@@ -100,7 +100,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "can_be_nan_at_padding",
         lambda padded_result: False,
     ),
-    "the ends of a window are zero": (padding_windows, "_is_same_at_ends", lambda reading: True),
+    "the ends of a window are zero": (
+        padding_order_and_windows,
+        "_is_same_at_ends",
+        lambda reading: True,
+    ),
 }
 
 

@@ -7,13 +7,12 @@ from support.random_padded_specs import compare_spec_with_padding, elaborate_pad
 from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
 
 from specc.analysis import (
-    padding_axis_order,
     padding_constants,
     padding_dataflow,
     padding_invariance,
     padding_nonfinite,
+    padding_order_and_windows,
     padding_values,
-    padding_windows,
 )
 from specc.analysis.padding_check import check_padding
 from specc.ir import ops
@@ -250,7 +249,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda self, length, count: True,
     ),
     "padding stays in place when sorted": (
-        padding_windows,
+        padding_order_and_windows,
         "_is_reading_only_padding",
         lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
     ),
@@ -275,7 +274,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda node, operand_facts, padded_lengths, infer_body: True,
     ),
     "every reduction ignores copies of the ends": (
-        padding_axis_order,
+        padding_order_and_windows,
         "_is_reduction_without_copies",
         lambda op, source: isinstance(op, ops.Reduce),
     ),

@@ -26,7 +26,7 @@ from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Value
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import IR_HEADER, format_ir
+from specc.ir.ir_printer_and_lexer import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
 from specc.ir.ops.quantized import WeightLayout

@@ -6,7 +6,7 @@ from specc.analysis.batch_independence import check_batch_independence, find_bat
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Node, Value
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import Op
 from specc.ir.types import Type

@@ -7,7 +7,7 @@ import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
 from specc.transforms.linear_weights import (

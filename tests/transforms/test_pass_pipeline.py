@@ -9,7 +9,7 @@ import pytest
 from specc.cli.main import main
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 from specc.transforms import pass_pipeline
 
 WRITES = """specc 1

@@ -5,7 +5,7 @@ masked scores and the weighted sum of values separately if an op between them re
 from collections.abc import Mapping
 from math import inf
 
-from specc.analysis.local_attention import (
+from specc.analysis.blocked_attention_plan import (
     LocalAttentionPlan,
     plan_attention_weight_blocks,
     plan_mask_blocks,

@@ -14,7 +14,7 @@ from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto, hel
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.ir.ir_text import parse_dim
+from specc.ir.ir_printer_and_lexer import parse_dim
 from specc.ir.length_constraints import find_valid_lengths
 
 MAX_FOLDED_ELEMENTS = 4096

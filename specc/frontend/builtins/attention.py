@@ -27,7 +27,7 @@ from specc.frontend.mask_and_bias_definitions import (
     make_pair_indices,
 )
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
-from specc.frontend.scalar_arithmetic import (
+from specc.frontend.runtime_scalars import (
     cast_to_attribute,
     compute_arithmetic,
     convert_to_float,

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from specc.frontend import scalar_arithmetic
+from specc.frontend import runtime_scalars
 from specc.frontend.builtins.registry import (
     BUILTINS,
     LAST_AXIS,
@@ -18,7 +18,7 @@ from specc.frontend.builtins.registry import (
 from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANY_KIND, Anything
-from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
+from specc.frontend.runtime_scalars import get_known_float, is_integer_number
 from specc.frontend.spec_values import (
     MISSING,
     Number,
@@ -60,7 +60,7 @@ FUNCTION_DOCS = {
 }
 """The documentation of each elementwise function of one operand."""
 
-NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
+NUMBER_FUNCTIONS = runtime_scalars.UNARY_FUNCTIONS.keys() - {"neg"}
 """The elementwise functions that also accept a compile-time number."""
 
 
@@ -74,7 +74,7 @@ def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]
                 return stable or site.add_op(ops.Pointwise(fn), x)
             case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
                 try:
-                    return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
+                    return runtime_scalars.apply_unary_function(site.context, fn, x, site.span)
                 except (ValueError, OverflowError, ZeroDivisionError):
                     site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
         expected = "" if isinstance(x, Number) else f" or a number, got {describe_value(x)}"
@@ -171,7 +171,7 @@ def _fold_operands(
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
-            result = scalar_arithmetic.compute_arithmetic(
+            result = runtime_scalars.compute_arithmetic(
                 site.context, fn, result, operand, site.span
             )
     return result

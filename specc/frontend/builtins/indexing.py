@@ -14,7 +14,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.builtins.tensor import get_fill_value
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.scalar_arithmetic import require_attribute_number
+from specc.frontend.runtime_scalars import require_attribute_number
 from specc.frontend.spec_values import (
     Number,
     Results,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from specc.frontend.builtins.registry import LAST_AXIS, CallSite, register_builtin
 from specc.frontend.operators import convert_to_tensor
-from specc.frontend.scalar_arithmetic import get_known_float
+from specc.frontend.runtime_scalars import get_known_float
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly

@@ -13,7 +13,7 @@ from specc.frontend.rope_frequencies import (
     explain_invalid_rope,
     get_max_rope_length,
 )
-from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
+from specc.frontend.runtime_scalars import cast_to_attribute, require_attribute_number
 from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim

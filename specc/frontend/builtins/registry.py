@@ -20,7 +20,7 @@ from specc.frontend.parameter_kinds import (
     ParameterKinds,
     get_annotated_kinds,
 )
-from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, truncate_to_integer
+from specc.frontend.runtime_scalars import convert_to_float, get_known_float, truncate_to_integer
 from specc.frontend.spec_values import (
     MISSING,
     EvalResult,

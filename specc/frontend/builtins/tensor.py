@@ -12,7 +12,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.node_builder import check_float32_range
 from specc.frontend.parameter_kinds import Anything
-from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
+from specc.frontend.runtime_scalars import cast_to_attribute, require_attribute_number
 from specc.frontend.spec_values import (
     Number,
     Results,

@@ -9,7 +9,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.ir.ir_text import format_ir
+from specc.ir.ir_printer_and_lexer import format_ir
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")

@@ -1,0 +1,398 @@
+"""Determine the order of padded axes (reversed, rolled or sorted), and find ops that mix orders.
+Prove that padding does not affect windows (convolution, pooling), slices and `pad`.
+
+An axis consists of always-valid positions, a padded sequence, and further always-valid positions.
+Padding does not affect a window across their borders if padded positions and the positions added
+next to them hold the same constant (`PaddingFacts.fill_constants`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf, nan
+
+from specc.analysis.masked_constants import is_sorted_last
+from specc.analysis.padding_facts import PaddedRead, PaddedResult, PaddingFacts, PaddingSource
+from specc.analysis.value_ranges import find_uniform_value
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
+from specc.ir.op_dependence import Dependence
+from specc.ir.types import SAME_POSITION
+
+
+def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
+    """Return True if the output `value` has its positions in reverse order, or sorted on an axis on
+    which padding does not follow all valid positions. `name` is the padding mask.
+    """
+    length = graph.inputs[name].shape[-1:]
+    is_right_padded = graph.input_facts[name].padding_side == "right"
+    return bool(facts.reversed_axes) or any(
+        not is_right_padded or value.shape[axis : axis + 1] != length for axis in facts.sorted_axes
+    )
+
+
+def find_reversed_axes(
+    node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
+) -> frozenset[int]:
+    """Return the axes of a result that are in reverse order because `flip` reversed an operand."""
+    reversed_axes = {
+        k.result_axis
+        for k in padded_dependences
+        if k.operand_axis in operand_facts[k.operand].reversed_axes
+    }
+    if isinstance(node.op, ops.Flip):
+        flipped = (k for k in padded_dependences if k.operand_axis == node.op.axis)
+        reversed_axes ^= {k.result_axis for k in flipped}
+    return frozenset(a for a in reversed_axes if a is not None)
+
+
+def has_mixed_axis_order(
+    node: Node,
+    operand_facts: Sequence[PaddingFacts],
+    padded_dependences: Sequence[Dependence],
+    is_in_loop: bool,
+) -> bool:
+    """Return True if an op combines a reversed axis with one that is not, or reads a reversed axis
+    other than elementwise or by a window or reduction. In a loop body (`is_in_loop`), return True
+    for every `flip` and `roll`.
+    """
+    if isinstance(node.op, ops.Flip | ops.Roll):
+        return is_in_loop and bool(padded_dependences)
+    if not any(r.reversed_axes for r in operand_facts):
+        return False
+    is_reduction = isinstance(node.op, ops.Reduce | ops.Softmax)
+    return any(
+        k.operand_axis not in operand_facts[k.operand].reversed_axes
+        or not (is_reduction or k.kind in ("same", "window", "newest"))
+        for k in padded_dependences
+    )
+
+
+def find_rolled_axes(
+    operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
+) -> Mapping[int, PaddingSource]:
+    """Return the axes that `roll` rotated or `pad` extended by copies, with their source."""
+    return {
+        k.result_axis: source
+        for k in padded_dependences
+        if k.result_axis is not None
+        and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
+    }
+
+
+def find_order_dependent_roll(
+    node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
+) -> PaddingSource | None:
+    """Return the source of a rotated axis that an op reads neither elementwise nor by a reduction,
+    or combines with an axis rotated by a different amount, or None.
+    """
+    links = list(dependences)
+    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in links]
+    for link, source in zip(links, sources, strict=True):
+        is_elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
+        joined_ops = {
+            other and other.node.op
+            for k, other in zip(links, sources, strict=True)
+            if k.result_axis is not None and k.result_axis == link.result_axis
+        }
+        is_order_independent = (
+            is_elementwise
+            or is_reading_last_rank(node, source)
+            or _is_reduction_without_copies(node.op, source)
+        )
+        if source and (not is_order_independent or len(joined_ops) > 1):
+            return source
+    return None
+
+
+def _is_reduction_without_copies(op: Op, source: PaddingSource | None) -> bool:
+    """Return True for a reduction that copies of the ends of the axis, if any, do not change."""
+    is_extended = source is not None and isinstance(source.node.op, ops.Pad)
+    return isinstance(op, ops.Reduce) and (not is_extended or op.fn in ("all", "any", "max", "min"))
+
+
+def is_reading_last_rank(node: Node, source: PaddingSource | None) -> bool:
+    """Return True if an op reads only the last position of an axis with padding sorted first."""
+    x, sort = node.first_operand, source.node.op if source else None
+    if not isinstance(sort, ops.Sort) or x is None:
+        return False
+    match node.op:
+        case ops.Last(axis):
+            return axis == sort.axis
+        case ops.Index(axis, index=index):
+            return axis == sort.axis and index == x.shape[axis] - 1
+    return False
+
+
+def is_padding_sorted_first(node: Node, facts: PaddingFacts) -> bool:
+    """Return True if a sort orders all padded positions before all valid positions."""
+    match node.op:
+        case ops.Sort(descending=descending) if not is_padding_sorted_last(node, facts):
+            reversed_sort = replace(node, op=replace(node.op, descending=not descending))
+            return is_padding_sorted_last(reversed_sort, facts)
+    return False
+
+
+def get_trailing_padding_value(node: Node, facts: PaddingFacts) -> float | None:
+    """Return the constant at padded positions if a sort orders it last, or None."""
+    match node.op:
+        case ops.Sort(axis, descending):
+            number = facts.get_padded_value(axis)
+            last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
+            is_last = number is not None and is_sorted_last(node, number)
+            return number if is_last or axis in last_axes else None
+    return None
+
+
+def is_padding_sorted_last(node: Node, facts: PaddingFacts) -> bool:
+    """Return True if a sort orders all padded positions after all valid positions."""
+    match node.op:
+        case ops.Sort(axis, descending):
+            last_axes = facts.minimum_pad_axes if descending else facts.maximum_pad_axes
+            return axis in last_axes or get_trailing_padding_value(node, facts) is not None
+    return False
+
+
+def find_sort_index_axes(result: PaddedResult) -> frozenset[int]:
+    """Return the axes of sort indices (the result of an argsort) if the sort leaves right padding
+    last: the indices of padded positions are then larger and come last, too.
+    """
+    node = result.node
+    match node.op:
+        case ops.Sort(axis) if result.value.index == 1 and result.is_padding_last:
+            is_last = is_padding_sorted_last(node, result.operand_facts[0])
+            return frozenset({axis} & result.find_padded_axes()) if is_last else frozenset()
+    return frozenset()
+
+
+def find_sorted_axes(result: PaddedResult) -> frozenset[int]:
+    """Return the axes of a result whose positions are ranks (indices in sorted order)."""
+    node, operand_facts = result.node, result.operand_facts
+    sorted_axes = {
+        k.result_axis
+        for k in result.dependences
+        if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
+    }
+    match node.op:
+        case ops.Sort(axis) if axis in result.find_padded_axes():
+            if not is_padding_sorted_first(node, operand_facts[0]):
+                sorted_axes.add(axis)
+        case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
+            sorted_axes.add(axis)
+        case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:
+            sorted_axes.add(0)
+        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
+            sorted_axes.add(axis)
+    return frozenset(sorted_axes)
+
+
+def has_mixed_sort_order(result: PaddedResult) -> bool:
+    """Return True if an elementwise op combines a sorted axis (ranks) with an unsorted axis."""
+    return any(
+        not _counts_sort_indices(result, k)
+        for k in result.dependences
+        if k.operand_axis not in result.operand_facts[k.operand].sorted_axes
+        and _has_sorted_operand(result, k.result_axis)
+    )
+
+
+def find_sort_index_operands(result: PaddedResult) -> set[int]:
+    """Return the operands that are position ids combined with a sorted axis (ranks, too)."""
+    return {
+        k.operand
+        for k in result.dependences
+        if _has_sorted_operand(result, k.result_axis) and _counts_sort_indices(result, k)
+    }
+
+
+def _counts_sort_indices(result: PaddedResult, dependence: Dependence) -> bool:
+    """Return True if the operand is computed from position ids and has a single padded axis."""
+    value = result.node.args[dependence.operand]
+    shape = value.shape if value else ()
+    return is_computed_from_positions(value) and sum(d in result.padded_lengths for d in shape) == 1
+
+
+def _has_sorted_operand(result: PaddedResult, axis: int | None) -> bool:
+    """Return True if an operand is sorted along `axis` of the result."""
+    return any(
+        k.result_axis == axis and k.operand_axis in result.operand_facts[k.operand].sorted_axes
+        for k in result.dependences
+    )
+
+
+def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
+    """Return True if a gather reads a value, constant at padding, in an order with padding last."""
+    match node:
+        case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
+            return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
+    return False
+
+
+MAX_POSITION_SEARCH_DEPTH = 20
+"""Maximum depth of the search for position ids in the operands of a value."""
+
+
+def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
+    """Return True if a value is computed only from position ids and constants."""
+    if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
+        return False
+    op = value.node.op
+    if isinstance(op, ops.Extent | ops.Range | ops.Constant):
+        return True
+    elementwise = ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or
+    return (isinstance(op, elementwise) or op.is_view) and all(
+        is_computed_from_positions(a, depth + 1) for a in value.node.operands
+    )
+
+
+def can_keep_padding_facts(read: PaddedRead) -> bool:
+    """Return True if properties at padding hold for the result's padded positions, too."""
+    if read.dependence.kind == "same":
+        return True
+    match read.op:
+        case ops.DownsamplePaddingMask() | ops.Flip() | ops.Roll():
+            return True
+        case ops.StridedSlice():
+            return is_slice_to_end(read.node)
+        case ops.Slice():
+            # On the padded side, the slice drops padding, or valid positions of a sequence without
+            # padding.
+            return all(excess <= 0 for excess in _iterate_dropped_counts(read))
+        case ops.Pad() | ops.Concat():
+            return read.dependence.kind == "strided"
+        case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
+            return read.dependence.kind == "window" and _is_reading_only_padding(read)
+    return False
+
+
+def find_kept_sides(read: PaddedRead) -> frozenset[str]:
+    """Return the sides on which a slice drops only always-valid positions, and no padding."""
+    dropped = zip(("left", "right"), _iterate_dropped_counts(read), strict=True)
+    return frozenset(side for side, excess in dropped if excess <= 0)
+
+
+def _is_reading_only_padding(read: PaddedRead) -> bool:
+    """Return True if padded positions of a window's result depend only on padded positions."""
+    is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
+    is_first = read.is_padding_first and not is_sorted
+    reads_only_before = is_first and read.dependence.min_offset >= 0
+    reads_only_after = read.is_padding_last and read.dependence.max_offset <= 0
+    return (reads_only_before or reads_only_after) and not read.is_merged
+
+
+def is_window_unaffected(read: PaddedRead) -> bool:
+    """Return True if padding does not affect a window op that preserves the size of the axis."""
+    if read.dependence.offsets == SAME_POSITION:
+        return True
+    match read.op:
+        case ops.Delay(fill_value=fill_value):
+            # Before the first valid position, a delay reads padding or its `first` value, so both
+            # must be equal.
+            return read.fill_constant == float(fill_value)
+        case ops.CumSum():
+            return read.is_zero
+    return not read.has_interior_padding and _is_same_at_ends(read)
+
+
+def _is_same_at_ends(read: PaddedRead) -> bool:
+    """Return True if a window over padding has the result of a window beyond the end."""
+    match read.op:
+        case ops.Conv() | ops.ConvTranspose() | ops.AveragePool(count_include_pad=True):
+            return read.fill_constant == 0
+        case ops.MaxPool(dilation=dilation) if read.has_interior_padding:
+            return read.fill_constant == -inf and max(dilation) == 1
+        case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
+            # A window that produces a valid output position contains a valid input position.
+            return read.axis in read.read_facts.minimum_pad_axes
+    return False
+
+
+def is_shift_unaffected(read: PaddedRead) -> bool:
+    """Return True if padding does not affect an op that changes the size of the axis."""
+    op = read.op
+    if read.is_shifted or read.has_interior_result_padding:
+        return False
+    if isinstance(op, ops.Slice):
+        return read.fill_constant is not None or _is_one_sided_slice(read)
+    if read.has_interior_padding and read.fill_constant is None:
+        return False
+    match op:
+        case ops.DownsamplePaddingMask():
+            return not read.has_interior_padding or read.fill_constant == 0
+        case ops.StridedSlice(start=start):
+            # Left padding changes which positions a strided slice selects.
+            is_first = start.number in range(read.dependence.stride)
+            return is_slice_to_end(read.node) and (is_first or not read.may_be_left_padded)
+        case ops.Conv() | ops.ConvTranspose() | ops.MaxPool() | ops.AveragePool():
+            return not _is_reading_ends(read, op) or _is_same_at_ends(read)
+    return isinstance(op, ops.Pad | ops.Concat) and _is_fill_matching(read)
+
+
+def _is_one_sided_slice(read: PaddedRead) -> bool:
+    """Return True if a slice keeps no always-valid position after the padding."""
+    dropped = _iterate_dropped_counts(read, inf)
+    return not read.has_interior_padding or all(excess >= 0 for excess in dropped)
+
+
+def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp | ops.ConvTranspose) -> bool:
+    """Return True if windows extend beyond an end of the axis that may be padded."""
+    if isinstance(op, ops.ConvTranspose):
+        return _is_transposed_conv_reading_ends(read, op)
+    dim = read.axis - len(op.kernel)
+    reads_right_end = read.may_be_right_padded and op.end_padding[dim] > 0
+    return reads_right_end or (read.may_be_left_padded and op.padding_before[dim] > 0)
+
+
+def _is_transposed_conv_reading_ends(read: PaddedRead, op: ops.ConvTranspose) -> bool:
+    """Return True if a transposed convolution reads beyond an end that may be padded."""
+    dim = read.axis - len(op.kernel)
+    span = op.dilation[dim] * (op.kernel[dim] - 1)
+    reads_right_end = read.may_be_right_padded and span - op.padding_after[dim] >= op.stride[dim]
+    return reads_right_end or (
+        read.may_be_left_padded and span - op.padding_before[dim] >= op.stride[dim]
+    )
+
+
+def _is_fill_matching(read: PaddedRead) -> bool:
+    """Return True if positions added next to padding hold the same constant as the padding."""
+    op, operand = read.op, read.dependence.operand
+    added_constants: list[float | None] = []
+    if isinstance(op, ops.Pad) and op.mode != "constant":
+        # Copies at the end of an axis are reported where an op reads them (`find_rolled_axes`).
+        return op.mode == "edge" or not is_copying_padding(read, op)
+    if isinstance(op, ops.Pad):
+        left_end = (read.may_be_left_padded, op.padding_before)
+        ends = (left_end, (read.may_be_right_padded, op.padding_after))
+        added_constants += [float(op.value) for is_padded, n in ends if is_padded and n != 0]
+    else:
+        before, after = read.node.args[:operand], read.node.args[operand + 1 :]
+        parts = before * read.may_be_left_padded + after * read.may_be_right_padded
+        added_constants += [find_uniform_value(a) for a in parts if a]
+    return all(n is not None and n == read.fill_constant for n in added_constants)
+
+
+def is_copying_padding(read: PaddedRead, op: ops.Pad) -> bool:
+    """Return True if `pad` repeats positions at an end of the axis that may be padded."""
+    copies_first = read.may_be_left_padded and op.padding_before != 0
+    return copies_first or (read.may_be_right_padded and op.padding_after != 0)
+
+
+def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[float]:
+    """Yield, for each side, the dropped minus the always-valid positions; `default` if unpadded."""
+    op = read.op
+    assert isinstance(op, ops.Slice), "only a slice drops positions"
+    dropped = (op.start, read.read_length - op.stop)
+    for n, side in enumerate(("left", "right")):
+        dropped_count, valid_count = dropped[n].number, read.valid_end_counts[n]
+        if read.padding_side not in (side, "any"):
+            yield default
+        else:
+            yield (
+                nan if dropped_count is None or valid_count is None else dropped_count - valid_count
+            )
+
+
+def is_slice_to_end(node: Node) -> bool:
+    """Return True if a strided slice extends to the end, like windows with this stride."""
+    op, x = node.op, node.first_operand
+    return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]
