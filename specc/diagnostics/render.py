@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from specc.diagnostics.diagnostic import Span
-
 if TYPE_CHECKING:
-    from specc.diagnostics.diagnostic import Diagnostic, Label
+    from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 
 
 TAB_WIDTH = 4
@@ -130,7 +128,7 @@ def render_excerpt(
     return lines
 
 
-def locate_underline(span: Span) -> tuple[int, int, int]:
+def locate_underline(span: "Span") -> tuple[int, int, int]:
     """Return the number of a span's first line, and its underlined columns (end exclusive)."""
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
