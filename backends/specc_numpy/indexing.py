@@ -113,9 +113,7 @@ def _compute_source_coordinates(
 
 
 def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Array]]) -> Array:
-    """Return the weighted sum of neighboring elements along an axis. Indices beyond the border are
-    clamped.
-    """
+    """Return weighted sums of neighbors along an axis; indices beyond the border are clamped."""
     trailing_axes = [1] * (x.ndim - 1 - axis)
     weighted_sum: Array = np.zeros(())
     for index, weight in neighbors:
@@ -140,9 +138,7 @@ def _compute_linear_weights(coordinates: Array) -> list[tuple[Array, Array]]:
 
 
 def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
-    """Return the four source indices around each coordinate, with their interpolation weights (Keys
-    1981, a = -0.75).
-    """
+    """Return four source indices per coordinate and their weights (Keys 1981, a = -0.75)."""
     a, lower = -0.75, np.floor(coordinates).astype(np.int64)
     neighbors = []
     for offset in (-1, 0, 1, 2):
@@ -156,9 +152,7 @@ def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
 def _compute_antialiased_weights(
     mode: str, length: int, size: int, step: float
 ) -> list[tuple[Array, Array]]:
-    """Return the source indices in the support of a triangle or cubic filter, with their
-    interpolation weights.
-    """
+    """Return the source indices in the support of a triangle or cubic filter, and weights."""
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     radius = filter_scale * (1 if mode == "bilinear" else 2)

@@ -142,9 +142,7 @@ def dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Array, bits: int) -> Array:
-    """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
-    nibble.
-    """
+    """Return the codes of each row; for 4 bits, a byte has two codes, low nibble first."""
     codes = np.stack([packed_codes % 16, packed_codes // 16], -1) if bits == 4 else packed_codes
     return codes.reshape(len(packed_codes), -1)
 

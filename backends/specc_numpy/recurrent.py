@@ -90,9 +90,7 @@ def _project_inputs_and_state(
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return the output and the cell state of an LSTM from its gate sums `[b 4h]` in the order i,
-    f, g, o.
-    """
+    """Return output and cell state of an LSTM from its gate sums `[b 4h]`, order i, f, g, o."""
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Peepholes: the input gate and the forget gate use the previous cell state; the output gate

@@ -63,9 +63,7 @@ class FloatMode:
 
 @cache
 def get_float_mode() -> FloatMode | None:
-    """Return the flush-to-zero mode of this platform (probed once), or None if it is
-    unsupported.
-    """
+    """Return the flush-to-zero mode of this platform (probed once), or None if unsupported."""
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None
@@ -125,9 +123,7 @@ class SessionMemory:
         )
 
     def count_run(self) -> None:
-        """Count a run of the session; after `RUNS_BEFORE_MOVE` runs, move its memory to huge pages
-        on another thread.
-        """
+        """Count a run; after `RUNS_BEFORE_MOVE` runs, move the memory on another thread."""
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 

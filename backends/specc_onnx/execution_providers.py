@@ -76,9 +76,7 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Build a one-node model for operands with the given (ONNX element type, rank) pairs, and open
-    a session.
-    """
+    """Open a session of one node for operands with these (ONNX element type, rank) pairs."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -145,9 +143,7 @@ def _list_bodies(node: NodeProto) -> list[GraphProto]:
 
 
 def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
-    """Map each initializer and graph input name to True if it is a constant or a one-element
-    tensor.
-    """
+    """Map each initializer and graph input to True if it is a constant or one-element tensor."""
     constants = [t.name for t in graph.initializer]
     constants += (t.values.name for t in graph.sparse_initializer)
     return {**dict.fromkeys(constants, True), **{i.name: _is_scalar_input(i) for i in graph.input}}
@@ -234,9 +230,7 @@ def get_ort_provider(provider: str) -> str:
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
-    """Raise E0922 for an execution provider that is not installed or cannot be loaded; `notes`
-    state the reason.
-    """
+    """Raise E0922 for an execution provider that is missing or cannot be loaded, with `notes`."""
     page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
     raise_error(
         "E0922",

@@ -52,9 +52,7 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Run the model; return all outputs, or those in `output_names`. Raise E0907, E0910 to
-        E0912 or E0924.
-        """
+        """Run the model; return all outputs or `output_names`. Raise E0907, E0910-E0912, E0924."""
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
         # `InferenceSession.run` does not support bfloat16 arrays
@@ -136,9 +134,7 @@ class OrtModel:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
     ) -> "OrtIOBindingRun":
-        """Return a runner that binds `inputs` once for all runs and writes outputs to
-        `output_buffers`.
-        """
+        """Return a runner that binds `inputs` once and writes outputs to `output_buffers`."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -169,9 +165,7 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtIOBindingRun:
-    """Repeated runs of a model in which some inputs and the `bound_outputs` are bound to device
-    buffers.
-    """
+    """Repeated runs in which some inputs and the `bound_outputs` are bound to device buffers."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -311,9 +305,7 @@ class FixedShapeModel:
 
     @classmethod
     def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
-        """Allocate and bind buffers for all inputs and outputs, whose `shapes` are
-        given by name.
-        """
+        """Allocate and bind buffers for all inputs and outputs, whose `shapes` are by name."""
         binding = model.session.io_binding()
         input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
         output_buffers = {

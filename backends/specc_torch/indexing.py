@@ -137,16 +137,12 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor with the shape of `x`, except that axes of the sizes `lengths`
-    replace `axis`.
-    """
+    """Return a constant tensor shaped like `x`, with axes of sizes `lengths` for `axis`."""
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
-    """Raise E0913 unless all ids are valid indices of a table with `size` rows. Meta tensors are
-    not checked.
-    """
+    """Raise E0913 unless all ids index a table of `size` rows; meta tensors are not checked."""
     if not ids.numel() or ids.is_meta:
         return
     minimum, maximum = (int(n) for n in torch.aminmax(ids))

@@ -297,9 +297,7 @@ def mixture_of_experts(
 
 
 def _list_used_experts(ids: Tensor, expert_count: int) -> list[int]:
-    """Return the indices of the experts in use in ascending order, or an empty list for meta
-    tensors.
-    """
+    """Return the indices of the experts in use, ascending; an empty list for meta tensors."""
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < expert_count]

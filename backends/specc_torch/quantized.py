@@ -138,9 +138,7 @@ def _dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Tensor, bits: int) -> Tensor:
-    """Return the codes of each row. For 4 bits, a byte contains two codes, the first in the low
-    nibble.
-    """
+    """Return the codes of each row; for 4 bits, a byte has two codes, low nibble first."""
     codes = packed_codes.to(torch.int16)
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 

@@ -1,6 +1,4 @@
-"""`Scan`, RNN, GRU and LSTM in PyTorch: fused PyTorch layers if they are equivalent, otherwise a
-loop.
-"""
+"""`Scan`, RNN, GRU and LSTM in PyTorch: fused layers if they are equivalent, or a loop."""
 
 from collections.abc import Callable, Sequence
 
@@ -95,9 +93,7 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
 def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the output and the cell state of an LSTM from its gate sums `[b 4h]` in the order i,
-    f, g, o.
-    """
+    """Return output and cell state of an LSTM from its gate sums `[b 4h]`, order i, f, g, o."""
     i, f, g, o = gates.chunk(4, dim=1)
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)
@@ -109,9 +105,7 @@ def apply_lstm_gates(
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Return True if a fused PyTorch layer can be used: there is no padding mask, and at least one
-    position.
-    """
+    """Return True if a fused PyTorch layer applies: no padding mask, at least one position."""
     return x.keep is None and x.sequence.numel() > 0
 
 
@@ -121,9 +115,7 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a fused PyTorch layer. If `reverse` is set, flip the sequence before and after the
-    layer.
-    """
+    """Run a fused PyTorch layer; `reverse` flips the sequence before and after it."""
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
@@ -215,9 +207,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_scan_outputs(
     outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack scan outputs in the order of positions. Iterations that were not run have zero
-    outputs.
-    """
+    """Stack scan outputs in the order of positions; iterations that did not run are zeros."""
     shape = [context.evaluate_length(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:

@@ -98,9 +98,7 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield every parameter with its name in the spec. Yield tied parameters with each of their
-        names.
-        """
+        """Yield every parameter with its name in the spec, a tied one with each of its names."""
         for name in self.graph.parameters:
             scope, parameter_name = self._get_scope(name)
             parameter = scope._parameters[parameter_name]
@@ -171,9 +169,7 @@ def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
 
 
 def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Raise E0416 if the values of a tied parameter differ from those of the parameter that it
-    shares.
-    """
+    """Raise E0416 if the values of a tied parameter differ from those that it shares."""
     for name in ties:
         root = _find_tie_root(name, ties)
         if name in values and root in values and not np.array_equal(values[name], values[root]):
@@ -190,9 +186,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values`, with the value of a parameter that is tied to `root` added as the value of
-    `root` if it has none.
-    """
+    """Return `values` with a value of a parameter tied to `root` as that of `root` if absent."""
     if root in values:
         return values
     tied_names = [n for n in ties if n in values and _find_tie_root(n, ties) == root]

@@ -55,9 +55,7 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar that is filled on the device, because a copy to a GPU would synchronize
-        with it.
-        """
+        """Return a scalar that is filled on the device: a copy to a GPU would synchronize."""
         return torch.full((), value, dtype=dtype, device=self.device)
 
 
@@ -67,9 +65,7 @@ def run_graph_nodes(
     context: ForwardContext,
     requested_values: Iterable[Value],
 ) -> dict[Value, Tensor]:
-    """Return the tensors of `requested_values` of `graph`, computed from `known_values` (inputs and
-    parameters).
-    """
+    """Return tensors of `requested_values` of `graph`, from inputs and parameters."""
     return evaluate_live_nodes(
         graph,
         known_values,

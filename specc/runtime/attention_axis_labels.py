@@ -50,9 +50,7 @@ class AttentionAxisLabeler:
     def label_axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[AttentionMapAxis, AttentionMapAxis]:
-        """Return the labeled axes of an attention map of `shape` [… query, key] with the given
-        symbolic sizes.
-        """
+        """Return the labeled axes of an attention map of `shape` [… query, key] for these sizes."""
         query_dim, key_dim = lengths
         query_axis = self.label_axis(query_dim, shape[-2])
         is_generated = (
@@ -113,9 +111,7 @@ class AttentionAxisLabeler:
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
-        """Return the tokenizer of an input; for the generated input, the tokenizer of the
-        output.
-        """
+        """Return the tokenizer of an input; for the generated input, that of the output."""
         record = self.model.manifest.preprocessing.get_input_config(name)
         if isinstance(record, TEXT_CONFIGS):
             return record
@@ -180,9 +176,7 @@ class AttentionAxisLabeler:
 
 
 def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
-    """Infer the patch grid of an image of `image_size` from the number of keys, or return None if
-    no grid matches.
-    """
+    """Infer the patch grid of an image of `image_size` from the number of keys, or None."""
     for prefix_tokens in (1, 0, 2):
         patches = key_count - prefix_tokens
         if patches < 1:

@@ -17,9 +17,7 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionNode:
-    """The location of attention weights [… query, key] in a graph: a `value` inside the nested
-    `loops`, outermost first.
-    """
+    """Attention weights [… query, key] in a graph: a `value` inside nested `loops`, outer first."""
 
     value: Value
     query_dim: Dim
@@ -134,9 +132,7 @@ ITERATION_SEPARATOR = " turn "
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Split attention weights [batch, heads, iteration, query, key] into one map per loop
-    iteration, numbered from 1.
-    """
+    """Split attention weights [batch, heads, iteration, query, key] into numbered maps."""
     if weights.ndim != 5:
         yield name, weights
         return
@@ -196,9 +192,7 @@ def _is_returned(
 
 
 def _add_outputs(graph: Graph, requested: NestedValues) -> tuple[Graph, dict[str, Value]]:
-    """Return a copy of the graph in which loops also output the requested values, and these outputs
-    by name.
-    """
+    """Return a graph whose loops also output the requested values, and these outputs."""
     builder = GraphBuilder()
     copies = builder.copy_inputs_and_parameters(graph)
     added_outputs: dict[str, Value] = {}

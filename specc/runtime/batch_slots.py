@@ -33,9 +33,7 @@ class BatchSubset:
 
 
 def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
-    """Return the number of masked positions to insert before each sequence: 1 if a state has a time
-    axis, otherwise 0.
-    """
+    """Return the masked positions to insert before each sequence: 1 with a time axis, or 0."""
     return int(any(state.time_axis is not None for state in states))
 
 
@@ -48,9 +46,7 @@ def prepend_padding_columns(
 
 
 def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> dict[str, Array]:
-    """Stack the prepared inputs of several prompts into one batch, padded on the side of the
-    mask.
-    """
+    """Stack the prepared inputs of several prompts into a batch, padded on the mask's side."""
     stacked = {}
     for name in prompts[0]:
         type = input_signature.graph.inputs[name].type
@@ -112,9 +108,7 @@ class _MergedBatch:
 
     @staticmethod
     def from_parts(target_session: KVCacheSession, parts: Sequence[BatchSubset]) -> "_MergedBatch":
-        """Create a merged batch with the number of positions of the longest sequence, plus spare
-        padding positions.
-        """
+        """Create a batch with the positions of the longest sequence, plus spare padding."""
         longest = max((map(_count_columns, parts)), default=0)
         return _MergedBatch(
             target_session,
@@ -155,9 +149,7 @@ class _MergedBatch:
     def _stack_time_steps(
         self, state: DecodeState, prefixes: list[Array], time_steps: list[Array], buffered: bool
     ) -> Array:
-        """Stack the prefix positions and the time steps of all sequences, [batch, positions, …], as
-        one state.
-        """
+        """Stack prefix positions and time steps of all sequences, [batch, positions, …]."""
         assert state.batch_axis is not None, "each sequence has its own state"
         assert state.time_axis is not None, "columns have an axis"
         is_left_padded = state.time_axis in find_left_padded_axes(
@@ -188,9 +180,7 @@ class _MergedBatch:
         return state_array
 
     def merge_loop_invariant_inputs(self) -> DeviceTensors:
-        """Return the merged inputs that are the same in all steps: outputs of the encoder, or
-        inputs of the caller.
-        """
+        """Return the inputs that are the same in all steps: encoder outputs, or of the caller."""
         names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])
@@ -223,9 +213,7 @@ class _MergedBatch:
         return stacked
 
     def merge_time_axis_inputs(self) -> tuple[dict[str, Array], Ints]:
-        """Return the inputs with a time axis and the tokens, both without spare padding
-        positions.
-        """
+        """Return the inputs with a time axis and the tokens, both without spare padding."""
         merged: dict[str, Array] = {}
         for name in self.target_session.inputs.arrays:
             parts = [part.session.inputs.arrays[name][part.batch_indices] for part in self.parts]
@@ -253,9 +241,7 @@ class _MergedBatch:
 
 
 def _count_columns(part: BatchSubset) -> int:
-    """Return the number of positions from the first valid token of the longest sequence to the
-    end.
-    """
+    """Return the positions from the first valid token of the longest sequence to the end."""
     columns = part.column_count
     mask = part.session.inputs.arrays.get(part.session.input_signature.mask_input)
     if mask is None or not len(part.batch_indices):

@@ -97,9 +97,7 @@ def make_continuous_batch(
 def generate_in_batches(
     generator: Generator, prompts: Iterable[IndexedPrompt], batch_size: int
 ) -> Iterator[EndedSequence]:
-    """Generate in static batches of consecutive prompts with equal shapes. A batch ends with its
-    longest sequence.
-    """
+    """Generate in static batches of prompts of equal shapes, until the longest sequence ends."""
     batch: list[IndexedPrompt] = []
     for prompt_index, stream in prompts:
         if batch and (

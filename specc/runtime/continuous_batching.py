@@ -127,9 +127,7 @@ class BatchSlot(Generic[T]):
 
 
 def explain_static_batching(model: GenerativeModel, settings: GenerationSettings) -> str:
-    """Return the reason why sequences of different lengths cannot share a decode batch, or "" if
-    they can.
-    """
+    """Return why sequences of different lengths cannot share a decode batch, or ""."""
     if model.standalone_session is not None:
         return "a standalone generator starts all sequences of a batch at once"
     if settings.strategy == "beam":

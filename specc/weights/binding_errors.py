@@ -1,6 +1,4 @@
-"""Build the errors and warnings for mismatches between the parameters of a model and the tensors of
-a checkpoint.
-"""
+"""Build errors and warnings for mismatches of parameters and tensors of a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,9 +29,7 @@ MissingParameter: TypeAlias = tuple[RequiredParameter, str]
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors have a different shape or dtype, or cannot be evaluated
-    (`reason`).
-    """
+    """A parameter whose tensors have another shape or dtype, or fail to evaluate (`reason`)."""
 
     parameter: RequiredParameter
     tensors: tuple[str, ...]
@@ -85,9 +81,7 @@ def make_binding_errors(
 
 
 def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
-    """Add the reason why a missing parameter is not part of a new task head, or how to initialize
-    it.
-    """
+    """Add why a missing parameter is not part of a new task head, or how to initialize it."""
     if reason:
         note = f"it is not part of a new head, which could be initialized: {reason}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -98,9 +92,7 @@ def _add_reason(diagnostic: Diagnostic, reason: str | None) -> Diagnostic:
 def warn_untied_copies(
     parameter: RequiredParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """Return the warning W0504 for a parameter that is tied to `root`, but has different values in
-    the checkpoint.
-    """
+    """Return W0504 for a parameter tied to `root` with different values in the checkpoint."""
     return Diagnostic(
         "W0504",
         f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but their values "
@@ -143,9 +135,7 @@ def _make_missing_tensor_error(
     similar_parameters: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Return the error for a group of parameters that have no tensor, and the unused tensors that
-    it suggests for them.
-    """
+    """Return the error for parameters without tensors, and the unused tensors suggested."""
     parameter, tensor = similar_parameters[0]
     suggestion = _suggest_name(checkpoint, similar_parameters, unused)
     pairs = [*suggestion.items()] or [(w.name, w.name) for w, _ in similar_parameters]

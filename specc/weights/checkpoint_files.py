@@ -81,9 +81,7 @@ class Checkpoint(Closeable):
 
     @property
     def has_spec_layout(self) -> bool:
-        """Return True if the metadata declares that the file uses the parameter names and shapes of
-        the spec.
-        """
+        """Return True if the metadata declares parameter names and shapes of the spec."""
         return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
@@ -156,9 +154,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _find_weights_file(directory: Path) -> Path:
-    """Return the weights file or index of a directory. Raise E0514 or E0518 if there is none, or if
-    there are several.
-    """
+    """Return the weights file or index of a directory. Raise E0514 (none) or E0518 (several)."""
     names = _list_directory(directory)
     # file names of transformers take precedence, in its search order, because saving a small model
     # over a large one leaves the old index in the directory
@@ -269,9 +265,7 @@ def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """Open the shards that the index `path` lists. Raise E0509 if index and shards do not list the
-    same tensors.
-    """
+    """Open the shards that the index `path` lists. Raise E0509 if their tensors differ from it."""
     shard_by_tensor = _read_weight_map(path)
     shards = sorted(set(shard_by_tensor.values()))
     for shard in shards:

@@ -83,9 +83,7 @@ class DequantizedCheckpoint(Checkpoint):
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def get_array(self, name: str) -> Array:
-        """Return a tensor: dequantized if it is a quantized weight, otherwise as a view of its
-        file.
-        """
+        """Return a tensor: dequantized if it is quantized, otherwise as a view of its file."""
         return self.read_tensor(name) if name in self.weights else super().get_array(name)
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
@@ -103,9 +101,7 @@ class DequantizedCheckpoint(Checkpoint):
 
 
 def _map_unquantized_tensors(base: Checkpoint, quantized_parts: Set[str]) -> dict[str, TensorEntry]:
-    """Return the tensors that belong neither to a quantized weight (`quantized_parts`) nor to
-    activation quantization.
-    """
+    """Return tensors outside quantized weights (`quantized_parts`) and activation scales."""
     return {
         n: e
         for n, e in base.tensors.items()
@@ -148,9 +144,7 @@ def _find_weights(
 def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
-    """Return the weight whose tensor names begin with `stem`. Raise E0532 if its tensors are
-    invalid.
-    """
+    """Return the weight whose tensor names begin with `stem`. Raise E0532 if it is invalid."""
     name = stem + format.weight_suffix
     missing_names = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if missing_names:
@@ -219,9 +213,7 @@ class _ScaleView(DequantizedCheckpoint):
         return view
 
     def read_tensor(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """Return the scales of the rows `rows` of a weight, broadcast to the shape of its
-        values.
-        """
+        """Return the scales of the rows `rows` of a weight, broadcast to its values."""
         codes, scales = self.read_codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 

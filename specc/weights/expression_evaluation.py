@@ -80,9 +80,7 @@ def _check_pairs(rows: int, heads: int) -> None:
 
 
 def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int, int]:
-    """Return the start and stop indices of a slice or chunk. Raise PatternMismatchError if it is
-    out of range.
-    """
+    """Return start and stop of a slice or chunk. Raise PatternMismatchError if out of range."""
     if isinstance(expr, SplitPartExpr):
         return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
@@ -93,9 +91,7 @@ def _get_slice_bounds(expr: SliceExpr | SplitPartExpr, length: int) -> tuple[int
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """Infer the dtype of an expression. Raise PatternMismatchError if concatenated parts have
-    different dtypes.
-    """
+    """Infer the dtype of an expression. Raise PatternMismatchError if parts differ in dtype."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -147,9 +143,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of the stored bytes of a tensor; `offset` is relative to its first
-    byte.
-    """
+    """A contiguous range of the stored bytes of a tensor, relative to its first byte."""
 
     tensor: str
     offset: int
@@ -157,9 +151,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Return the stored bytes that equal the result of an expression, or None if it must be
-    computed.
-    """
+    """Return the stored bytes that equal an expression, or None if it is computed."""
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -364,9 +356,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
-    """Return a float64 matrix [new, old]; row r contains the interpolation weights of output sample
-    r.
-    """
+    """Return float64 [new, old]; row r has the interpolation weights of output sample r."""
     matrix = np.zeros((new_length, old_length))
     for r in range(new_length):
         center = (r + 0.5) * old_length / new_length - 0.5

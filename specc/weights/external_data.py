@@ -23,9 +23,7 @@ includes the graph."""
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to store. `byte_range` is the range of a file that already contains the tensor, or
-    None.
-    """
+    """A tensor to store; `byte_range` is that of a file that already has it, or None."""
 
     name: str
     dtype: str
@@ -35,9 +33,7 @@ class TensorPiece:
 
 @dataclass(frozen=True, slots=True)
 class ExternalLocation:
-    """The location of ONNX external data: a path relative to the model's directory, and a byte
-    range.
-    """
+    """The location of ONNX external data: a path relative to the model, and a byte range."""
 
     location: str
     offset: int
@@ -149,9 +145,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of the new external data file. `chunks(name)` yields the bytes of a
-    tensor.
-    """
+    """Yield the bytes of the new external data file; `chunks(name)` yields those of a tensor."""
     position = 0
     for name, (offset, length) in plan.copied_tensors.items():
         if offset > position:  # a gap due to alignment

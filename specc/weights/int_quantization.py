@@ -80,9 +80,7 @@ def choose_zero_points(codes: Array, bits: int) -> Array:
 
 
 def pack_zero_points(zero_points: Array, bits: int) -> Array:
-    """Pack uint8 zero points `[out, blocks]`: two per byte along the blocks for 4 bits, unchanged
-    for 8 bits.
-    """
+    """Pack uint8 zero points `[out, blocks]`: two per byte for 4 bits, unchanged for 8 bits."""
     if bits != 4:
         return zero_points
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))
@@ -243,9 +241,7 @@ MIN_ACCURATE_SUM = 1e-30
 
 @dataclass
 class QuantizationErrorStats:
-    """The quantization error of a weight: sums of squares over its elements, and the maximum
-    error.
-    """
+    """The quantization error of a weight: sums of squares over elements, and the maximum."""
 
     squared_norm: float = 0.0
     squared_error: float = 0.0
@@ -274,9 +270,7 @@ class QuantizationErrorStats:
 
 
 def _sum_squares(flat: Array) -> float:
-    """Return the sum of squares of float32 values, in float64 if it exceeds the range of
-    float32.
-    """
+    """Return the sum of squares of float32 values, in float64 if float32 overflows."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # for smaller sums the squares may have underflowed

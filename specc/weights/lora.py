@@ -193,9 +193,7 @@ class AdaptedCheckpoint(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def get_file(self, name: str) -> TensorFile:
-        """Return the file of a tensor: the adapter's file if the adapter adds or replaces the
-        tensor.
-        """
+        """Return the file of a tensor: that of the adapter if it adds or replaces the tensor."""
         change = self.changes.get(name)
         is_in_adapter = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if is_in_adapter else self.base.get_file(name)
@@ -316,9 +314,7 @@ def _check_fully_trained(
 def _collect_replaced_tensors(
     adapter: LoraAdapter, changes_by_tensor: Mapping[str, AdapterDelta]
 ) -> set[str]:
-    """Return the tensors that an adapter replaces and that the checkpoint may lack: none for a
-    language adapter.
-    """
+    """Return the tensors that an adapter replaces (none for a language adapter)."""
     if adapter.replaces_tensors:
         return set()
     return {n for n, c in changes_by_tensor.items() if c.replacement}
@@ -382,9 +378,7 @@ def _list_delta_shapes(
 def _get_product_shape(
     b: tuple[int, ...], a: tuple[int, ...], *, is_transposed: bool
 ) -> tuple[int, ...]:
-    """Return the shape of B·A for linear layers, embeddings and convolutions; or () if the shapes
-    do not match.
-    """
+    """Return the shape of B·A (linear, embedding, convolution), or () if shapes mismatch."""
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()
     return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])

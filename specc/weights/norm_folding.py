@@ -1,6 +1,4 @@
-"""Fold norm weights into the following linear layers, and check that weights are in the range of
-the compute dtype.
-"""
+"""Fold norm weights into the following linear layers, and check the range of weights."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +25,7 @@ FOLDED_NORM_HELP = (
 
 @dataclass(frozen=True)
 class NormFoldedWeights(ParameterOverrides):
-    """Parameter values in which the norm weights of `folds` are folded into the following linear
-    layers.
-    """
+    """Parameters in which the norm weights of `folds` are folded into the next linear layers."""
 
     folds: Sequence[NormFold]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)

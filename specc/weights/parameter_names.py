@@ -15,9 +15,7 @@ _MAX_CANDIDATES = 2000
 
 @dataclass(frozen=True)
 class NamePattern:
-    """A pattern of parameter names such as `h.{i}.attn.*`, where `{i}` matches a number and `*` any
-    text.
-    """
+    """A pattern of parameter names, e.g. `h.{i}.attn.*`: `{i}` is a number and `*` any text."""
 
     text: str
 
@@ -28,9 +26,7 @@ class NamePattern:
         return self._expression.fullmatch(name) is not None
 
     def get_captures(self, name: str) -> "NameCaptures | None":
-        """Return the text that each placeholder matches, or None if the pattern does not match the
-        whole name.
-        """
+        """Return the text that each placeholder matches, or None without a match."""
         match = self._expression.fullmatch(name)
         if not match:
             return None
@@ -98,9 +94,7 @@ class NameCaptures:
 
 
 def get_name_skeleton(name: str) -> tuple[str, ...]:
-    """Return the parts of a name between its numbers, which are equal for corresponding parameters
-    of all layers.
-    """
+    """Return the parts of a name between its numbers, which are equal for all layers."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
@@ -153,9 +147,7 @@ def _replace_layer_numbers(
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Merge names that differ only in numbers, e.g. to `h.{0..11}.attn.bias`; return them in order
-    of first appearance.
-    """
+    """Merge names that differ only in numbers, e.g. `h.{0..11}.attn.bias`, in order."""
     numbers_by_skeleton: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         numbers_by_skeleton.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))

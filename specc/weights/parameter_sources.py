@@ -67,9 +67,7 @@ def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The byte range of a file that contains a parameter; `offset` is relative to the start of the
-    file.
-    """
+    """The byte range of a parameter in a file; `offset` is relative to the start of the file."""
 
     path: Path
     offset: int
@@ -85,9 +83,7 @@ class ParameterSource(Protocol):
         ...
 
     def get_tied_source(self, name: str) -> str | None:
-        """Return the parameter that this parameter is tied to; the returned parameter is not
-        tied.
-        """
+        """Return the parameter that this parameter is tied to, which is not tied itself."""
         ...
 
     def get_stored_dtype(self, name: str) -> str:
@@ -99,15 +95,11 @@ class ParameterSource(Protocol):
         ...
 
     def iterate_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Yield the values as little-endian bytes in C order; a chunk is valid until the next
-        one.
-        """
+        """Yield values as little-endian bytes in C order; a chunk is valid until the next."""
         ...
 
     def validate_and_hash_files(self, names: Iterable[str]) -> dict[Path, str]:
-        """Check the values of parameters that remain in their files. Return the SHA-256 of each
-        file.
-        """
+        """Check the values of parameters that stay in their files; return SHA-256 by file."""
         ...
 
 
@@ -243,9 +235,7 @@ class CheckpointBinding:
         return self.find_stored_bytes(expr) if expr is not None else None
 
     def find_stored_bytes(self, expr: Expr) -> TensorView | None:
-        """Return the stored bytes that equal the value of `expr`, or None if it must be
-        computed.
-        """
+        """Return the stored bytes that equal the value of `expr`, or None if it is computed."""
         view, checkpoint = find_stored_view(expr, self.checkpoint.tensors), self.checkpoint
         computed_tensors = checkpoint.adapted_tensors | checkpoint.decoded_tensors
         return None if view and view.tensor in computed_tensors else view

@@ -1,6 +1,4 @@
-"""Quantize weights while they are streamed from the checkpoint to a file, and add the scales of
-quantized KV caches.
-"""
+"""Quantize weights while they are streamed to a file; add the scales of quantized KV caches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -96,9 +94,7 @@ class StreamingQuantizer:
         return self.shape[-2] if self.format.is_transposed else self.shape[-1]
 
     def take_part(self, part: WeightPart) -> Array | None:
-        """Return the scales or the zero points and release them; return None if they are not
-        computed yet.
-        """
+        """Return the scales or zero points and release them; None if not computed yet."""
         if part == "scales":
             array, self.scales = self.scales, None
         else:
@@ -113,9 +109,7 @@ class StreamingQuantizer:
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A weight that has already been quantized: the files with its codes and scales, and its
-    quantization error.
-    """
+    """A weight that is already quantized: files of its codes and scales, and its error."""
 
     codes: Path
     scales: Path
@@ -129,9 +123,7 @@ def quantize_to_files(
     get_factor: GetFactor,
     stem: Path,
 ) -> PrequantizedWeight:
-    """Quantize a weight with GPTQ into files named after `stem`. Raise E0810 to E0815 if a file
-    cannot be written.
-    """
+    """Quantize a weight with GPTQ into files named `stem`. Raise E0810 to E0815 on failure."""
     quantized = QuantizedWeights(values, {name: format}, get_factor=get_factor)
     parts = format.format_codes_name(name), format.format_scales_name(name)
     paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
@@ -176,9 +168,7 @@ class QuantizedWeights(ParameterOverrides):
 
     @cached_property
     def parameters(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name; a quantized weight is replaced by its codes, scales and zero
-        points.
-        """
+        """Every parameter by name; a quantized one as its codes, scales and zero points."""
         parameters = {n: w for n, w in self.base.parameters.items() if n not in self.plan}
         for part, (name, kind) in self.parts.items():
             format, stream = self.plan[name], self.streams[name]
@@ -286,9 +276,7 @@ class QuantizedWeights(ParameterOverrides):
 
 @dataclass(frozen=True)
 class _QuantizedRows:
-    """Quantized rows: codes and zero points in their storage format, scales, and the quantization
-    error.
-    """
+    """Quantized rows: stored codes and zero points, scales, and the quantization error."""
 
     stored: Array
     scales: Array

@@ -21,9 +21,7 @@ Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """Mix the bits of a 64-bit word (a bijection); each input bit flips about half of the output
-    bits.
-    """
+    """Mix the bits of a 64-bit word (a bijection); an input bit flips about half of the output."""
     z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
     z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31
@@ -85,9 +83,7 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
 
 
 def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
-    rounded to float32.
-    """
+    """Yield `count` uniform numbers `low + u * (high - low)` in blocks, each step in float32."""
     key, span = derive_stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK_WORDS):
         block = generate_uniforms(key, start, min(BLOCK_WORDS, count - start))

@@ -119,9 +119,7 @@ class SliceExpr(_Formatted):
 
 @value_class(slots=True)
 class SplitPartExpr:
-    """Chunk `index` of a tensor that is split along an axis into `parts` equal chunks, or into
-    chunks of these sizes.
-    """
+    """Chunk `index` of a tensor that is split along an axis into equal `parts` or these sizes."""
 
     x: "Expr"
     axis: int
@@ -133,9 +131,7 @@ class SplitPartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def get_bounds(self, length: int) -> tuple[int, int]:
-        """Return the index range of the chunk. Raise PatternMismatchError if the axis cannot be
-        split.
-        """
+        """Return the index range of the chunk. Raise PatternMismatchError if it does not exist."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise PatternMismatchError(f"an axis of {length} has no {self.parts} equal parts")
@@ -189,9 +185,7 @@ class CastExpr(_Formatted):
 
 @value_class(slots=True)
 class AddNumberExpr(_Formatted):
-    """A tensor with a constant added to every element; 16-bit elements are first converted to f32
-    for accuracy.
-    """
+    """A tensor plus a constant; 16-bit elements are first converted to f32 for accuracy."""
 
     x: "Expr"
     number: float
@@ -201,9 +195,7 @@ class AddNumberExpr(_Formatted):
 
 @value_class(slots=True)
 class ResizeGridExpr(_Formatted):
-    """A square grid of position embeddings resized to `rows` by `columns`; the first `prefix`
-    embeddings are unchanged.
-    """
+    """Square position embeddings resized to `rows` by `columns` after `prefix` unchanged ones."""
 
     x: "Expr"
     rows: int
@@ -286,9 +278,7 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
 
 
 def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
-    """Replace each `first_present` with its first option whose tensors are present, or with the
-    last option.
-    """
+    """Replace each `first_present` by its first option whose tensors exist, or the last."""
     resolved = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(resolved, FirstPresentExpr):
         return resolved
@@ -313,9 +303,7 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @value_class(slots=True)
 class RearrangePlan:
-    """The steps of a rearrange with known axis sizes: reshape to `split_shape`, permute,
-    reshape.
-    """
+    """The steps of a rearrange with known sizes: reshape to `split_shape`, permute, reshape."""
 
     split_shape: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -329,9 +317,7 @@ class RearrangePlan:
 def plan_rearrange(
     pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
 ) -> RearrangePlan:
-    """Plan a rearrange for an array of this shape. Raise PatternMismatchError if they do not
-    match.
-    """
+    """Plan a rearrange for an array of this shape. Raise PatternMismatchError if it mismatches."""
     try:
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:

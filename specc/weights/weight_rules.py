@@ -1,6 +1,4 @@
-"""Apply the weight rules of a spec (tie, load, ignore), and infer the mapping from parameter names
-to tensor names.
-"""
+"""Apply the weight rules of a spec (tie, load, ignore); infer names of tensors."""
 
 import re
 from collections import Counter

@@ -117,9 +117,7 @@ def _emit_updated_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy: emits the nodes that select the next tokens; `carries` are its
-    loop-carried values.
-    """
+    """A decoding strategy: emits the selection of tokens; `carries` are its loop-carried values."""
 
     carries: list[LoopCarry]
 
@@ -139,9 +137,7 @@ class DecodingStrategy(Protocol):
 def make_decoding_strategy(
     g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs
 ) -> DecodingStrategy:
-    """Return the requested strategy; its constructor emits loop-invariant nodes into the open
-    graph.
-    """
+    """Return the requested strategy, after its loop-invariant nodes are emitted."""
     strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
     return strategy(g, decoding, inputs)
 

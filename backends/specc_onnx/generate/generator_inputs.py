@@ -1,6 +1,4 @@
-"""Define the inputs of a standalone generator and the state shared by the functions
-that build it.
-"""
+"""Define the inputs of a standalone generator and the state of the functions that build it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,9 +38,7 @@ NO_TOKEN = -1
 
 
 def map_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
-    """Return the scalar inputs of the model with their element types, in the order of the
-    signature.
-    """
+    """Return the scalar inputs with their element types, in the order of the signature."""
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":
         scalars |= {SEED_INPUT: "i64", **SAMPLING_INPUTS}
@@ -160,9 +156,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the spec inputs that the graphs read, also to compute the default of another
-        input.
-        """
+        """Return the spec inputs that the graphs read, also to compute other inputs."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }
@@ -233,9 +227,7 @@ class GenerationContext:
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        """Bind the inputs of `graph` to `tensors` by name, and its parameters to the weights, so
-        that it can be lowered.
-        """
+        """Bind inputs of `graph` to `tensors` by name, and parameters to the weights."""
         g = self.g
         used_values = {a for node, _ in graph.nodes for a in node.args if a}
         used_values |= set(graph.outputs.values())

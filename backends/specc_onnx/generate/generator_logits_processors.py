@@ -36,9 +36,7 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
 
 
 def emit_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
-    """Emit `seen_tokens` bool[batch, vocabulary] with the entries of the tokens i64[batch, n] set
-    to true.
-    """
+    """Emit `seen_tokens` bool[batch, vocabulary] with the entries of tokens i64[batch, n] true."""
     flags = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen_tokens, tokens, flags, axis=1)
 

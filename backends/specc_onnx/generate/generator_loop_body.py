@@ -59,9 +59,7 @@ def hoist_invariant_nodes(
 
 
 def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
-    """Return the loop-invariant nodes of `step`, which depend only on weights and encoder outputs,
-    in graph order.
-    """
+    """Return the nodes of `step` that depend only on weights and encoder outputs, in order."""
     invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
     fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
     invariant_values |= set(step.parameters.values())
@@ -297,9 +295,7 @@ def _emit_next_state(
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """Return the type of a loop-carried value after a step. Dimensions that change get new
-    symbols.
-    """
+    """Return the type of a loop-carried value after a step; changed dimensions are new symbols."""
     # For an equal symbol, ONNX's shape inference would expect an equal size.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.name}.{n}") for n, d in enumerate(carry.type.shape)

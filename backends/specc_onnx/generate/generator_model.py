@@ -281,9 +281,7 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit the loop-carried value of a decode state; its initial value is an output of `encode`, or
-    empty.
-    """
+    """Emit a loop-carried decode state that begins with an output of `encode`, or empty."""
     if state.initial_output:
         initial_value = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
@@ -334,9 +332,7 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
 
 
 def emit_empty_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit bool[batch, 1], true for prompts that contain only padding. Return None if there is no
-    padding mask.
-    """
+    """Emit bool[batch, 1], true for prompts that are all padding; None without a padding mask."""
     mask, g = emit_prompt_mask(context), context.g
     if mask is None:
         return None

@@ -254,9 +254,7 @@ def _emit_can_improve(
 
 
 def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> str:
-    """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
-    for unused beams.
-    """
+    """Emit `scores / count ** length_penalty` in f32: `NO_SCORE` unused, else >= `MIN_SCORE`."""
     g = step.g
     # The score is computed in f64 and rounded once, as in the Python implementation, so that ties
     # are equal.
@@ -282,9 +280,7 @@ def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
 
 
 def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
-    """Convert indices among the `width` beams of a sequence, `[s, m]`, to indices among all beams,
-    `[s·m]`.
-    """
+    """Convert indices `[s, m]` among the `width` beams of a sequence to `[s·m]` among all beams."""
     g = step.g
     count = g.emit_node("Squeeze", emit_axis_length(g, step.state.scores, 0), [0])
     sequence_ids = g.emit_node("Range", 0, count, 1)
@@ -293,9 +289,7 @@ def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
 
 
 def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int) -> str:
-    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; the result is `[s, m,
-    t]`.
-    """
+    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`: `[s, m, t]`."""
     g = step.g
     length = emit_axis_length(g, x, 2)
     count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])

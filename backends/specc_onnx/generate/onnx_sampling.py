@@ -98,9 +98,7 @@ PROBABILITY_DTYPE = "f64"
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Loop-invariant values of sampling: scalars, and the stream key of each sequence,
-    u64[batch].
-    """
+    """Loop-invariant values of sampling: scalars, and u64[batch] stream keys of the sequences."""
 
     temperature: str
     candidate_count: str

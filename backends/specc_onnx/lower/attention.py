@@ -58,9 +58,7 @@ def attend(
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend`; return the names of its output and of its attention weights ("" if they are
-    not computed).
-    """
+    """Lower `Attend`; return the names of its output and its attention weights ("" if none)."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, bias), ""

@@ -223,9 +223,7 @@ def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def bind_length(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """A context manager in which the symbolic dimension `length` has the nonzero size `count`, the
-    name of an i64[].
-    """
+    """A context in which the symbolic dimension `length` has the nonzero size `count`, i64[]."""
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -296,9 +294,7 @@ def _emit_query_span(
 def _emit_key_span(
     g: Emitter, queries: PositionSpan, length: str, plan: LocalAttentionPlan
 ) -> PositionSpan:
-    """Emit the positions of the keys to which the queries of a block attend; the span is never
-    empty.
-    """
+    """Emit the positions of the keys that the queries of a block attend to; never empty."""
     zero, one = g.emit_shape([0]), [1]
     # The band bounds q - k: its upper end is the look-back, and its negated lower end is the
     # look-ahead.

@@ -215,17 +215,13 @@ class _EmptyWindowGuard:
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
-        """Emit the result of `emit_windows`, which takes and returns channels-first tensors, for
-        `x`.
-        """
+        """Emit the result of `emit_windows`, which maps channels-first tensors, for `x`."""
         kernel = self.op.kernel
         result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
         return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
 
     def pad_input(self, x: Tensor) -> str:
-        """Emit `x` with each window axis that is empty at run time padded with zeros to the size of
-        one window.
-        """
+        """Emit `x` with each window axis that is empty at run time zero-padded to one window."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             window_length = max(self.op.get_lag(n) + 1, 1)
@@ -246,9 +242,7 @@ class _EmptyWindowGuard:
         return self.g.emit_node("Reshape", x, shape, allowzero=1)
 
     def remove_placeholder(self, result: str, x: Tensor) -> str:
-        """Emit `result` without the windows over zeros that `pad_input` added to an empty axis of
-        `x`.
-        """
+        """Emit `result` without the windows over zeros that `pad_input` added to an empty axis."""
         for n in self._list_empty_axes(x):
             axis = self.first_axis + n
             length = self.op.compute_length(x.shape[axis], n)

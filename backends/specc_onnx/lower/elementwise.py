@@ -32,9 +32,7 @@ FLOAT_OPERATORS = {**EXACT_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 
 @lower
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Lower to one operator where ONNX has the same semantics, otherwise to several; operands are
-    broadcast.
-    """
+    """Lower to one operator if ONNX has the same semantics, or several; operands are broadcast."""
     if left.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return (

@@ -141,9 +141,7 @@ def emit_kv_buffer_attention(
 
 
 def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
-    """Emit the operands `seqlens_k`, i32[b] (the last position of each sequence), and
-    `total_sequence_length`, i32[].
-    """
+    """Emit `seqlens_k`, i32[b] (last position per sequence), and `total_sequence_length`, i32[]."""
     with g.hoist_nodes("lengths"):
         total_count = emit_cast(g, g.emit_length(total_length), "i32")
         last_position = emit_cast(g, g.emit_length(total_length - 1), "i32")
@@ -235,9 +233,7 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 def _emit_attention_bias(
     g: Emitter, dtype: str, lengths: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Emit mask and bias as one bias `[…, *lengths]`, or None without both; the kernel adds its own
-    causal mask.
-    """
+    """Emit mask and bias as one bias `[…, *lengths]` or None; the kernel adds its causal mask."""
     if bias is None and mask is not None and not is_always_true(mask):
         bias = make_typed_tensor(g.emit_constant(0.0, dtype), dtype, (1, 1, 1, 1))
     return emit_combined_mask(g, mask, bias, lengths)

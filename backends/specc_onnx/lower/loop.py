@@ -97,9 +97,7 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
 ) -> tuple[list[str], list[int]]:
-    """Emit the scanned inputs, padded to at least one position; return their names and scan
-    axes.
-    """
+    """Emit scanned inputs, padded to at least one position; return their names and scan axes."""
     tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # `keep` is `[b, t]`: its time axis is always 1.
     if operands.keep is not None:
@@ -142,9 +140,7 @@ def _emit_without_placeholder(
 
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
-    """Build the body graph with ONNX's input order: loop-carried values, then `keep`, then scanned
-    slices.
-    """
+    """Build the body graph with ONNX's input order: loop-carried values, `keep`, slices."""
     body_inputs = list(op.body.inputs.items())
     scanned_inputs, carried_inputs = (
         body_inputs[: op.scanned_count],
@@ -193,9 +189,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower the outputs that every iteration computes. Lower the other outputs inside an `If` for
-    unfinished sequences.
-    """
+    """Lower the outputs of every iteration; the others inside an `If` for unfinished sequences."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -299,9 +293,7 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
-    """Emit bool[], true if any sequence is unfinished. A sum is used, because it is defined for an
-    empty batch.
-    """
+    """Emit bool[], true if a sequence is unfinished; a sum, which an empty batch defines."""
     count = emit_count_nonzero(g, g.emit_node("Not", is_finished), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 

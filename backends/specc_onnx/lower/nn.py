@@ -60,9 +60,7 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
-    """Emit `x @ w.T` as `FusedMatMul` if the weight is stored as `[out, in]`, otherwise `x @ w` as
-    `MatMul`.
-    """
+    """Emit `x @ w.T` as `FusedMatMul` if the weight is stored `[out, in]`, or `x @ w`."""
     if not is_transposed:
         return g.emit_node("MatMul", x, w)
     name = g.emit_node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
@@ -183,9 +181,7 @@ def emit_masked_softmax(
 def patch_embedding(
     op: ops.PatchEmbedding, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
-    """Lower to a convolution with stride = kernel size, and flatten the result in row-major
-    order.
-    """
+    """Lower to a convolution with stride = kernel size; flatten the result row-major."""
     patch_height, patch_width = weight.shape[2], weight.shape[3]
     assert None not in (patch_height.number, patch_width.number), "patch sizes are static"
     size = [patch_height.number, patch_width.number]
@@ -316,9 +312,7 @@ def _emit_position_column(g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
-    """Lower to `RotaryEmbedding` if there is a kernel for it (there is none for f64), otherwise to
-    its formula.
-    """
+    """Lower to `RotaryEmbedding` if there is a kernel (none for f64), otherwise to its formula."""
     if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # Features after the rotated ones are unchanged (partial rotary embedding).

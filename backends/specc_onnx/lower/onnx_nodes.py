@@ -126,9 +126,7 @@ def find_live_nodes(nodes: list[NodeProto], required_names: Iterable[str]) -> li
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity. The key keeps its graph alive, so that ids are
-    unique.
-    """
+    """A hash key that compares graphs by identity; it keeps its graph alive, so ids are unique."""
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph

@@ -37,18 +37,14 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys inside the window, and `reads_window_only`, bool[], true if only these keys
-    are read.
-    """
+    """The span of keys inside the window; `reads_window_only`, bool[]: only these are read."""
 
     keys: PositionSpan
     reads_window_only: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return the center and the radius of the window that a mask `[…, 1, k]` defines, or None for
-    other masks.
-    """
+    """Return the center and radius of the window of a mask `[…, 1, k]`, or None for others."""
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -201,9 +197,7 @@ def emit_window_weights(
 def _emit_window_or_all_weights(
     g: Emitter, window: WindowKeys, operands: tuple[Tensor, Tensor], emit_weights: WeightFunction
 ) -> str:
-    """Emit the attention weights of the window keys if the window is short, otherwise those of all
-    keys.
-    """
+    """Emit the attention weights of the window keys if the window is short, or of all keys."""
     type = g.site.types[0]
     zero_starts = [0] * (type.rank - 1)
 

@@ -126,9 +126,7 @@ def _emit_integer_product(
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
-    """Emit an integer MatMul, multiplied by the per-channel scales and then by the per-token
-    scales.
-    """
+    """Emit an integer MatMul, multiplied by the per-channel and then the per-token scales."""
     token_scales, scaled_tokens = _emit_token_scales(g, x)
     # `QuantizeLinear` has no per-token scales, so it quantizes scaled tokens with the scale 1.
     is_float = g.lacks_kernel("MatMulInteger", "i8")
@@ -250,9 +248,7 @@ def _emit_dequantized_product(
 def quantized_embedding(
     op: ops.QuantizedEmbedding, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
 ) -> str:
-    """Gather the embeddings of the tokens, then dequantize them, so that the embedding table stays
-    quantized.
-    """
+    """Gather the embeddings of the tokens, then dequantize them: the table stays quantized."""
     indices, rank = emit_checked_indices(g, ids), ids.rank
     if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, indices, table, scales)

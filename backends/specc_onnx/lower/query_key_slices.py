@@ -105,9 +105,7 @@ class QueryKeySlicer:
         return axis_count == 2 or (axis_count == 1 and self.recomputes_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: QueryKeyAxes) -> bool:
-        """Return True if the slice contains all keys for which these attention weights can be
-        nonzero.
-        """
+        """Return True if the slice contains all keys whose attention weights can be nonzero."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
             return False
@@ -154,9 +152,7 @@ def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
 
 
 def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
-    """Return True if each position along an axis of the result depends only on the same operand
-    position.
-    """
+    """Return True if each position of a result axis depends only on the same operand position."""
     axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
     is_expanded = isinstance(op, ops.Expand) and op.axis == axis
     return all(dependence.kind == "same" for dependence in axis_dependences) and bool(
@@ -165,9 +161,7 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
-    """Return an operand with its last two axes as query and key axis, or None for an axis of size
-    1, which is broadcast.
-    """
+    """Return an operand with query and key as last axes, or None for a broadcast axis of size 1."""
     key_axis = operand.type.rank - 1
     axes = (axis if operand.type.shape[axis] != 1 else None for axis in (key_axis - 1, key_axis))
     query, key = axes
@@ -183,9 +177,7 @@ def _map_query_key_axes(
 
 
 def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int) -> int | None:
-    """Return the operand axis that becomes `axis` of the result, or None if the operand is
-    broadcast.
-    """
+    """Return the operand axis that becomes `axis` of the result, or None if it is broadcast."""
     return next(
         (
             dependence.operand_axis
@@ -287,18 +279,14 @@ def emit_recomputed_slice(
 def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Emit a mask or bias `[b, h, q, k]`, recomputed for a span of queries and a span of keys; None
-    means all of them.
-    """
+    """Emit a mask or bias `[b, h, q, k]`, recomputed for spans of queries and keys; None: all."""
     shape = x.shape
     axes: QueryKeyAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return emit_recomputed_slice(g, x, axes, (queries, keys))
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for window keys that are also global keys, so that they are not
-    counted twice.
-    """
+    """Emit a mask that is false for window keys that are also global, which would count twice."""
     is_before = g.emit_node("Less", keys.global_positions, keys.start)
     is_after = g.emit_node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.emit_node("Sub", keys.stop, keys.start)
@@ -309,9 +297,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 def _emit_head_slice(
     g: Emitter, x: Tensor, span: PositionSpan | None, packed_name: str | None
 ) -> Tensor:
-    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if the kernel takes this
-    layout.
-    """
+    """Emit a slice of `[b, h, t, d]`, or of packed heads `[b, t, h·d]` if the kernel takes it."""
     if span is None or packed_name is None:
         return emit_position_slice(g, x, (2,), (span,))
     b, h, t, d = x.shape

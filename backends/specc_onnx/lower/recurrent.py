@@ -49,9 +49,7 @@ class RecurrentBatchLayout:
         return self.keep.name if self.keep else "."
 
     def convert_to_time_major(self, x: Tensor, *, zero_padding: bool = False) -> str:
-        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`. If `zero_padding`, padded positions are
-        zeros.
-        """
+        """Emit `x` `[b, t, d]` as right-padded `[t, b, d]`, with zeros if `zero_padding`."""
         if cached_name := _find_time_major_operand(self, x):
             return cached_name
         g, name = self.g, x.name
@@ -310,9 +308,7 @@ class _RecurrentLayer:
         return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
-        """Return True if ONNX's operator supports this layer and `feature` ("" if it needs
-        none).
-        """
+        """Return True if ONNX's operator supports this layer and `feature` ("" if none)."""
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.layout.keep else ""
@@ -322,9 +318,7 @@ class _RecurrentLayer:
 def _emit_layer(
     layer: _RecurrentLayer, kind: str, feature: str, **attributes: object
 ) -> tuple[str, ...]:
-    """Emit the operator `kind`, or a loop if the target does not have the operator or its
-    `feature`.
-    """
+    """Emit the operator `kind`, or a loop if the target lacks the operator or its `feature`."""
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, kind, **attributes)
     op, scope = layer.op, layer.g.site.scope

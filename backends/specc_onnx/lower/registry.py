@@ -91,9 +91,7 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Find the axes that static slices partition completely. Return the ascending ends of the
-    slices by value and axis.
-    """
+    """Find axes that static slices partition; return the ascending ends by value and axis."""
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

@@ -74,9 +74,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> s
 def _can_inline_experts(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> bool:
-    """Return True if the experts are few and small enough to unroll, and their weights are
-    parameters.
-    """
+    """Return True if experts are few and small enough to unroll, with parameters as weights."""
     parameter_names = {t.name for t in g.values.parameters.values()} | {
         *g.values.narrow_weights.values()
     }
@@ -94,9 +92,7 @@ def _can_inline_experts(
 def _emit_expert_ids(
     op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
 ) -> str:
-    """Emit the expert ids of each token, i64[n, k]. An id equal to the number of experts means "no
-    expert".
-    """
+    """Emit expert ids i64[n, k] of the tokens; the number of experts means "no expert"."""
     no_expert = g.emit_length(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
     is_valid = g.emit_node("Less", ids, no_expert)
@@ -138,9 +134,7 @@ class _ExpertEmitter:
         )
 
     def _emit_iteration(self, used_experts: str) -> GraphProto:
-        """Return the loop body, whose inputs are the iteration, the condition and the partial
-        sums.
-        """
+        """Return the loop body, whose inputs are iteration, condition and partial sums."""
         g = self.g
         with g.open_body() as body:
             iteration, condition = g.new_loop_inputs()
@@ -166,9 +160,7 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> str:
-        """Emit bool[experts + 1], true for the experts that have tokens. The last entry is for
-        tokens without an expert.
-        """
+        """Emit bool[experts + 1], true for experts with tokens; the last: tokens without expert."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
         ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))

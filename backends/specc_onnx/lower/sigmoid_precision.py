@@ -33,9 +33,7 @@ ORDINARY_OPS = (
 
 
 def find_accurate_sigmoids(graph: Graph) -> set[Value]:
-    """Return the results of the f32 sigmoid, SiLU and quick GELU nodes that must have a small
-    relative error.
-    """
+    """Return the f32 sigmoid, SiLU and quick GELU results that need a small relative error."""
     sigmoids = {results[0] for node, results in graph.nodes if _is_sigmoid(node)}
     if not sigmoids:
         return sigmoids
@@ -71,9 +69,7 @@ def _is_sigmoid(node: Node) -> bool:
 
 
 def _find_ordinary_values(graph: Graph) -> set[Value]:
-    """Return the parameters, the results of `ORDINARY_OPS`, and all values computed from these
-    values elementwise.
-    """
+    """Return parameters, results of `ORDINARY_OPS`, and values computed elementwise from these."""
     ordinary_values = set(graph.parameters.values())
     for node, results in graph.nodes:
         float_operands = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]
@@ -88,9 +84,7 @@ def _find_ordinary_values(graph: Graph) -> set[Value]:
 def _is_error_small(
     user: Node, index: int, ordinary_values: Collection[Value], is_tolerant: Mapping[Node, bool]
 ) -> bool:
-    """Return True if a small absolute error of operand `index` causes only small errors in all
-    outputs.
-    """
+    """Return True if a small absolute error of operand `index` stays small in all outputs."""
     op = user.op
     if isinstance(op, ops.Arith) and op.fn == "mul":
         gate, gated_value = user.args[index], user.args[1 - index]

@@ -86,9 +86,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
-    """Lower to `Transpose`; record the packed layout `[b, t, h·d]` of split heads for attention
-    kernels.
-    """
+    """Lower to `Transpose`; record the packed layout `[b, t, h·d]` of split heads for kernels."""
     result = g.emit_node("Transpose", x, perm=list(op.order))
     producer = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and producer is not None and producer.args[0] is not None:
@@ -121,9 +119,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 
 @lower
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
-    """Lower to `Concat`. For a KV buffer, no node is emitted, because the attention kernel appends
-    the new positions.
-    """
+    """Lower to `Concat`, or to nothing for a KV buffer, which the attention kernel extends."""
     # attention replaces this placeholder name with the name of the updated buffer
     if parts[0].value in g.values.kv_buffers:
         return g.reserve_name(g.make_scoped_name("buffer"))

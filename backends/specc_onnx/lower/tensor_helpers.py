@@ -40,9 +40,7 @@ def emit_reshape(
 def _find_constant_target(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
-    """Return a constant shape operand for `Reshape`, or None if the shape must be computed at run
-    time.
-    """
+    """Return a constant shape operand for `Reshape`, or None if it is computed at run time."""
     target = _plan_target_shape(source_shape, shape)
     static_sizes = [n for n in target if n is not None]
     # In the shape operand, 0 copies an axis, so no actual size may be 0.
@@ -57,9 +55,7 @@ def _find_constant_target(
 def _plan_target_shape(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> list[int | None]:
-    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, and None represents another
-    dynamic size.
-    """
+    """Return the shape operand of `Reshape`: 0 copies an axis, None is another dynamic size."""
     is_unchanged = [
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
     ]
@@ -153,9 +149,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
-    """Emit a cast to `dtype`, unless `x` already has this dtype; `source_dtype` is the dtype of `x`
-    if `x` is a name.
-    """
+    """Emit a cast to `dtype` unless `x` has it; `source_dtype` is that of a name `x`."""
     if isinstance(x, Tensor):
         source_dtype, x = x.dtype, x.name
     return x if source_dtype == dtype else g.emit_node("Cast", x, to=ONNX_TYPE_CODES[dtype])
@@ -276,9 +270,7 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
-    """Emit `ids` with 0 in place of negative values at positions where the padding mask `keep` is
-    false.
-    """
+    """Emit `ids` with 0 in place of negative values where the padding mask `keep` is false."""
     zero = g.emit_constant(0, ids.dtype)
     is_padding = g.emit_node("And", g.emit_node("Not", keep), g.emit_node("Less", ids, zero))
     return g.emit_node("Where", is_padding, zero, ids)

@@ -32,9 +32,7 @@ MAX_CONSTANT_ELEMENTS = 64
 
 
 def collect_subgraphs(model: ModelProto) -> Subgraphs:
-    """Return the names of all subgraphs, and the integers that branch conditions compare values
-    with.
-    """
+    """Return the names of all subgraphs, and the integers in comparisons of conditions."""
     copy = ModelProto()
     # only small constants are copied, not the weights
     for tensor in model.graph.initializer:
@@ -124,9 +122,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes that compute the sum of `terms` and the counts of all subgraphs; return the
-        name of the sum.
-        """
+        """Add nodes for the sum of `terms` and the counts of all subgraphs; return its name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -243,9 +239,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make the attention weights of a layer available as a value; return its name, or None if there
-    is no such layer.
-    """
+    """Return the name of the attention weights of a layer, made available, or None."""
     # The value of an inlined branch has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:

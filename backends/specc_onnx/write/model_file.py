@@ -103,9 +103,7 @@ class OnnxModelFile:
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external files with the minimum size of each file in bytes, or -1 if a size is
-        invalid.
-        """
+        """Return the external files with their minimum sizes in bytes, or -1 if invalid."""
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
@@ -228,9 +226,7 @@ class OnnxModelFile:
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """Load a copy of the model that also outputs attention weights; return it with the output
-        names by scope.
-        """
+        """Load a copy that also outputs attention weights; return it with output names by scope."""
         copy = _copy_model(self.model)
         # the caller computes the other attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
@@ -240,9 +236,7 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the external files of a model with the minimum size of each file in bytes, or -1 if a
-    size is invalid.
-    """
+    """Return the external files of a model with their minimum sizes in bytes, -1 if invalid."""
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
     for function in model.functions:
@@ -279,9 +273,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Return the model that a symbolic link points to, unless the external files are next to the
-    link.
-    """
+    """Return the model that a link points to, unless the external files are next to the link."""
     locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
         locations and all((file.path.parent / name).exists() for name in locations)
@@ -310,9 +302,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Yield every string of a message. Strings that are not valid UTF-8, which protobuf accepts,
-    are yielded as bytes.
-    """
+    """Yield every string of a message; strings that are not UTF-8 are yielded as bytes."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str | bytes):

@@ -92,9 +92,7 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Plan the weight storage of graphs that are written to `directory` together, and lower and
-    verify the graphs.
-    """
+    """Plan the weights of graphs written to `directory` together; lower and verify the graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
@@ -121,9 +119,7 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
-    """Return the metadata of the checkpoint files that weights are linked to. Raise E0507 if linked
-    weights contain NaN.
-    """
+    """Return metadata of the checkpoint files of linked weights. Raise E0507 if they have NaN."""
     file_metadata = {}
     hashes = (
         values.validate_and_hash_files(placement.plan.linked_tensors)

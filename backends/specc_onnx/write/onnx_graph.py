@@ -193,9 +193,7 @@ def _list_model_inputs(
 
 
 def _map_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
-    """Return the tensors of the outputs by name; the time axis of a KV buffer has the size of its
-    capacity.
-    """
+    """Return the output tensors by name; the time axis of a KV buffer is its capacity."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.present_key, cache.present_value)):
         outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
@@ -312,9 +310,7 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return the output names by value name. An `Identity` copies a value that cannot be
-    renamed.
-    """
+    """Return output names by value name. An `Identity` copies a value that keeps its name."""
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))

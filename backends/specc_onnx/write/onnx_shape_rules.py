@@ -40,9 +40,7 @@ DATA_DEPENDENT_OPS = {
 
 
 def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of an attribute of a node, or `default` if the node has no
-    such attribute.
-    """
+    """Return an attribute of a node, or `default` if the node has no such attribute."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
@@ -244,9 +242,7 @@ def _infer_top_k(inferred_types: InferredTypes, node: NodeProto) -> list[TypePro
 def _check_reshape_count(
     inferred_types: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Raise OperandMismatchError if a `Reshape` changes the number of elements, which ONNX checks
-    only if a size is -1.
-    """
+    """Raise OperandMismatchError if a `Reshape` without -1 changes the number of elements."""
     source_shape, result_shape = (
         inferred_types.get_static_shape(node.input[0]),
         read_shape(types[0]),

@@ -26,9 +26,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """An error for an invalid model, which is always a bug of specc. The message names the value or
-    node.
-    """
+    """An error for an invalid model, a bug of specc; the message names the value or node."""
 
 
 class OperandMismatchError(Exception):
@@ -159,9 +157,7 @@ def _choose_primes(
     lower_limits: Mapping[str, int],
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return ascending primes for the symbolic dimensions, without the values in
-    `excluded_lengths`.
-    """
+    """Return ascending primes for symbolic dimensions, except those in `excluded_lengths`."""
     primes: dict[str, int] = {}
     # Smaller primes often occur as feature sizes and head counts.
     last_prime = 10
@@ -273,9 +269,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
-    """Describe the conflict between a declared and an inferred type, or return "" if there is
-    none.
-    """
+    """Describe the conflict of a declared and an inferred type, or "" if there is none."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
         inferred_type.tensor_type.elem_type,

@@ -118,9 +118,7 @@ def _check_lengths_known(
 
 
 def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by specc's rule for control flow and contrib ops, otherwise
-    by ONNX's rule.
-    """
+    """Return the result types of a node by specc's rule (control flow, contrib) or ONNX's."""
     if node.op_type in CONTROL_FLOW_RULES:
         return CONTROL_FLOW_RULES[node.op_type](inferred_types, node)
     rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
@@ -149,9 +147,7 @@ _get_schema = cache(defs.get_schema)
 def _infer_body(
     inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer the types in a subgraph whose inputs have the given types; return the types of its
-    outputs.
-    """
+    """Infer the types in a subgraph with the given input types; return those of its outputs."""
     inferred_types.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred_types.add_value(value.name, type)
@@ -263,9 +259,7 @@ def _count_iterations(
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """Return the sizes of the symbolic dimensions in declared types, according to the inferred
-    types.
-    """
+    """Return the sizes of symbolic dimensions in declared types, by the inferred types."""
     lengths_by_symbol: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim

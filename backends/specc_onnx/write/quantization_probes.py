@@ -170,9 +170,7 @@ def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and `reverse`, which is 1 if the node runs in
-    reverse.
-    """
+    """Return the integer attributes of a node, and `reverse`: 1 if it runs in reverse."""
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
@@ -237,17 +235,13 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
 
 
 def _collect_defined_names(graph: GraphProto) -> set[str]:
-    """Return the names of the inputs, initializers and node results of a graph, without its
-    subgraphs.
-    """
+    """Return the names of inputs, initializers and node results of a graph, not of subgraphs."""
     results = {name for node in graph.node for name in node.output}
     return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make the outputs of a loop body scan outputs of the loop. Return their names outside the
-    loop.
-    """
+    """Make outputs of a loop body scan outputs of the loop; return their names outside."""
     (body,) = iterate_node_bodies(node)
     previous_count = len(body.output)
     body_outputs = _add_graph_outputs(body, probe_types)

@@ -99,17 +99,13 @@ def plan_weight_placement(
 
 
 def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> bool:
-    """Return True if a matrix is converted to `matrix_dtype` and so cannot stay in the
-    checkpoint.
-    """
+    """Return True if a matrix is converted to `matrix_dtype`, so it leaves the checkpoint."""
     is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
     return is_converted and values.get_stored_dtype(name) != dtype
 
 
 def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
-    """Return True if weights are stored inline, i.e. in the ONNX file. Raise E0823 if inline
-    weights are too large.
-    """
+    """Return True if weights are stored in the ONNX file. Raise E0823 if they are too large."""
     total_bytes = sum(p.nbytes for p in pieces)
     is_small = total_bytes < MAX_INLINE_BYTES and is_single
     is_inline = storage == "inline" or (storage == "auto" and is_small)

@@ -176,9 +176,7 @@ class GGUFFile(TensorFile):
         return []
 
     def get_array(self, name: str) -> Array:
-        """Return the tensor as a read-only view of the file, or as a copy if llama.cpp changed
-        it.
-        """
+        """Return the tensor as a read-only view of the file, or a copy if llama.cpp changed it."""
         return self._restore_tensor(name, super().get_array(name))
 
     def read_tensor(self, name: str) -> Array:
@@ -186,9 +184,7 @@ class GGUFFile(TensorFile):
         return self._restore_tensor(name, super().read_tensor(name))
 
     def _restore_tensor(self, name: str, stored: Array) -> Array:
-        """Undo the changes that llama.cpp made to a tensor: norm offsets and the order of RoPE
-        rows.
-        """
+        """Undo the changes of llama.cpp to a tensor: norm offsets and the order of RoPE rows."""
         change = self.changes.get(name)
         if change is None:
             return stored
@@ -245,9 +241,7 @@ def _count_heads(metadata: Metadata, kind: str) -> int:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Open a GGUF file and check its header. Raise E0419, E0502, E0506, E0508, E0518 or E0802 on
-    failure.
-    """
+    """Open a GGUF file and check it. Raise E0419, E0502, E0506, E0508, E0518 or E0802."""
     path = Path(path)
     fd = open_weights_file(path)
     try:

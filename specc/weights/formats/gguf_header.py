@@ -25,9 +25,7 @@ MAX_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A GGUF tensor type (ggml_type): each block of `block_size` elements occupies `nbytes`
-    bytes.
-    """
+    """A GGUF tensor type (ggml_type): a block of `block_size` elements has `nbytes` bytes."""
 
     name: str
     block_size: int = 1

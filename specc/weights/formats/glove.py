@@ -120,9 +120,7 @@ def _parse_row(fields: list[str]) -> Array:
 
 
 def _parse_number(text: str) -> float | None:
-    """Parse a finite decimal number in `printf` format; return None if the text is not such a
-    number.
-    """
+    """Parse a finite decimal number in `printf` format; return None for other texts."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

@@ -79,9 +79,7 @@ def _infer_group_size(width: int, group_count: int, settings: QuantizationSettin
 def _has_ordered_groups(
     group_index: Array | None, width: int, group_size: int, group_count: int
 ) -> bool:
-    """Return True if consecutive input channels form the groups. Files without act-order have no
-    group index.
-    """
+    """Return True if consecutive input channels form the groups (no index without act-order)."""
     if group_index is None:
         return True
     check_equal_counts("g_idx", len(group_index), width)
@@ -93,9 +91,7 @@ def _has_ordered_groups(
 def infer_gptq_layout(
     parts: Parts, lengths: Lengths, settings: QuantizationSettings
 ) -> QuantizedLayout:
-    """Return the layout of GPTQ: `[in, out]`, codes packed along `in`, zero points packed along
-    `out`.
-    """
+    """Return the layout of GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
     bits = _infer_code_bits(lengths["out"], lengths["zero_words"], (4, 8, 2, 3), settings.bits)
     width = lengths.get("in", lengths["words"] * 32 // bits)
     _infer_code_bits(width, lengths["words"], (bits,), 0)
@@ -117,9 +113,7 @@ def infer_gptq_layout(
 
 
 def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bool:
-    """Return True if every zero point is the middle of the code range, as in symmetric
-    quantization.
-    """
+    """Return True if every zero point is the middle of the code range (symmetric)."""
     middle = (1 << (bits - 1)) - settings.zero_offset
     return bool((unpack_codes(packed, bits) == middle).all())
 
@@ -210,9 +204,7 @@ def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def infer_fp4_layout(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
-    """Return the layout of NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per
-    byte.
-    """
+    """Return the layout of NVFP4 and MXFP4 (compressed-tensors): `[out, in]`, two codes a byte."""
     width = lengths["bytes"] * 2
     global_scale = parts.get(".weight_global_scale")
     if global_scale is not None:

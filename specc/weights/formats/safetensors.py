@@ -111,9 +111,7 @@ class TensorFile(Closeable):
     def _read_blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Yield bytes of a tensor with double buffering: the caller uses one buffer while the other
-        is filled.
-        """
+        """Yield bytes of a tensor with double buffering: one buffer is used, the other filled."""
         self.check_unchanged()
         for position in range(0, count, CHUNK_BYTES):
             buffers.reverse()

@@ -89,9 +89,7 @@ HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as described in the header; `begin` and `end` are relative to the first data
-    byte.
-    """
+    """A tensor of the header; `begin` and `end` are relative to the first data byte."""
 
     name: str
     dtype: str
@@ -105,9 +103,7 @@ class _InvalidHeaderError(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """Return the tensors in data order, the metadata, and the bytes of the header. Raise E0506 if
-    it is invalid.
-    """
+    """Return tensors in data order, metadata, and header bytes. Raise E0506 if invalid."""
     try:
         data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
@@ -238,9 +234,7 @@ def _count_bytes(tensor_label: str, dtype: str, shape: list[int]) -> int:
 
 
 def _parse_lengths(value: Json) -> list[int] | None:
-    """Parse a list of axis sizes; return None if an item is not a non-negative integer (e.g.
-    `true`).
-    """
+    """Parse a list of axis sizes; None if an item is no non-negative integer (e.g. `true`)."""
     if not isinstance(value, list):
         return None
     numbers = [n for v in value if (n := as_exact_integer(v)) is not None and 0 <= n < MAX_LENGTH]
