@@ -61,9 +61,7 @@ class GenerativeBatchModel:
     def make_continuous_batch(
         self, batch_size: int, on_start: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Create a continuous batch. `on_start` is called with the indices of the rows in
-        progress.
-        """
+        """Create a continuous batch; `on_start` receives the indices of rows in progress."""
         padded_inputs = self.row_reader.padded_inputs
         return ContinuousBatch(
             model=self.generator,

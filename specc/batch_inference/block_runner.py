@@ -197,9 +197,7 @@ class BlockRunner:
     def run_block(
         self, block_number: int, report: ReportRows = lambda rows: None
     ) -> BlockStatistics:
-        """Compute one block. Raise E0802 if its file is missing, and E0881 if the file has
-        changed.
-        """
+        """Compute one block. Raise E0802 if its file is missing, E0881 if it has changed."""
         existing_statistics = read_block_statistics(self.plan, self.out, block_number)
         if existing_statistics is not None:  # another process has already computed this block
             report(existing_statistics.row_count)
@@ -330,9 +328,7 @@ class BlockComputation:
     def _count_generation_multiply_adds(
         self, input_length: int, sequences: Sequence[GenerationResult]
     ) -> int:
-        """Return the number of multiply-adds for the generation of a sequence, including its
-        prompt.
-        """
+        """Return the multiply-adds of generating a sequence, including its prompt."""
         row_reader, best = self.model.row_reader, sequences[0]
         token_count = len(best.tokens) // max(best.num_codebooks, 1)
         # prompt and generated tokens count as one sequence
@@ -373,9 +369,7 @@ class BlockComputation:
         return None
 
     def _retry_rows(self, batch: Sequence[InputRow], error: Diagnostic) -> None:
-        """Compute the rows of a failed batch one at a time; if there is only one row, record the
-        error.
-        """
+        """Compute the rows of a failed batch one by one; record the error of a single row."""
         if len(batch) == 1:
             return self._record_error(batch[0].row_number, error)
         for row in batch:

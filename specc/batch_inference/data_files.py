@@ -108,9 +108,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
 
 
 def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
-    """Read the lines of a block without line ends. The last line end does not start another
-    line.
-    """
+    """Read the lines of a block without line ends; the last one starts no further line."""
     return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
@@ -141,9 +139,7 @@ class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the columns: the union of the keys of all objects. The type of a column can
-        represent all its values.
-        """
+        """Return the keys of all objects as columns, with types for all their values."""
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
@@ -198,9 +194,7 @@ class CsvFile(DataFile):
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _read_header(self) -> tuple[list[str], int]:
-        """Return the column names and the offset of the first data row. Raise E0872 if the first
-        row has no names.
-        """
+        """Return the column names and the first data offset. Raise E0872 without names."""
         record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")

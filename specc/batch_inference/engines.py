@@ -58,9 +58,7 @@ def run_worker(directory: str) -> None:
 
 @dataclass
 class _ProgressReporter:
-    """Counts completed rows and reports them at intervals, because one message per row would be
-    slow.
-    """
+    """Counts completed rows and reports them at intervals: one message per row is slow."""
 
     output: TextIO
     unreported_rows: int = 0

@@ -57,9 +57,7 @@ def to_python_value(value: object) -> Any:
 
 
 def merge_element_types(first: str, second: str) -> str:
-    """Return the element type that can represent both types; "" is the type of a column that has
-    only null values.
-    """
+    """Return the element type for both types; "" is the type of a column of nulls."""
     if not first or first == second:
         return second
     if not second:
@@ -129,9 +127,7 @@ class DataFile(ABC):
 
     @abstractmethod
     def split_into_blocks(self, file_index: int, max_rows: int) -> list[RowBlock]:
-        """Split the rows into blocks of at most `max_rows` rows. `file_index` is the index of this
-        file.
-        """
+        """Split the rows into blocks of at most `max_rows` rows of the file `file_index`."""
 
     @abstractmethod
     def read_block(self, block: RowBlock, columns: Sequence[str]) -> ColumnValues:

@@ -80,9 +80,7 @@ class JobReport:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The compute time that the first block and the cost model predict, or None if there is
-        only one block.
-        """
+        """The predicted compute time (first block, cost model); None for a single block."""
         seconds, multiply_adds = self.block_costs[0] if self.block_costs else (0.0, 0)
         if len(self.block_costs) < 2 or not multiply_adds:
             return None

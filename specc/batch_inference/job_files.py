@@ -45,9 +45,7 @@ class InputFileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of a batch: number of rows, number of tokens (rows × padded length), and bytes of live
-    activations.
-    """
+    """Limits of a batch: rows, tokens (rows × padded length), and bytes of live activations."""
 
     max_rows: int = 64
     max_tokens: int = 16384
@@ -191,9 +189,7 @@ def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) 
 
 
 def hash_model(path: Path) -> str:
-    """Return the SHA-256 of a model file, or of a package index, which contains the hashes of the
-    other files.
-    """
+    """Return the SHA-256 of a model file, or of a package index, which has the other hashes."""
     file = path / INDEX_FILE if is_package_directory(path) else path
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
@@ -254,9 +250,7 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     statistics: BlockStatistics,
 ) -> None:
-    """Write the copied columns and results of a block. The existence of the part file means that
-    the block is complete.
-    """
+    """Write copied columns and results of a block; a part file means a complete block."""
     copied = {
         c.name: [None if isinstance(v, UnreadableRow) else v for v in table[c.name]]
         for c in plan.copied_columns
@@ -287,9 +281,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
 def encode_part(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Encode columns as a part file. Return its bytes, and the number of rows in which NaN or
-    infinity became null.
-    """
+    """Encode columns as a part file; return its bytes and the rows with NaN made null."""
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0
@@ -336,9 +328,7 @@ def _to_json_data(value: object) -> object:
 
 
 def _to_json_fallback(value: object) -> object:
-    """Convert a value that the JSON encoder does not support: arrays to lists, bytes to base64,
-    other values to strings.
-    """
+    """Convert a value for JSON: arrays to lists, bytes to base64, others to strings."""
     value = to_python_value(value)
     match value:
         case bytes():

@@ -280,9 +280,7 @@ def _select_copied_columns(
     input_columns: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """Return the columns to copy. Raise E0885 if a column does not exist, and E0886 if it has the
-    name of an output.
-    """
+    """Return the columns to copy. Raise E0885 if one is absent, E0886 if an output has its name."""
     outputs = {c.name for c in results}
     if request.copied_columns is None:
         # input images are not copied, because they are large

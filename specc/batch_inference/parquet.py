@@ -50,9 +50,7 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 @dataclass
 class ParquetFile(DataFile):
-    """A Parquet file of row groups. The last row group that was read is cached for the next
-    block.
-    """
+    """A Parquet file of row groups; the last one read is cached for the next block."""
 
     cached_row_group: tuple[int, tuple[str, ...], Arrow] | None = None
 
@@ -126,9 +124,7 @@ def _convert_values(name: str, column: Arrow) -> list[object]:
 
 
 def _has_nanoseconds(type: Arrow) -> bool:
-    """Return True if a type contains times in nanoseconds, which pyarrow converts only with
-    additional packages.
-    """
+    """Return True for times in nanoseconds, which pyarrow converts only with more packages."""
     types = import_pyarrow().types
     is_time = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(is_time) and type.unit == "ns"
@@ -247,9 +243,7 @@ def _escape_surrogates(value: Arrow) -> Arrow:
 def _convert_lists(
     column_type: ColumnType, arrays: Sequence[Array], is_null: Sequence[bool]
 ) -> Arrow:
-    """Convert arrays to nested Arrow lists without Python objects; rows where `is_null` is true
-    become null.
-    """
+    """Convert arrays to nested Arrow lists without Python objects; `is_null` rows are null."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
     nested = pa.array(flat, type=_make_arrow_type(ColumnType(column_type.element_type)))

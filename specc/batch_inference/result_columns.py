@@ -204,9 +204,7 @@ def _iterate_columns(name: str, record: OutputFormat, type: Type) -> Iterator[Ta
 
 
 def _format_values(name: str, record: OutputFormat, value: Array) -> Iterator[tuple[str, object]]:
-    """Yield the columns of an output for one row, with their values. Raise E0916 if the values do
-    not match `reading`.
-    """
+    """Yield output columns of a row, with values. Raise E0916 if they mismatch `reading`."""
     match record:
         case LabelsOutput():
             labels, scores = _select_best_labels(record, value)

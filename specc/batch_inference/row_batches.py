@@ -47,9 +47,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Converts rows to model inputs and batches them. `input_columns` maps each input to its
-    column.
-    """
+    """Converts rows to model inputs and batches them; `input_columns` maps inputs to columns."""
 
     input_signature: ModelInputs
     input_columns: Mapping[str, str]
@@ -62,9 +60,7 @@ class RowReader:
         return tuple(name for name in self.input_columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
-        """Return True if an input is the generated input, which is padded on the side that the spec
-        declares.
-        """
+        """Return True for the generated input, which is padded on the declared side."""
         return (
             self.is_generative
             and name == self.input_signature.sequence_input
@@ -72,9 +68,7 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Convert all rows. Return each row or its error; errors from reading the file take
-        precedence.
-        """
+        """Convert all rows; return each row or its error, errors of the file first."""
         errors = _find_unreadable_rows(table)
         # converts each column for all valid rows at once
         readable_rows = [row_number for row_number in range(count) if row_number not in errors]
@@ -227,9 +221,7 @@ EstimateCost = Callable[[int, int], int]
 
 
 def group_by_shape(rows: Sequence[InputRow], padded_inputs: Sequence[str]) -> list[list[InputRow]]:
-    """Group rows for which the shapes of inputs without padding are equal, and sort each group by
-    padded length.
-    """
+    """Group rows of equal shapes of unpadded inputs, sorted by padded length."""
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.get_padded_length(padded_inputs), r.row_number)):
         groups.setdefault(row.get_batch_shape(padded_inputs), []).append(row)
@@ -296,9 +288,7 @@ class CostFormulas:
 
     @staticmethod
     def from_graph(graph: Graph) -> "CostFormulas":
-        """Derive the formulas of a graph: the operand and result size of each node, and the total
-        multiply-adds.
-        """
+        """Derive the formulas of a graph: operand and result sizes, and total multiply-adds."""
         batch_size = get_batch_symbol(graph)
         sizes = {_count_elements(node, results) for node, results in graph.nodes}
         return CostFormulas(

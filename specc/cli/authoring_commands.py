@@ -110,9 +110,7 @@ def _write_schema(path: Path) -> None:
 
 
 def _check_argument_count(name_count: int, directory: str | None) -> None:
-    """Raise E0407 unless the arguments are a built-in spec and a file, or, with
-    `--from-checkpoint`, a single file.
-    """
+    """Raise E0407 unless the arguments are SPEC and FILE, or FILE with `--from-checkpoint`."""
     if name_count == (0 if directory else 1):
         return
     expected = (

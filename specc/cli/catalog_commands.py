@@ -233,9 +233,7 @@ class NameDocumentation:
 
 
 def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> NameDocumentation:
-    """Return the complete text of a built-in spec, or its header comment, config and the signatures
-    of its graphs.
-    """
+    """Return the text of a built-in spec, or its comment, config and graph signatures."""
     path = find_builtin_specs()[name]
     text = path.read_text(encoding="utf-8")
     if not with_source:
@@ -256,9 +254,7 @@ def _document_spec(name: str, library: SpecLibrary, *, with_source: bool) -> Nam
 def find_name_documentation(
     name: str, library: SpecLibrary, *, with_source: bool
 ) -> list[NameDocumentation]:
-    """Return the documentation of all functions and definitions called `name`. Raise E0204 if there
-    are none.
-    """
+    """Return the documentation of functions and definitions `name`. Raise E0204 if none."""
     builtin, definition = BUILTINS.get(name), library.find_std_item(name)
     documentation = (
         [NameDocumentation(kind="function", text=builtin.format_signature(), doc=builtin.doc)]

@@ -82,9 +82,7 @@ def _count_parameters(model: ModelDefinition | None) -> int | None:
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Run the analyses for the execution mode of a model: generation, streaming, or full
-    forward.
-    """
+    """Run the analyses for the mode of a model: generation, streaming, or full forward."""
     if (generation := model.generation) is not None:
         return analyze_graph(
             model.graph, generation.sequence_input, generation.logits_output, model.defaults

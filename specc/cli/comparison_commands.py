@@ -1,6 +1,4 @@
-"""Compare a compiled model with the float64 reference (`specc verify`), and two architectures
-(`specc diff`).
-"""
+"""Compare a model with the float64 reference (`specc verify`), or architectures (`specc diff`)."""
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -188,9 +186,7 @@ def _compare_rounds(args: Namespace, model: InferenceModel, verify_results: Veri
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if a graph was not compared, if no round executed a subgraph, or if no round had
-    a long sequence.
-    """
+    """Raise E0933 if a graph was not compared, or a subgraph or long sequence never ran."""
     for round in verify_results.rounds:
         if not (round.is_compared or round.uncovered_cases):
             _raise_not_compared(round)
@@ -201,9 +197,7 @@ def _check_coverage(verify_results: VerifyResults) -> None:
 
 
 def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: int) -> NoReturn:
-    """Raise E0933 because no round executed some subgraphs, or because no round had a long
-    sequence.
-    """
+    """Raise E0933 because no round executed some subgraphs, or had a long sequence."""
     title = "no round compared long sequences"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:
@@ -225,9 +219,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 def _compare_baseline(
     args: Namespace, model: InferenceModel, verify_results: VerifyResults
 ) -> None:
-    """Print the quantization error per layer and output. Raise E0856 if an error exceeds its
-    threshold.
-    """
+    """Print the quantization error per layer and output. Raise E0856 over the threshold."""
     baseline = open_compiled_model(
         args.baseline, graph=args.graph, provider=args.execution_provider
     )

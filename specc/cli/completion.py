@@ -14,9 +14,7 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: the fixed `values`, the output of `specc _complete dynamic_kind`, and
-    file names.
-    """
+    """Completion candidates: fixed `values`, `specc _complete dynamic_kind`, and file names."""
 
     values: tuple[str, ...] = ()
     dynamic_kind: str = ""

@@ -318,9 +318,7 @@ def _handle_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output that cannot be written, so that Python does not try to write it again
-    at exit.
-    """
+    """Discard output that cannot be written, so that Python does not retry at exit."""
     with suppress(OSError):  # the stream may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -387,7 +385,5 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def get_exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status of a command that reported these diagnostics. Warnings have no
-    effect.
-    """
+    """Return the exit status for these diagnostics; warnings have no effect."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -248,9 +248,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Format the progress: number of rows, rows per second, padding, errors, and estimated
-    remaining time.
-    """
+    """Format the progress: rows, rows per second, padding, errors, estimated time left."""
     total = report.plan.rows
     seconds_left = (
         (total - report.rows) / report.rows_per_second if report.rows_per_second > 0 else 0
@@ -268,9 +266,7 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_run_times(report: JobReport) -> str:
-    """Format the run time: startup, elapsed time, compute time, and the time predicted by the cost
-    model.
-    """
+    """Format run times: startup, elapsed, compute, and predicted by the cost model."""
     work_seconds = max(report.seconds - report.startup_seconds, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.startup_seconds:.1f} startup, {work_seconds:.1f} compute",

@@ -154,9 +154,7 @@ def get_setting_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
-    """Declare the argument SPEC and its options. `other_kinds` are further kinds of SPEC for the
-    help.
-    """
+    """Declare the argument SPEC and its options; the help also lists `other_kinds`."""
     parser.add_argument(
         "spec",
         metavar="SPEC",

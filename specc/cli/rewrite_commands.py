@@ -74,9 +74,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_fmt(args: Namespace) -> int:
-    """Format each file in place and print the names of the changed files; format stdin to
-    stdout.
-    """
+    """Format files in place and print the names of changed ones; stdin goes to stdout."""
     changed, text = [], None
     is_written = not (args.check or args.diff)
     for name in args.files:
@@ -173,9 +171,7 @@ def execute_convert(args: Namespace) -> int:
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Convert GloVe word vectors to the tensor `embedding.weight`, and write the words to a .vocab
-    file, one per line.
-    """
+    """Convert GloVe vectors to the tensor `embedding.weight`, and its words to a .vocab file."""
     # imported here, because formatting a spec does not need NumPy
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors

@@ -258,18 +258,14 @@ def _print_generated_text(stream: GenerationStream) -> None:
 
 
 def _is_printed_while_generated(stream: GenerationStream) -> bool:
-    """Return True if text is printed during generation, i.e. if there is a single sequence and no
-    JSON output.
-    """
+    """Return True if text is printed while it is generated: one sequence, no JSON."""
     is_single_sequence = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     has_text = stream.model.decode is not None
     return is_single_sequence and has_text and not get_output_settings().is_machine_readable
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences. Print a single sequence during generation, and several sequences at the
-    end.
-    """
+    """Generate sequences; print one sequence meanwhile, and several at the end."""
     if outputs.attention_plot_path:
         require_attention_model(model)  # report a missing attention graph before generating
     prints_pieces = _is_printed_while_generated(stream)

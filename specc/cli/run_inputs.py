@@ -106,9 +106,7 @@ class _InputCollector:
         self.pieces.setdefault(name, []).append(value)
 
     def _read_arrays(self, name: str, argument: str) -> None:
-        """Assign each named array of a file to the input of the same name, and an unnamed array to
-        `name`.
-        """
+        """Assign named arrays of a file to inputs by name, and an unnamed array to `name`."""
         self.files.append(argument)
         try:
             arrays = dict(_read_values(argument))
@@ -150,9 +148,7 @@ class _InputCollector:
         return _BatchElements([array] if array.ndim == 1 else list(array))
 
     def _read_text(self, argument: str) -> _BatchElements:
-        """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
-        itself.
-        """
+        """Parse `-`, `@file` (a text per line), a JSON list of ids or texts, or the text."""
         if argument == STDIN_NAME or argument.startswith("@"):
             return _BatchElements(self._read_lines(argument))
         items = parse_json_values(argument, ("[",))
@@ -182,9 +178,7 @@ class _InputCollector:
 
 
 def _check_image_paths(values: Sequence[object], name: str, argument: str) -> list[str]:
-    """Return the image paths in a JSON list. Raise E0906 if the list is empty or contains values
-    other than strings.
-    """
+    """Return the image paths in a JSON list. Raise E0906 if it is empty or has other values."""
     paths = [path for path in values if isinstance(path, str)]
     if not paths or len(paths) < len(values):
         raise_error(
@@ -235,9 +229,7 @@ def _fits_input(model: ModelInputs, target: str, argument: str) -> bool:
 def _batch_inputs(
     model: ModelInputs, pieces: Mapping[str, Sequence[ArgumentValue]]
 ) -> dict[str, Array]:
-    """Return one array per input. A mask that the user passes replaces the computed padding
-    mask.
-    """
+    """Return one array per input; a mask of the user replaces the computed padding mask."""
     elements = {name: _list_elements(values) for name, values in pieces.items()}
     prepared = prepare_images(model.graph, model.preprocessing, elements)
     arrays = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
@@ -326,9 +318,7 @@ def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Arr
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return the arrays or JSON values in a file by name. The name of a single unnamed value is
-    "".
-    """
+    """Return the arrays or JSON values of a file by name, "" for a single unnamed value."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)

@@ -180,9 +180,7 @@ EMBEDDING_OUTPUT = "sentence_embedding"
 def run_task_command(
     model: InferenceModel, task: Task, args: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run the model for its task and print the predictions. Raise E0753 if an option belongs to
-    another task.
-    """
+    """Run the model for its task and print predictions. Raise E0753 for a foreign option."""
     inputs, files = read_task_inputs(task, args.inputs)
     outputs = parse_output_options(args, [*list_model_files(model), *files])
     outputs.check_paths()

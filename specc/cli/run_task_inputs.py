@@ -39,9 +39,7 @@ def raise_too_many_arguments(
 
 
 def raise_missing_file(argument: str) -> NoReturn:
-    """Raise E0802 for a file that cannot be read. The help explains how to pass the argument as
-    text.
-    """
+    """Raise E0802 for an unreadable file; the help explains how to pass the text itself."""
     path = argument.removeprefix("@")
     argument_kind = (
         "an argument that starts with `@`"
@@ -65,9 +63,7 @@ MAX_TEXT = 2**20
 
 
 def read_lines(argument: str) -> list[str]:
-    """Return the lines of stdin or `@FILE`. Raise E0802 if the input cannot be read, and E0112 if
-    it is not UTF-8.
-    """
+    """Return the lines of stdin or `@FILE`. Raise E0802 if unreadable, E0112 if not UTF-8."""
     if argument == STDIN_NAME:
         data = read_standard_input(MAX_TEXT)
     else:
@@ -94,9 +90,7 @@ PAIR_LENGTH = 2
 
 
 def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
-    """Return True if an argument is an array for a graph input; in that case arguments are not
-    tokenized.
-    """
+    """Return True if an argument is an array of a graph input, so nothing is tokenized."""
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if (equals and name in input_names) or argument.lower().endswith(NUMPY_SUFFIXES):
@@ -152,9 +146,7 @@ def _get_next_slot(remaining: Sequence[TaskSlot], values: SlotValues) -> TaskSlo
 
 
 def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterator[Value]:
-    """Yield the values of an argument: a path, the lines of a file, JSON items, or the argument
-    itself.
-    """
+    """Yield the values of an argument: a path, lines of a file, JSON items, or itself."""
     if slot.name == "image":
         files.append(Path(argument))
         yield Path(argument)
@@ -172,9 +164,7 @@ def _iterate_values(slot: TaskSlot, argument: str, files: list[Path]) -> Iterato
 
 
 def parse_json_values(argument: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return the items of a JSON list, or a list that contains a single JSON object. Return None
-    for any other argument.
-    """
+    """Return the items of a JSON list, a JSON object as one item, or None."""
     if not argument.startswith(opening):
         return None
     try:

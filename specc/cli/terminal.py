@@ -136,9 +136,7 @@ def write_output(
 
 
 def print_json_result(values: Mapping[str, object]) -> bool:
-    """Print a result as one line of JSON if `--format json` is given. Return True if it was
-    printed.
-    """
+    """Print a result as a line of JSON and return True if `--format json` is given."""
     settings = get_output_settings()
     if settings.format != "json":
         return False
@@ -204,9 +202,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def format_text(self, seconds: float) -> str:
-        """Format the progress line, e.g. `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09
-        left`.
-        """
+        """Format the line `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
         rate = self.count / seconds if seconds > 0 else 0.0
         progress = f"{self.count / 1e9:.2f} GB"
         parts = [progress, f"{rate / 1e6:.0f} MB/s"]
@@ -218,9 +214,7 @@ class ProgressLine:
 
 
 def is_progress_shown() -> bool:
-    """Return True if progress is shown, i.e. if stderr is a terminal and output is neither quiet
-    nor machine-readable.
-    """
+    """Return True if stderr is a terminal and output neither quiet nor machine-readable."""
     return get_output_settings().is_progress_enabled and sys.stderr.isatty()
 
 

@@ -1,3 +1,1 @@
-"""Compiler driver: opens a spec, binds the weights, runs the passes, lowers the graphs and writes
-the files.
-"""
+"""Compiler driver: opens a spec, binds weights, runs the passes, lowers and writes graphs."""

@@ -1,6 +1,4 @@
-"""The state of one compilation: the opened spec, weights and target, and later the graph to
-lower.
-"""
+"""The state of one compilation: the opened spec, weights, target, and the graph to lower."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -97,9 +95,7 @@ class CompileJob:
 
     @property
     def half_dtype(self) -> HalfDtype | None:
-        """Return the 16-bit dtype that `--dtype` requests if the target computes in it, otherwise
-        None.
-        """
+        """Return the 16-bit dtype of `--dtype` if the target computes in it, or None."""
         half_dtypes: tuple[HalfDtype, ...] = get_args(HalfDtype)
         compute_dtypes = self.target.compute_dtypes
         return next(

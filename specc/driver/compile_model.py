@@ -40,9 +40,7 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
-    """Return the reason why the self-contained `generate` graph cannot be built, or "" if it can be
-    built.
-    """
+    """Return why the self-contained `generate` graph cannot be built, or "" if it can."""
     model = job.model
     if model.generation is None and model.streaming is None:
         return f"no `generate` section reads the results of the graph `{model.graph.name}`"

@@ -319,9 +319,7 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
-    """Convert checked arguments from Python or from the command line, by name, to the options of
-    `compile`.
-    """
+    """Convert checked arguments, by name, from Python or the command line to options."""
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
         for n, value in arguments.items()

@@ -36,9 +36,7 @@ class DerivedSpec:
 
 
 def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
-    """Build the syntax tree of a derived spec, with comments. Raise E0222 if its base spec is not a
-    built-in spec.
-    """
+    """Build the syntax tree of a derived spec, with comments. Raise E0222 for another base."""
     library = SpecLibrary()
     if derived_spec.extends not in find_builtin_specs():
         helps = suggest_similar_name(
@@ -112,9 +110,7 @@ def _iterate_used_spec_values(
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
-    """Build the expression for the value at a path: a literal, a record of nested values, or a
-    call.
-    """
+    """Build the expression for the value at a path: literal, record of values, or call."""
     subpaths = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in subpaths)
     options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]

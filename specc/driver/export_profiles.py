@@ -94,9 +94,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens in the generation settings; the default padding token is the first
-    stop token.
-    """
+    """Return the special tokens of the settings; padding is the first stop token by default."""
     start, stop = (
         _convert_to_token_list(settings.get("start")),
         _convert_to_token_list(settings.get("stop")),

@@ -43,9 +43,7 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return True if a decode batch may contain sequences of different lengths without affecting
-    the results.
-    """
+    """Return True if sequences of different lengths in a decode batch do not affect results."""
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
@@ -96,9 +94,7 @@ def _can_pad_left(state: DecodeState) -> bool:
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
-    """Return the `generate` section. Raise E0701 if there is none, and E0977 if the model is a
-    streaming model.
-    """
+    """Return the `generate` section. Raise E0701 if absent, E0977 for a streaming model."""
     if model.generation is None and model.streaming is not None:
         raise_error(
             "E0977",
@@ -158,9 +154,7 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if specc's runtime can run the decode loop, i.e. if token ids are sampled from
-    logits.
-    """
+    """Return True if specc's runtime can run the decode loop: logits give token ids."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -169,9 +163,7 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Return the metadata for the generation runtime; `in_place` are the states that are updated in
-    place.
-    """
+    """Return the metadata for the generation runtime; `in_place` states are updated so."""
     return replace(
         build_step_metadata(job, derived, require_generation(job.model)),
         first_token_logits=derived.initial_logits_output,
@@ -214,9 +206,7 @@ def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph that contains only the inputs of the spec, in which the generated input may be
-    empty.
-    """
+    """Return a graph of only the inputs of the spec, whose generated input may be empty."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
@@ -350,9 +340,7 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
 def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 unless tokens are sampled from logits, and E0732 if a setting has a token id
-    outside the vocabulary.
-    """
+    """Raise E0703 unless tokens are sampled from logits, E0732 for ids beyond the vocabulary."""
     size = get_vocabulary_size(graph, generation)
     bound = graph.input_facts[generation.sequence_input].upper_bound
     vocabulary = VocabularySizes(bound.number if bound is not None else None, size)
@@ -367,9 +355,7 @@ def merge_job_settings(job: CompileJob) -> GenerationSettings:
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """Return the graph with the defaults of inputs other than masks inlined, or `graph` itself if
-    there are no defaults.
-    """
+    """Return the graph with defaults of inputs other than masks inlined, if there are any."""
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph

@@ -113,9 +113,7 @@ class GraphCopy:
         )
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
-        """Declare a KV cache of `step` as the input `name`, and convert it to the layout that the
-        step uses.
-        """
+        """Declare a KV cache of `step` as input `name`, converted to the layout of the step."""
         value = step.inputs[state.name]
         layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
         cache = self.builder.add_input(name, Input(type))
@@ -314,9 +312,7 @@ def build_decoder(
 
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """Map the symbolic dimensions of the step for batch size, new length and past length to those
-    of the profile.
-    """
+    """Map the symbols of batch size, new length and past length of the step to the profile's."""
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]

@@ -116,9 +116,7 @@ class EncoderDecoderLayout:
 
 
 def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
-    """Find the components of an encoder-decoder model. Raise E0752 if the profile cannot represent
-    the model.
-    """
+    """Find the parts of an encoder-decoder. Raise E0752 if the profile cannot represent it."""
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
@@ -154,9 +152,7 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
 
 
 def _check_layers(layout: EncoderDecoderLayout) -> None:
-    """Raise E0752 unless every layer has exactly one cross-attention and nothing else depends on
-    the encoder output.
-    """
+    """Raise E0752 unless each layer has one cross-attention and nothing else reads the encoder."""
     for pair in layout.cross_attentions:
         # with a shared projection of keys and values, one cache would have two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:

@@ -1,6 +1,4 @@
-"""Calibrate int4 weights and int8 KV caches on samples from a file or on self-generated
-sequences.
-"""
+"""Calibrate int4 weights and int8 KV caches on samples from a file or generated ones."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -182,9 +180,7 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
-    """Return the calibration samples (None for round-to-nearest quantization) and a remark about
-    them.
-    """
+    """Return the calibration samples (None: round-to-nearest) and a remark about them."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     fallback = "int4 weights: round-to-nearest"
     if calibration.data_file:
@@ -281,9 +277,7 @@ def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
 
 @contextmanager
 def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
-    """A context manager that yields a float32 submodel, ready to run; its file is deleted on
-    exit.
-    """
+    """A context with a float32 submodel, ready to run; its file is deleted on exit."""
     with create_temporary_directory() as directory:
         path = directory / "part.onnx"
         job.compiler.write_model(

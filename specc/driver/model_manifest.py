@@ -98,9 +98,7 @@ def build_manifest(
 def _find_initializers(
     job: LoweringJob, graph: Graph, emitted_model: EmittedModel
 ) -> dict[str, str]:
-    """Return the initializer of each parameter. A parameter has no initializer if a derived graph
-    uses only its shape.
-    """
+    """Return the initializer of each parameter whose values the graph uses."""
     plan = job.quantization_decision.plan
     # for a quantized parameter, the initializer of its codes
     initializer_names = {

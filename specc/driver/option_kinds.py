@@ -37,9 +37,7 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a parser of integers from `minimum` to `maximum`; `noun` names the value in
-    messages.
-    """
+    """Return a parser of integers from `minimum` to `maximum`; messages call them `noun`."""
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
@@ -82,9 +80,7 @@ def _is_string_list(value: object) -> bool:
 
 
 def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
-    """Return the kind of an option with fixed choices; Python callers may also pass the empty
-    string.
-    """
+    """Return the kind of an option with fixed choices; Python may also pass ""."""
     choices = tuple(choices)
     return OptionKind(
         "one of " + ", ".join(f'"{word}"' for word in choices),

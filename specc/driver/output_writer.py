@@ -111,9 +111,7 @@ def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict
 
 @dataclass(frozen=True)
 class PackageContents:
-    """Contents of a package: graphs by role, additional files, and the generation metadata in
-    `specc.json`.
-    """
+    """Contents of a package: graphs by role, extra files, and metadata for `specc.json`."""
 
     graphs: Mapping[str, PackageGraph]
     extra_files: tuple[ExtraFile, ...] = ()
@@ -192,9 +190,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
 def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
-    """Return the metadata for specc's generation runtime, or {} if the model generates no
-    tokens.
-    """
+    """Return the metadata for specc's generation runtime, {} if no tokens are generated."""
     if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
@@ -231,9 +227,7 @@ def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGr
 def _build_buffered_step(
     job: LoweringJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
-    """Return the step graph with in-place KV buffers where the target supports them, and the names
-    of the buffer inputs.
-    """
+    """Return the step graph, with KV buffers if the target has them, and their input names."""
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
     # there are no buffers if the target has no in-place updates or its kernel supports no attention
     # layer of the graph
@@ -251,9 +245,7 @@ def _build_buffered_step(
 
 
 def write_model_file(job: LoweringJob) -> CompileReport:
-    """Write one ONNX file: the full forward, or a standalone generator (token ids in, token ids
-    out).
-    """
+    """Write one ONNX file: the full forward, or a standalone generator (ids in, ids out)."""
     options = job.options
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force

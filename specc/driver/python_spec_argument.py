@@ -1,6 +1,4 @@
-"""Open specs that Python callers pass as a path, a built-in name or source text, with config
-values.
-"""
+"""Open specs that Python passes as a path, name or source text, with config values."""
 
 import json
 import math
@@ -81,9 +79,7 @@ def _iterate_config_literals(
 
 
 def _format_literal(value: object, path: str, depth: int = 0) -> str:
-    """Return a Python value as a literal of the language. Raise E0203 if the language has no
-    literal for it.
-    """
+    """Return a Python value as a literal of the language. Raise E0203 if there is none."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",

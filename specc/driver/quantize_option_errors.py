@@ -1,6 +1,4 @@
-"""Check quantization options for invalid values, for patterns that match nothing, and for options
-that have no effect.
-"""
+"""Check quantization options for invalid values, patterns without a match, and no effect."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,9 +31,7 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
 def parse_quantize_option(
     entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
 ) -> str:
-    """Return the value of an entry, or "" if the entry is absent. Raise E0858 if the value is
-    invalid.
-    """
+    """Return the value of an entry, or "" if it is absent. Raise E0858 if it is invalid."""
     entry = entries.get(name)
     if entry is None:
         return ""

@@ -1,6 +1,4 @@
-"""Compile sentence-transformers directories: convert `modules.json` to a spec that uses the spec of
-the encoder.
-"""
+"""Compile sentence-transformers directories: `modules.json` becomes a spec around the encoder."""
 
 import os
 import re
@@ -323,9 +321,7 @@ def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_dropout(body: _GraphBody, file: Path, number: int) -> None:
-    """Check the keys of a dropout module. It adds no ops, because dropout has no effect at
-    inference.
-    """
+    """Check the keys of a dropout module, which has no effect at inference."""
 
 
 MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
@@ -339,18 +335,14 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
 
 
 def _add_module_weights(body: _GraphBody, file: Path, number: int) -> str:
-    """Add the weight directory of the module with this config file; return the scope of the
-    module's parameters.
-    """
+    """Add the weight directory of the module of this config; return its parameter scope."""
     path = f"module_{number}"
     body.weight_path_by_prefix[path] = str(file.parent)
     return path
 
 
 def _check_keys(config: Mapping[str, object], file: Path, known_keys: set[str]) -> None:
-    """Raise E0427 if the config has an unknown key, or if the module's input is not the sentence
-    embedding.
-    """
+    """Raise E0427 for an unknown key, or if the input is not the sentence embedding."""
     for key in config:
         if key not in known_keys:
             _raise_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")

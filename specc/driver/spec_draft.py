@@ -1,6 +1,4 @@
-"""Draft a spec from a checkpoint directory: find the most similar built-in spec, its config values,
-and the differences.
-"""
+"""Draft a spec from a checkpoint: the most similar built-in spec, config values, differences."""
 
 import json
 import re

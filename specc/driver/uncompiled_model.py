@@ -51,9 +51,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the command-line arguments that compile a built-in spec, with the weights in
-    `directory` if there are any.
-    """
+    """Return the arguments that compile a built-in spec, with weights of `directory` if any."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

@@ -53,9 +53,7 @@ from specc.weights.weight_rules import (
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
-    """Return the number of bytes of the weights when the runtime computes with them, and as they
-    are stored.
-    """
+    """Return the bytes of the weights as the runtime computes with them, and as stored."""
     memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
@@ -178,9 +176,7 @@ def _map_initializers(graph: Graph) -> dict[str, str]:
 
 
 def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
-    """Return the parameters that all graphs of a spec share; empty if the spec has a single
-    graph.
-    """
+    """Return the parameters that all graphs of a spec share; empty for a single graph."""
     names = [
         frozenset(other_graph.parameters)
         for other_graph in elaborate_other_graphs(spec, graph.name)

@@ -50,9 +50,7 @@ _MODULE_NAME_CHARACTERS = frozenset(
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Return True if an adapter is a single file of full weights (as of MMS) rather than a PEFT
-    directory.
-    """
+    """Return True if an adapter is a file of full weights (MMS), not a PEFT directory."""
     return adapter.endswith(ADAPTER_SUFFIX)
 
 
@@ -73,9 +71,7 @@ def get_adapter_language(adapter: str) -> str:
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
-    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or the errors of weight
-    files.
-    """
+    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 or file errors."""
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.make_language_adapter(open_tensors(path))
@@ -152,9 +148,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
 
 
 def _read_list(config: JsonObject, key: str, item_type: type[Item]) -> list[Item] | None:
-    """Read a list, or return None if the value is not a list. A single integer becomes a list of
-    one item.
-    """
+    """Read a list, or return None for other values; an integer is a list of one item."""
     value = _read_value(config, key)
     if isinstance(value, str) or value is None:
         return None

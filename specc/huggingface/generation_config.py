@@ -231,9 +231,7 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
 
 
 def _read_banned_tokens(file: _GenerationConfigFile) -> None:
-    """Read `bad_words_ids`. Single tokens become suppressed tokens, except stop tokens, which
-    transformers ignores here.
-    """
+    """Read `bad_words_ids`: single tokens are suppressed, but not stop tokens (transformers)."""
     sequences = _read_token_lists(file)
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
     forced_tokens = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))

@@ -131,9 +131,7 @@ def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Me
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`, or return None if RoPE is not scaled. In GGUF files, RoPE frequency
-    factors are tensors.
-    """
+    """Build `rope_scaling`, or return None. GGUF files have RoPE factors as tensors."""
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)
@@ -271,9 +269,7 @@ def _list_added_tokens(tokens: Sequence[str], types: Sequence[object]) -> list[d
 
 
 def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
-    """Read the special tokens by name, whether they are added at the start and end of text, and the
-    chat template.
-    """
+    """Read the special tokens, whether they begin and end texts, and the chat template."""
     settings: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
         if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
@@ -321,9 +317,7 @@ def _make_bpe(tokens: list[str], merges: list[list[str]], **options: object) -> 
 
 
 def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any]:
-    """Build the tokenizer.json of a SentencePiece BPE tokenizer. Merges are derived from token
-    scores.
-    """
+    """Build the tokenizer.json of SentencePiece BPE, with merges derived from token scores."""
     is_gemma = str(metadata.get("general.architecture")).startswith("gemma")
     if is_gemma:  # repeated spaces are preserved
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]

@@ -234,9 +234,7 @@ class _FileReader:
                 self.raise_unsupported(key, "unsupported value")
 
     def read_pixel_options(self) -> dict[str, object]:
-        """Read the resampling filter and the rescale and normalization options. Disabled options
-        are also validated.
-        """
+        """Read resampling, rescale and normalization options, also disabled ones."""
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]

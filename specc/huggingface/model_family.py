@@ -88,9 +88,7 @@ def describe_config(path: str) -> str:
 
 
 def find_spec_for_checkpoint(directory: str) -> str:
-    """Return the built-in spec for the `model_type` of a directory or GGUF file. Raise E0419 if
-    there is none.
-    """
+    """Return the built-in spec for the `model_type` of a checkpoint. Raise E0419 if none."""
     data = load_checkpoint_config(directory)
     member, value = data.find_non_null(MODEL_TYPE_KEY), read_model_type(data)
     path = escape_text(Path(directory) / CONFIG_FILE_NAME)
@@ -230,9 +228,7 @@ def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[s
 
 @cache
 def read_config_keys(path: Path) -> frozenset[str]:
-    """Return the top-level keys of a config.json that a built-in spec reads. Only its config
-    section is parsed.
-    """
+    """Return the config.json keys that a built-in spec reads, parsing its config only."""
     sections = CONFIG_SECTION.findall(path.read_text(encoding="utf-8"))
     source = Source(path.name, HEADERS[path.suffix] + "\n".join(sections))
     entries = [
@@ -252,9 +248,7 @@ def read_expected_types(path: Path) -> frozenset[str]:
 
 
 def read_expected_values(path: Path, key: str) -> frozenset[str]:
-    """Return the values of a config key that a built-in spec expects, without parsing the whole
-    spec.
-    """
+    """Return the values of a config key that a built-in spec expects, without parsing it."""
     for match in EXPECTED_VALUES.finditer(path.read_text(encoding="utf-8")):
         if match[1] == key:
             return frozenset(a or b for a, b in TYPE_NAME.findall(match[2])) - {"none"}
@@ -300,9 +294,7 @@ def _list_all_architectures(graphs: list[ast.Block]) -> list[str]:
 
 
 def _read_classes(member: JsonMember) -> list[str]:
-    """Return the classes in config.json: a list of strings, null, or one string. Raise E0420 for
-    any other value.
-    """
+    """Return the classes in config.json (strings, null or one string). Raise E0420 otherwise."""
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)
     class_names = [item.value for item in items if isinstance(item, JsonScalar)]

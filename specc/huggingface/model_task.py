@@ -60,9 +60,7 @@ def add_checkpoint_task(
     config_json: JsonObject | None,
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
-    """Return the preprocessing config with the task of the graph, if the graph has a task and a
-    text input.
-    """
+    """Return the preprocessing config with the task of the graph, if it has text input."""
     text_inputs = [(n, r) for n, r in preprocessing.inputs if isinstance(r, TEXT_CONFIGS)]
     text_input = next(((n, r) for n, r in text_inputs if n in model.graph.inputs), None)
     classes = _list_architectures(program, model.graph.name)
@@ -133,9 +131,7 @@ def _read_labels(config: Config) -> tuple[str, ...]:
 
 
 def _read_function(config: Config) -> str:
-    """Read the function that converts logits to scores, as transformers and sentence-transformers
-    do.
-    """
+    """Read the function from logits to scores, as transformers and sentence-transformers do."""
     own_settings = config.get("sentence_transformers")
     activation = own_settings.get("activation_fn") if isinstance(own_settings, dict) else None
     activation = activation or config.get("activation_fn")
@@ -154,9 +150,7 @@ def _read_function(config: Config) -> str:
 
 
 def _read_image_text_settings(config: Config) -> Fields:
-    """Read the settings for scoring candidate labels. SigLIP pads the texts and scores each label
-    independently.
-    """
+    """Read the settings of scored labels; SigLIP pads texts and scores labels independently."""
     if "siglip" not in str(config.get("model_type")):
         return {"score_function": "softmax"}
     text_config = config.get("text_config")

@@ -29,9 +29,7 @@ MAX_VOCABULARY_SIZE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _FeatureExtractor:
-    """A feature extractor class: the specc option for each of its keys, and the keys with a single
-    supported value.
-    """
+    """A feature extractor class: the option of each key, and keys with one supported value."""
 
     name: str
     keys: Mapping[str, str]
@@ -283,9 +281,7 @@ def _iterate_added_tokens(
 
 
 def get_token_content(value: object, default: str = "") -> str:
-    """Return the string of a token, which config files store as a string or as an object with
-    `content`.
-    """
+    """Return the text of a token: config files store it, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else default
@@ -339,9 +335,7 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file. Raise E0802 if the file cannot be read, and E0846 if it is
-    not a JSON object.
-    """
+    """Return the JSON object in a file. Raise E0802 if unreadable, E0846 if it is no object."""
     data = read_required_file(path, MAX_FILE_BYTES)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)

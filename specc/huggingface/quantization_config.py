@@ -34,9 +34,7 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks about activation quantization of the checkpoint, which the compiled model
-        omits.
-        """
+        """Remarks about activation quantization, which the compiled model omits."""
         return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
@@ -91,9 +89,7 @@ def _get_method(fields: Mapping[str, Json]) -> Json:
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
-    """Return the quantization section of a config, or of the encoder of a sentence-transformers
-    model.
-    """
+    """Return the quantization section of a config, or of a sentence-transformers encoder."""
     for path, member in data.iterate_members():
         if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.is_null:
             return member

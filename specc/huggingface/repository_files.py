@@ -1,6 +1,4 @@
-"""Read tokenizers and chat templates of model repositories, and the companion files that are copied
-into packages.
-"""
+"""Read tokenizers and chat templates of repositories, and files that are copied into packages."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,9 +74,7 @@ DEFAULT_TEMPLATE = "default"
 
 
 def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | None:
-    """Read the chat template of a directory, or return None. Raise E0802 or E0423 if it is
-    invalid.
-    """
+    """Read the chat template of a directory, or None. Raise E0802 or E0423 if invalid."""
     path, template_file = directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE_FILE
     config = _read_object(path, span) if os.path.lexists(path) else {}
     template: object = config.get(CHAT_TEMPLATE_KEY)
@@ -134,9 +130,7 @@ def _select_template(templates: object, path: Path, span: Span | None) -> object
 
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """Read the special tokens by name, e.g. `bos_token`. In the config, each is a string or an
-    object.
-    """
+    """Read the special tokens by name, e.g. `bos_token`: strings or objects in the config."""
     tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     special_tokens = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(special_tokens) > MAX_TOKENS:

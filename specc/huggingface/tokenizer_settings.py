@@ -45,18 +45,14 @@ SPECIAL_TOKEN_KEYS = (
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """A tokenizer.json to which the settings of tokenizer_config.json have been applied, and the
-    keys that were ignored.
-    """
+    """A tokenizer.json with the settings of tokenizer_config.json, and the ignored keys."""
 
     tokenizer_json: str
     ignored_keys: tuple[str, ...] = ()
 
 
 def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
-    """Read the tokenizer.json of a directory, with the settings of tokenizer_config.json and other
-    files applied.
-    """
+    """Read the tokenizer.json of a directory, with tokenizer_config.json and others applied."""
     path = find_first_file([directory], SENTENCE_CONFIGS)
     encoder_settings = read_optional_object(path) if path else {}
     settings = {
@@ -120,9 +116,7 @@ def _lowercases_text(part: Part) -> bool:
 
 
 def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Set the fields of a BertNormalizer. Yield `do_lower_case` if a normalizer of another type
-    contradicts it.
-    """
+    """Set BertNormalizer fields. Yield `do_lower_case` if another normalizer contradicts it."""
     normalizers = _list_parts(content.get("normalizer"))
     bert_normalizers = [part for part in normalizers if part.get("type") == "BertNormalizer"]
     for part in bert_normalizers:
@@ -137,9 +131,7 @@ def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) ->
 
 
 def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
-    """Set the prefix space of byte-level BPE. Yield the key if a Metaspace pre-tokenizer
-    contradicts it.
-    """
+    """Set the prefix space of byte-level BPE. Yield the key if Metaspace contradicts it."""
     if not isinstance(prefix, bool):
         return
     for part in _list_parts(content.get("pre_tokenizer")):
@@ -168,9 +160,7 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
 
 
 def _collect_added_tokens(content: Part) -> set[str]:
-    """Return the tokens that the post-processor adds, or {"?"} for the post-processors of BERT and
-    RoBERTa.
-    """
+    """Return the tokens that the post-processor adds, {"?"} for BERT and RoBERTa."""
     parts = _list_parts(content.get("post_processor"))
     processors = [part for part in parts if part.get("type") != "ByteLevel"]
     return {str(name) for part in processors for name in part.get("special_tokens", ("?",))}
@@ -243,9 +233,7 @@ GENERATED_SETTINGS: Mapping[str, str] = {
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove ids outside the vocabulary from `FILTERING_SETTINGS` in place. Yield a remark per
-    key.
-    """
+    """Remove ids beyond the vocabulary from `FILTERING_SETTINGS`. Yield a remark per key."""
     vocabulary = _read_vocabulary(model)
     for name, key in FILTERING_SETTINGS.items():
         value = settings.get(name)
@@ -346,9 +334,7 @@ def _format_ignored_note(key: str, path: Path | None) -> str:
 
 
 def iterate_ignored_settings(encoder_path: Path | None, sentence_path: Path) -> Iterator[str]:
-    """Yield a remark for each ignored setting in the config files of a sentence-transformers
-    directory and its encoder.
-    """
+    """Yield a remark per ignored setting of a sentence-transformers model and its encoder."""
     yield from _iterate_unread_settings(encoder_path, ENCODER_SETTINGS)
     yield from _iterate_unread_arguments(encoder_path)
     yield from _iterate_unread_settings(sentence_path, SUPPORTED_SETTINGS)

@@ -45,9 +45,7 @@ SAVE_AGAIN_HELP = "save or copy it again"
 
 
 def parse_npy(data: bytes, name: str) -> Array:
-    """Return the array of a .npy file of format version 1 or 2. Raise E0905 if the file is
-    invalid.
-    """
+    """Return the array of a .npy file, format version 1 or 2. Raise E0905 if it is invalid."""
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
     if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
         raise_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
@@ -132,9 +130,7 @@ def raise_bad_array(path: str, reason: str, fix: str) -> NoReturn:
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """Return the arrays of a JSON document by name; a single number or nested list has the name
-    "".
-    """
+    """Return the arrays of a JSON document by name; "" for a single number or nested list."""
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -178,9 +174,7 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
 
 
 def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np.generic]:
-    """Choose the dtype of an array of these elements. Raise E0906 if bools are mixed with
-    numbers.
-    """
+    """Choose the dtype of these elements. Raise E0906 if bools are mixed with numbers."""
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _raise_invalid_json(location, "true and false are mixed with numbers")

@@ -52,9 +52,7 @@ class ChatTemplate:
 
 
 def parse_messages(value: object) -> list[dict[str, Json]]:
-    """Parse a chat to a list of messages; a string is treated as a single user message. Raise E0425
-    if it is invalid.
-    """
+    """Parse a chat to messages; a string is one user message. Raise E0425 if it is invalid."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
@@ -105,9 +103,7 @@ def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
-    """Insert `count` image parts before the content of the last message, unless the messages
-    already contain images.
-    """
+    """Insert `count` image parts into the last message, unless the messages contain images."""
     if not count or _list_image_parts(messages):
         return messages
     *earlier_messages, last_message = messages
@@ -120,9 +116,7 @@ def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[st
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """Render a chat to a string. Raise E0423 if the template fails or times out, and E0426 if
-    jinja2 is not installed.
-    """
+    """Render a chat. Raise E0423 if the template fails or times out, E0426 without jinja2."""
     if find_spec("jinja2") is None:
         raise_error(
             "E0426",

@@ -24,9 +24,7 @@ def render_from_stdin() -> None:
 
 
 def _find_line(error: BaseException) -> str:
-    """Return `in line N: `, where N is the template line of the error, from the attribute `lineno`
-    or the traceback.
-    """
+    """Return `in line N: ` with the template line of an error, or ""."""
     line: int | None = vars(error).get("lineno")
     frame = error.__traceback__
     while frame is not None:
@@ -73,9 +71,7 @@ def _make_environment() -> Any:
 
 
 def _make_generation_extension() -> Any:
-    """Return the Jinja extension for `{% generation %}` blocks, which renders their content
-    unchanged.
-    """
+    """Return the Jinja extension for `{% generation %}` blocks, whose content it renders."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 

@@ -108,9 +108,7 @@ def batch_images(
 
 
 def _stack_groups(groups: Sequence[Sequence[Array]], *, is_joined: bool) -> Array:
-    """Stack the images of each text, or concatenate them along the first axis. Then stack the
-    texts.
-    """
+    """Stack the images of each text, or concatenate them; then stack the texts."""
     first = next(image for group in groups for image in group)
     no_images = np.zeros((0, *first.shape[is_joined:]), first.dtype)
     stack = np.concatenate if is_joined else stack_padded
@@ -157,9 +155,7 @@ def is_multi_image_input(graph: Graph, preprocessing: PreprocessingConfig, name:
 def split_images(
     graph: Graph, preprocessing: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return `inputs` with arrays of images grouped by text. Raise E0912 if the numbers of images
-    and texts differ.
-    """
+    """Return `inputs` with images grouped by text. Raise E0912 if the counts differ."""
     grouped_inputs = dict(inputs)
     for name, array in inputs.items():
         if name not in graph.inputs or not is_multi_image_input(graph, preprocessing, name):
@@ -202,9 +198,7 @@ def _replace_placeholders(
     inputs: Mapping[str, object],
     groups: Sequence[Sequence[PreprocessedImage]],
 ) -> dict[str, object]:
-    """Replace the placeholders of the images `name` in the texts. Raise E0991 if placeholders and
-    images do not match.
-    """
+    """Replace placeholders of the images `name` in texts. Raise E0991 if counts differ."""
     for text_input, record in find_prompt_inputs(graph, preprocessing):
         value = inputs.get(text_input)
         texts = [value] if isinstance(value, str) else value

@@ -145,9 +145,7 @@ def _resize_within(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to the largest size with at most the given number of patches, as the NaFlex processor
-    of SigLIP 2 does.
-    """
+    """Resize to the largest size with at most this number of patches (NaFlex, SigLIP 2)."""
     side, max_patches = record.patch_lengths[0], record.size_bounds[0][1]
 
     def count_patches(scale: float) -> ImageSize:
@@ -189,9 +187,7 @@ def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
-    """Scale an image size so that the longer side is `longest`; the shorter side is even, and both
-    are at most 4096.
-    """
+    """Scale a size so that the longer side is `longest`, the shorter even; both <= 4096."""
     ratio = sides[1] / sides[0]
     is_landscape = sides[1] >= sides[0]
     shorter = int(longest / ratio) if is_landscape else int(longest * ratio)
@@ -245,9 +241,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Return the number of tokens of the tiles: one per feature that is not padding, and one
-    newline token per row.
-    """
+    """Return the tokens of the tiles: one per unpadded feature, and a newline per row."""
     tile = record.size[0]
     token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides

@@ -152,9 +152,7 @@ def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
-    """Rotate an image by 90° clockwise unless `size` has the same orientation (portrait,
-    landscape).
-    """
+    """Rotate an image by 90° clockwise unless `size` has its orientation."""
     rows, columns = pixels.shape[:2]
     has_other_orientation = (rows - columns) * (size[0] - size[1]) < 0
     return np.rot90(pixels, -1) if has_other_orientation else pixels
@@ -210,9 +208,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as in the processors of DETR and YOLOS. Raise E0990 if they
-    exceed the frame.
-    """
+    """Return (height, width), rounded as by DETR and YOLOS. Raise E0990 beyond the frame."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

@@ -160,9 +160,7 @@ def _find_answers(
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
-    """Return the character span of the word that contains a token, or that of the token if there is
-    no word index.
-    """
+    """Return the character span of the word of a token, or of the token without an index."""
     word = encoding.word_ids[token_index]
     if word is None:
         return encoding.offsets[token_index]
@@ -250,9 +248,7 @@ TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
 
 
 def compute_cosine_similarities(vectors: Array) -> Floats:
-    """Return the pairwise cosine similarities [n, n] of vectors [n, d]; a zero vector has
-    similarity 0.
-    """
+    """Return pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
@@ -328,9 +324,7 @@ def _list_tokens(
 
 
 def _label_token(token: Fields, scores: Floats, task: Task, **changes: object) -> Fields:
-    """Return a token with its most likely label and the score of this label; `changes` replace
-    other fields.
-    """
+    """Return a token with its most likely label and its score; `changes` replace fields."""
     best = int(scores.argmax())
     label = {"entity": task.get_label(best), "score": float(scores[best])}
     return {**token, **label, **changes}
@@ -372,9 +366,7 @@ def _split_bio_tag(label: str) -> tuple[str, str]:
 
 
 def _continues_span(previous: Fields, token: Fields) -> bool:
-    """Return True if a token continues the span of the previous token: their labels are equal, and
-    there is no `B-`.
-    """
+    """Return True if a token continues the previous span: equal labels and no `B-`."""
     prefix, tag = _split_bio_tag(token["entity"])
     return prefix != "B" and tag == _split_bio_tag(previous["entity"])[1]
 

@@ -1,6 +1,4 @@
-"""Convert values of Python callers to arrays: tensors of other libraries, table columns, Pillow
-images.
-"""
+"""Convert Python values to arrays: tensors of other libraries, table columns, images."""
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -40,9 +38,7 @@ def convert_image_arrays(value: object, name: str) -> list[Array]:
 
 
 def convert_input(value: object, name: str) -> object:
-    """Convert the value of the input `name` to an array, a string, a list of strings, or nested
-    lists of numbers.
-    """
+    """Convert the input `name` to an array, a string, strings, or nested lists of numbers."""
     if isinstance(value, str):
         return str(value)  # NumPy strings are arrays, too
     if isinstance(value, list | tuple):

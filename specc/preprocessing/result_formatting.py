@@ -159,9 +159,7 @@ def format_output(
 
 
 def compute_probabilities(logits: Array) -> NDArray[np.float64]:
-    """Return the softmax along the last axis in float64, or uniform probabilities if no score is
-    finite.
-    """
+    """Return the float64 softmax of the last axis; uniform if no score is finite."""
     scores = logits.astype(np.float64)
     maximum = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     with np.errstate(invalid="ignore"):
@@ -173,9 +171,7 @@ def compute_probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def format_percent(fraction: float) -> str:
-    """Format a fraction as a percentage, `98 %`; values between 0 and 1 are not rounded to 0 % or
-    100 %.
-    """
+    """Format a fraction as `98 %`; only 0 and 1 are formatted as 0 % and 100 %."""
     if 0 < fraction < 0.005:
         return "< 1 %"
     if 0.995 <= fraction < 0.9995:
@@ -205,9 +201,7 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 def _format_boxes(
     name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> FormattedResults:
-    """Return a table of boxes for each image, in pixels, or in relative coordinates if the image
-    size is unknown.
-    """
+    """Return a table of boxes per image, in pixels if its size is known, or relative."""
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
@@ -235,9 +229,7 @@ def _format_detected_objects(
 
 
 def _format_top_labels(row: Array, labels: Sequence[str], top: int, prefix: str) -> list[str]:
-    """Format the most likely classes of one batch element, [classes]; the first line begins with
-    `prefix`.
-    """
+    """Format the most likely classes of one batch element, [classes], after `prefix`."""
     best_ids = np.argsort(-row, kind="stable")[:top]
     percentages = [format_percent(float(row[i])) for i in best_ids]
     names = [labels[i] for i in best_ids]
@@ -273,9 +265,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, record: CtcDecoding, value: Array, mask: Array | None
 ) -> list[str]:
-    """Format the transcript of each audio input from scores [batch, positions, tokens] at the
-    positions in `mask`.
-    """
+    """Format the transcript of each audio from scores [batch, positions, tokens] in `mask`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:

@@ -112,9 +112,7 @@ def batch_sequences(
 
 
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
-    """Return True if an input is padded on the left, as the spec declares or, by default, if the
-    input is generated.
-    """
+    """Return True if an input is padded on the left, by declaration or as generated input."""
     mask_input = find_mask_input(graph, name)
     side = graph.input_facts[mask_input].padding_side if mask_input else ""
     return side == "left" or (side == "any" and name == generated_input)

@@ -37,17 +37,13 @@ def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """Encode many texts with a single conversion to arrays. Raise the errors of
-    `encode_text_ids`.
-    """
+    """Encode many texts with one conversion to arrays. Raise errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
     return split_sequences(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
 def split_sequences(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
-    """Convert lists of ids to one array per sequence, with a single conversion of their
-    concatenation.
-    """
+    """Convert lists of ids to arrays, with one conversion of their concatenation."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -195,9 +191,7 @@ def _raise_unknown(text: str, position: int, reason: str) -> NoReturn:
 
 
 def decode_ctc(ids: Sequence[int], record: CtcDecoding) -> str:
-    """Decode the most probable token ids of a sequence (CTC best path) to text: merge repeated
-    tokens and remove blanks.
-    """
+    """Decode the best CTC path of a sequence to text, without repeated tokens and blanks."""
     vocabulary_size = len(record.vocab)
     tokens = [record.vocab[i] if i < vocabulary_size else record.unknown_token for i in ids]
     merged_tokens = [token for token, _ in groupby(tokens)]

@@ -1,6 +1,4 @@
-"""Run a tokenizer.json with the `tokenizers` package, within limits on output growth, memory and
-time.
-"""
+"""Run a tokenizer.json with `tokenizers`, within limits on output growth, memory and time."""
 
 import base64
 import json

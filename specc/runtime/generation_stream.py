@@ -124,9 +124,7 @@ class GenerationStream(GenerationRequest):
         ]
 
     def explain_truncation(self, result: GenerationResult) -> str:
-        """Return the reason why a sequence was truncated, or "" if it ended or if there are no stop
-        tokens.
-        """
+        """Return why a sequence was truncated, or "" if it ended or has no stop tokens."""
         # Without stop tokens, every sequence has the maximum length, which needs no remark.
         if result.complete or not self.settings.stop:
             return ""
@@ -140,9 +138,7 @@ class GenerationStream(GenerationRequest):
         )
 
     def _log_next_step(self) -> bool:
-        """Run and log the next step; return False if there is none. After an error, every call
-        raises this error.
-        """
+        """Run and log the next step; return False if there is none. Errors are raised again."""
         if self.error is not None:
             raise self.error
         if self.step_iterator is None:
@@ -260,9 +256,7 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStepOutp
 
 
 def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStepOutput]:
-    """Run the beam search, then yield the tokens of the best hypothesis of each batch element step
-    by step.
-    """
+    """Run the beam search, then yield the tokens of the best hypotheses step by step."""
     hypotheses = _search_beams(stream)
     best_beams = [
         beams[0] if beams else _raise_no_hypothesis(row) for row, beams in enumerate(hypotheses)

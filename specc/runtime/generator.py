@@ -78,9 +78,7 @@ class Generator(GenerativeModel):
         return self.start_generation(inputs, self.resolve_settings(settings))
 
     def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
-        """Merge and check settings. The caller's settings override compiled settings, which
-        override those of the spec.
-        """
+        """Merge and check settings: of the caller, then compiled ones, then those of the spec."""
         compiled_settings = self._read_compiled_settings(caller_settings.get("strategy"))
         settings = merge_settings(
             self.generation.settings, **{**compiled_settings, **caller_settings}
@@ -201,9 +199,7 @@ def make_generator(model: LoadedModel) -> Generator | None:
 def _make_standalone_generator(
     model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
-    """Create the generator of a standalone file, whose metadata contains the maximum length and the
-    vocabulary size.
-    """
+    """Create the generator of a standalone file from its metadata."""
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.sequence_input, *session.inputs, *session.optional_inputs, *defaults}

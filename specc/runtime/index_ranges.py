@@ -40,9 +40,7 @@ def find_index_ranges(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, ran
 def _shift_operand(
     node: Node, shifts: Mapping[Value, Shift], sizes: Mapping[str, int]
 ) -> Shift | None:
-    """Return the shift after a reshape, a negation, or an addition of an integer, or None for other
-    nodes.
-    """
+    """Return the shift after a reshape, negation or addition of an integer, or None."""
     op, (first, second, *_) = node.op, (*node.args, None, None)
     left, right = (shifts.get(x) if x else None for x in (first, second))
     if left and (op.is_view or isinstance(op, ops.Cast)):
@@ -60,9 +58,7 @@ def _shift_operand(
 
 
 def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the integer (a constant or the size of a dimension) that all elements equal, or
-    None.
-    """
+    """Return the integer (constant or dimension size) that all elements equal, or None."""
     source = skip_views(value, ops.Cast)
     if source is not None and source.node and isinstance(source.node.op, ops.Size):
         return source.node.op.length.evaluate(sizes)
@@ -71,9 +67,7 @@ def _find_number(value: Value | None, sizes: Mapping[str, int]) -> int | None:
 
 
 def _invert_shift(shift: Shift, indices: range) -> range:
-    """Return the input values for which the shifted value is a valid index, without negative values
-    if possible.
-    """
+    """Return the inputs whose shifted value is a valid index, non-negative if possible."""
     _, sign, offset = shift
     low, high = sorted((sign * (indices.start - offset), sign * (indices.stop - 1 - offset)))
     return range(max(low, 0), high + 1) if high > 0 else range(low, high + 1)
@@ -106,9 +100,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
-    """Return the indices and the size of the indexed axis of an embedding lookup or gather, or None
-    for other nodes.
-    """
+    """Return indices and axis size of an embedding lookup or gather, or None for other nodes."""
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).type.shape[0]

@@ -227,9 +227,7 @@ def is_single_forward_pass(
 
 
 def require_attention_model(model: InferenceModel) -> LoadedModel:
-    """Return the full-forward graph, which computes attention maps. Raise E0931 if it is
-    missing.
-    """
+    """Return the full-forward graph, which computes attention maps. Raise E0931 if missing."""
     scoring_model = model.scoring_model
     if scoring_model is None:
         reason = "available only in the graph `score`, which this package does not contain"

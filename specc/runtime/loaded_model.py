@@ -1,6 +1,4 @@
-"""Load a compiled model, run it on batches or with static input shapes, and dequantize its
-weights.
-"""
+"""Load a compiled model, run it on batches or with static shapes, dequantize its weights."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,9 +32,7 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Read every parameter, dequantized, by name. Raise E0917 if a shape is wrong, and E0925 if the
-    data is unreadable.
-    """
+    """Read every parameter, dequantized, by name. Raise E0917 (shape) or E0925 (unreadable)."""
     weights = file.read_weights(manifest.initializers)
     scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
     zero_points = file.read_weights(
@@ -94,9 +90,7 @@ class LoadedModel:
         return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Run the model on arrays, lists or strings; return the outputs by name. Raise E09xx on
-        failure.
-        """
+        """Run the model on arrays, lists or strings; return outputs by name. Raise E09xx."""
         return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
@@ -132,9 +126,7 @@ class LoadedModel:
         return self.input_signature.prepare(inputs)
 
     def with_weight_only_quantization(self) -> "LoadedModel":
-        """Return the model without activation quantization, or the model itself if it does not
-        quantize activations.
-        """
+        """Return the model without activation quantization, itself if it has none."""
         if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_activation_quantization(self.provider)
@@ -148,9 +140,7 @@ class LoadedModel:
         return self._wrap_kv_buffers(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
-        """Return a session that counts executions of subgraphs; `wrap` wraps the session of the
-        runtime.
-        """
+        """Return a session that counts executions of subgraphs; `wrap` wraps that of ORT."""
         return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
 
     def _wrap_kv_buffers(self, runtime: Computation) -> Computation:

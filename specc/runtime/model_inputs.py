@@ -237,9 +237,7 @@ class PerTokenInputs:
         )
 
     def append_tokens(self, tokens: Ints) -> None:
-        """Append the values of all inputs for new tokens; `arrays` already has those of the
-        prompt.
-        """
+        """Append all inputs for new tokens; `arrays` already has those of the prompt."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
         count = self.new_count = tokens.shape[1]

@@ -44,9 +44,7 @@ class ModelPackage(PackageFiles):
         return name in self.roles or bool(self.default_role and not name)
 
     def resolve_role(self, name: str = "") -> str:
-        """Return `name`, or the role of the default graph if it is "". Raise E0832 if there is no
-        such graph.
-        """
+        """Return `name`, or the role of the default graph for "". Raise E0832 if absent."""
         roles = self.roles
         if name in roles:
             return name
@@ -123,9 +121,7 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
 
 
 def _describe_step_states(package: ModelPackage) -> list[str]:
-    """Describe the outputs of `encode` and the states between steps, if the package declares
-    any.
-    """
+    """Describe the outputs of `encode` and the states between steps, if there are any."""
     metadata = package.index.metadata
     if "step" not in package.roles or not metadata or not package.has_manifest("step"):
         return []

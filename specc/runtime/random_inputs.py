@@ -1,6 +1,4 @@
-"""Generate random inputs of a graph for given axis sizes, and of a decode step including its past
-states.
-"""
+"""Generate random inputs of a graph for given axis sizes, and of a step with its past states."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,9 +140,7 @@ def _sample_ids(
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample integers below a declared bound, or from `index_range`, including some of
-    `special_ids`.
-    """
+    """Sample integers below a bound or from `index_range`, including some of `special_ids`."""
     bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified before a lookup have no declared bound
     if index_range:
@@ -227,9 +223,7 @@ def move_padding_to_side(
 
 @dataclass(frozen=True)
 class StepInputSampler:
-    """Samples inputs of a step graph whose states are computed by the encoder and a previous
-    step.
-    """
+    """Samples inputs of a step whose states come from the encoder and a previous step."""
 
     metadata: GenerationMetadata
     weights: Arrays
@@ -243,9 +237,7 @@ class StepInputSampler:
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        """Sample inputs of the step graph for these sizes of symbolic dimensions, including the
-        past length.
-        """
+        """Sample inputs of the step graph for these dimension sizes, including the past length."""
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
         # A step without a state of the past length has an integer input for the past length.
@@ -308,9 +300,7 @@ class StepInputSampler:
     def _sample_encoder_outputs(
         self, step_inputs: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """Return random outputs of the encoder; inputs that the encoder shares with the step have
-        the same values.
-        """
+        """Return random outputs of the encoder; inputs shared with the step have equal values."""
         if self.encoder is None:
             return {}
         symbols = _collect_symbols(self.encoder.inputs.values())

@@ -72,9 +72,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
-    """Return the settings that are graph inputs, by name. The seed is called `seed_2` if the spec
-    has an input `seed`.
-    """
+    """Return the settings that are inputs, by name; `seed_2` if the spec has an input `seed`."""
     values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
         input_name = f"{name}_2" if name in prepared else name
@@ -139,9 +137,7 @@ def _check_tokens_valid(tokens: Ints) -> None:
 def _check_computed(
     known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
 ) -> None:
-    """Raise E0912 if the caller's value of an input differs from the value that the graph computes
-    itself.
-    """
+    """Raise E0912 if an input of the caller differs from the value that the graph computes."""
     facts = input_signature.graph.input_facts
     computed_names = sorted(
         prepared.keys() & facts.keys() - {*known_names} - input_signature.unused_inputs

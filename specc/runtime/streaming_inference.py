@@ -76,9 +76,7 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the chunks of an output along its time axis, or return the last chunk if it
-        has no time axis.
-        """
+        """Concatenate the chunks of an output along its time axis, or return the last chunk."""
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )
@@ -119,9 +117,7 @@ class StreamingModel(StepGraphs):
         return results
 
     def start_stream(self, **constant_inputs: object) -> "InputStream":
-        """Start a stream with the inputs that have no time axis. Raise E0910 if a name is
-        unknown.
-        """
+        """Start a stream with the inputs without a time axis. Raise E0910 for an unknown name."""
         inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
         for name in constant_inputs:
             if name not in inputs:
@@ -311,9 +307,7 @@ def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths:
 
 
 def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
-    """Raise E0943 if `position_count` exceeds a position embedding, which several inputs may
-    use.
-    """
+    """Raise E0943 if `position_count` exceeds a position embedding."""
     metadata, symbol = model.metadata, str(model.input_signature.sequence_length)
     limits = [
         metadata.max_context,
@@ -332,9 +326,7 @@ def _check_context(model: StreamingModel, position_count: int, lengths: Lengths)
 
 
 def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Slice an array along an axis, clipped to the size of the axis. Return the array unchanged if
-    its rank is too low.
-    """
+    """Slice an array along an axis, clipped to its size; unchanged if its rank is too low."""
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

@@ -1,6 +1,4 @@
-"""Run a model for its task: preprocess texts, text pairs, questions or images, and postprocess
-outputs to predictions.
-"""
+"""Run a model for its task: preprocess texts, questions or images, postprocess outputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -119,9 +117,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if the texts can form one batch, because the model has a padding mask or the
-    texts have equal lengths.
-    """
+    """Return True if texts can form one batch: they are masked or of equal length."""
     has_equal_lengths = len({len(row.ids) for row in batch.encodings}) <= 1
     return has_equal_lengths or bool(find_mask_input(model.manifest.graph, task.text_input))
 
@@ -209,9 +205,7 @@ def _check_required_inputs(task: Task, inputs: Mapping[str, object]) -> None:
 
 
 def _list_texts(name: str, value: object) -> list[str]:
-    """Convert a string, a list or a column of strings to a list. Raise E0906 for any other
-    value.
-    """
+    """Convert a string, list or column of strings to a list. Raise E0906 for other values."""
     items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]

@@ -36,9 +36,7 @@ IGNORE_INDEX = -100
 def make_training_inputs(
     graph: Graph, preprocessing: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """Collate the values of one input from all examples to an array or a list of texts, with its
-    padding mask.
-    """
+    """Collate one input of all examples to an array or texts, with its padding mask."""
     record = preprocessing.get_input_config(name)
     if isinstance(record, TEXT_CONFIGS) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -108,9 +106,7 @@ def make_causal_targets(
     generation: GenerateSection,
     values: list[object],
 ) -> tuple[dict[str, Array], Array]:
-    """Make inputs and shifted targets from sequences that `graph` learns to generate, as declared
-    by `generation`.
-    """
+    """Make inputs and shifted targets from sequences that `generation` declares as generated."""
     name, settings = generation.sequence_input, merge_settings(generation.settings)
     if codebooks := count_codebooks(graph.inputs[name].type):
         raise_error(
@@ -152,9 +148,7 @@ def make_causal_targets(
 def _encode_target(
     preprocessing: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
-    """Encode a target sequence with the tokenizer of the output, or of the input if the output has
-    none.
-    """
+    """Encode a target with the tokenizer of the output, or else that of the input."""
     name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
@@ -251,9 +245,7 @@ class TrainingCollator:
         return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
     def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
-        """Return the `generate` section if targets are derived from its input, or None if explicit
-        targets are given.
-        """
+        """Return the `generate` section if targets derive from its input, or None if given."""
         generation = self.generation
         return (
             generation
@@ -277,9 +269,7 @@ class TrainingCollator:
         raise_error("E0946", "the examples contain no targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
-        """Return the input and target names of the examples. Raise E0946 if they differ between
-        examples.
-        """
+        """Return input and target names. Raise E0946 if they differ between examples."""
         if not examples:
             raise_error("E0946", "empty batch")
         for number, example in enumerate(examples):

@@ -89,9 +89,7 @@ def iterate_generated_rounds(
 
 
 def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
-    """Return the weights of the scoring graph, with zeros for parameters that the model file does
-    not store.
-    """
+    """Return the weights of the scoring graph, with zeros for those that are not stored."""
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
     for name, value in graph.parameters.items():
         # Only the shape of such a parameter is used; otherwise, its absence would change the
@@ -101,9 +99,7 @@ def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
 
 
 def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, int]:
-    """Return the maximum prompt length that allows `MAX_TOKENS` new tokens, by symbolic
-    dimension.
-    """
+    """Return the maximum prompt length for `MAX_TOKENS` new tokens, by dimension."""
     symbols = graph.inputs[generator.input_signature.sequence_input].type.shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
@@ -112,9 +108,7 @@ def _find_max_prompt_lengths(generator: Generator, graph: Graph) -> dict[str, in
 def _choose_sizes(
     generator: Generator, graph: Graph, rounds: int, max_lengths: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
-    """Yield the axis sizes of each round, then sizes that exceed the constants in masks and
-    caches.
-    """
+    """Yield axis sizes of the rounds, then sizes beyond the constants in masks and caches."""
     yield from (choose_lengths(graph, round_index) for round_index in range(rounds))
     settings = generator.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
@@ -314,9 +308,7 @@ def _explain_difference(
 
 
 def _ignore_later_tokens(bounds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return infinite bounds after the first token that rounding changes: all later tokens may
-    differ.
-    """
+    """Return infinite bounds after the first token that rounding changes."""
     has_changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     error_bounds = {"tokens": np.where(has_changed, np.inf, bounds["tokens"])}
     for name in bounds.keys() - {"tokens"}:

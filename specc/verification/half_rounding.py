@@ -1,6 +1,4 @@
-"""Estimate the errors of results due to 16-bit rounding, by evaluating the graph with rounded
-values in the reference.
-"""
+"""Estimate errors due to 16-bit rounding, by evaluating the graph with rounded values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,9 +72,7 @@ class HalfRounding:
 
 
 def find_score(node: Node) -> Value | None:
-    """Return the float operand by which an `argmax`, `sort` or `top_k` node selects indices, or
-    None for other nodes.
-    """
+    """Return the float operand of an `argmax`, `sort` or `top_k` node, or None for others."""
     if not isinstance(node.op, ops.ArgMax | ops.Sort | ops.TopK):
         return None
     operand = node.get_operand()
@@ -147,9 +143,7 @@ class HalfRoundingErrors:
         return exact_values
 
     def _add_sample(self) -> None:
-        """Evaluate the graph with rounded values and update `changes`. Raise E0980 if a value is
-        out of range.
-        """
+        """Evaluate the graph with rounded values; update `changes`. Raise E0980 on overflow."""
         seed = self.sample_count
         rounding = HalfRounding(np.random.default_rng(seed) if seed else None)
         if seed >= SAMPLE_COUNT:

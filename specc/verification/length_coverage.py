@@ -48,9 +48,7 @@ class LengthThreshold:
     stride: int = 1
 
     def compute_length_beyond(self, positions: int) -> int:
-        """Return the axis size at which the number of mask positions exceeds the constant by
-        `positions`.
-        """
+        """Return the axis size whose number of positions exceeds the constant by `positions`."""
         return self.length + positions * self.stride
 
 
@@ -169,9 +167,7 @@ def _is_count(value: Value | None) -> bool:
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
-    """Yield the constant operands of an addition, multiplication or comparison that are distances
-    between positions.
-    """
+    """Yield constant operands of `+`, `*` or comparisons that are distances of positions."""
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
     is_integer = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
@@ -207,9 +203,7 @@ Thresholds: TypeAlias = Mapping[str, list[LengthThreshold]]
 
 
 def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
-    """Return True if the reference can evaluate the graph `repeats` times at these sizes in about a
-    second.
-    """
+    """Return True if the reference runs `repeats` times at these sizes in about a second."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     try:
         return repeats * _sum_multiply_adds(graph).evaluate(env) <= MAX_WORK
@@ -219,16 +213,12 @@ def is_within_cost_limit(sizes: Sizes, graph: Graph, repeats: int = 1) -> bool:
 
 @lru_cache(maxsize=8)
 def _sum_multiply_adds(graph: Graph) -> Dim:
-    """Return the number of multiply-adds of a graph. The result is cached, because it is evaluated
-    for many axis sizes.
-    """
+    """Return the multiply-adds of a graph, cached for evaluation at many axis sizes."""
     return sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
 
 
 def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return, by symbolic dimension, the sizes above which attention is computed in blocks or a
-    recurrence in chunks.
-    """
+    """Return by dimension the sizes above which attention is blocked or a scan is chunked."""
     padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     thresholds: dict[str, set[LengthThreshold]] = {}
 
@@ -278,9 +268,7 @@ def iterate_long_lengths(
 
 
 def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[dict[str, int]]]:
-    """Yield lists of alternative axis sizes in order of preference. The caller uses the first one
-    within the cost limit.
-    """
+    """Yield lists of axis sizes by preference; the caller uses the first within its limit."""
 
     def choose_unblocked_length(symbol: str, threshold: LengthThreshold) -> int:
         length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)

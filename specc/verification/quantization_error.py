@@ -106,9 +106,7 @@ class OutputError:
     position_count: int = 0
 
     def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
-        """Add one result of the quantized and the baseline model. If `is_logits`, also compare the
-        token distributions.
-        """
+        """Add one result of both models; for `is_logits`, also compare token distributions."""
         a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         is_finite = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(is_finite, a, 0), np.where(is_finite, b, 0)
@@ -151,18 +149,14 @@ def compute_log_softmax(x: Array) -> Array:
 
 @dataclass
 class QuantizationComparison:
-    """The quantization error of each output of a model, relative to a baseline model on the same
-    inputs.
-    """
+    """The quantization error of each output, relative to a baseline on the same inputs."""
 
     quantized_model: LoadedModel
     baseline_model: LoadedModel
     output_errors: dict[str, OutputError] = field(default_factory=dict)
 
     def compare_random_inputs(self, seed: int, rounds: int) -> None:
-        """Compare both models on random inputs. Raise E0857 if they were compiled from different
-        specs.
-        """
+        """Compare both models on random inputs. Raise E0857 if their specs differ."""
         graph = self.quantized_model.manifest.graph
         self._check_same_signature()
         rng = np.random.default_rng(seed)

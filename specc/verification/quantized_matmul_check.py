@@ -1,6 +1,4 @@
-"""Compare the results of quantized MatMul nodes of a compiled model with exact integer
-arithmetic.
-"""
+"""Compare results of quantized MatMul nodes of a model with exact integer arithmetic."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,9 +24,7 @@ were up to 4.4 (K from 20 to 136, groups of 32 to 256).
 
 @dataclass(frozen=True)
 class QuantizedMatMuls:
-    """The quantized MatMul nodes of a model, and a session that outputs their operands and
-    results.
-    """
+    """The quantized MatMul nodes of a model, and a session that outputs their values."""
 
     session: Computation | None = None
     matmuls: tuple[QuantizedMatMul, ...] = ()
