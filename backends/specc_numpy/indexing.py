@@ -200,9 +200,7 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return the two neighboring pixels along one axis for points in [-1, 1], with their
-    interpolation weights. NaN is treated as -1.
-    """
+    """Return two neighboring pixels per axis for points in [-1, 1], and weights; NaN is -1."""
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (
         (coordinates + 1) / 2 * (size - 1)

@@ -57,9 +57,7 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b` with the exponent broadcast to an array, because NumPy treats -inf
-    differently for a scalar exponent.
-    """
+    """Compute `a ** b`, `b` broadcast: NumPy treats -inf differently for a scalar exponent."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result

@@ -128,9 +128,7 @@ class SessionMemory:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 
     def move_to_huge_pages(self) -> None:
-        """Ask the kernel to move the memory of the session to huge pages; its contents stay the
-        same.
-        """
+        """Ask the kernel to move the memory of the session to huge pages."""
         library = ctypes.CDLL(None)
         for start, end in self.intervals:
             for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):

@@ -169,9 +169,7 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
-    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel; ONNX Runtime folds the
-    nodes if the values are constant.
-    """
+    """Return nodes that add 128 to int8: `Add` has no 8-bit kernel; constants are folded."""
     floats = f"{result}:floats"
     return [
         helper.make_node("Cast", [name], [floats], to=TensorProto.FLOAT),

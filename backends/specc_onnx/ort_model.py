@@ -151,9 +151,7 @@ class OrtModel:
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the inputs as contiguous arrays after checking names, element types and shapes.
-        Raise E0907 or one of E0910 to E0912.
-        """
+        """Return inputs as contiguous arrays. Raise E0907 or one of E0910 to E0912."""
         specs = {**self.optional_inputs, **self.inputs}
         arrays = {
             name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
@@ -172,9 +170,7 @@ class OrtIOBindingRun:
     bound_outputs: Mapping[str, DeviceTensor]
 
     def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """Run the model on `inputs` and the bound inputs; return all outputs, by name, on the
-        device. Raise E0924 on failure.
-        """
+        """Run on `inputs` and the bound inputs; return all outputs on the device. Raise E0924."""
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -325,9 +321,7 @@ class FixedShapeModel:
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model and return its outputs by name. Raise E0907 or E0910 to E0912 for invalid
-        inputs, and E0924 if the run fails.
-        """
+        """Run the model. Raise E0907 or E0910 to E0912 for invalid inputs, E0924 on failure."""
         arrays = self.model.prepare_inputs(inputs)
         with self.lock, self.model.guard_run():
             for name, array in arrays.items():

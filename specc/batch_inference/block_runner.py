@@ -54,9 +54,7 @@ class CrashJournal:
 
     @staticmethod
     def open(path: Path) -> "CrashJournal":
-        """Open the journal of a block. If its last entry has rows in progress, their worker has
-        crashed; count this crash.
-        """
+        """Open the journal of a block; rows in progress in its last entry count as a crash."""
         try:
             journal = CrashJournal(path, lock_descriptor=lock_journal(path))
         except BlockingIOError:
@@ -288,9 +286,7 @@ class BlockComputation:
         self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate texts by continuous batching, grouped by shape, from short to long prompts.
-        Return the rows that crashed a process.
-        """
+        """Generate by continuous batching, short prompts first; return rows that crashed."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
         for group in group_by_shape(safe_rows, self.padded_inputs):

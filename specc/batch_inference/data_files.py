@@ -72,9 +72,7 @@ def split_blocks(
     start_offset: int = 0,
     is_row: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Split lines into blocks of at most `max_rows` rows, from byte `start_offset` on. `is_row`
-    returns True if a line contains a row.
-    """
+    """Split lines that satisfy `is_row` into blocks of `max_rows` from `start_offset` on."""
     blocks, first_row, block_offset, end_offset = list[RowBlock](), 0, start_offset, start_offset
     line_count = row_count = 0
     for line in lines:
@@ -284,9 +282,7 @@ def find_image_files(directory: Path) -> list[Path]:
 
 
 class ImageDirectory(DataFile):
-    """A directory of images as a table: the column `image` contains the file, and `path` its path
-    relative to the directory.
-    """
+    """A directory of images as a table with the columns `image` and `path` (relative)."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""

@@ -151,9 +151,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """A context manager that, after an error, replaces the note that no file was written by the
-    number of completed parts.
-    """
+    """A context that makes errors state the number of completed parts."""
     try:
         yield
     except Failed as failed:

@@ -112,9 +112,7 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """Read the plan in a directory; return None if there is none. Raise E0802 if it cannot be read,
-    and E0876 if it is invalid.
-    """
+    """Read the plan in a directory, or None. Raise E0802 if unreadable, E0876 if invalid."""
     path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
@@ -169,9 +167,7 @@ def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
 
 
 def check_same_plan(existing_plan: JobPlan, requested_plan: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory contains the parts of a different plan. The notes show both values
-    of a difference if they are short.
-    """
+    """Raise E0875 if a directory has parts of another plan, with the differences."""
     existing, requested, notes = existing_plan.to_json(), requested_plan.to_json(), []
     for key in existing:
         # a model at a different path with the same content is the same model
@@ -196,9 +192,7 @@ def hash_model(path: Path) -> str:
 
 
 def record_file_state(path: Path) -> InputFileState:
-    """Return the size and modification time of a file, or the total size and the latest
-    modification time of the images in a directory.
-    """
+    """Return size and time of a file, or total size and latest time of images."""
     if not path.is_dir():
         status = path.stat()
         return InputFileState(str(path), status.st_size, status.st_mtime_ns)

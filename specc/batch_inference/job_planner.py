@@ -136,9 +136,7 @@ def _list_files(request: JobRequest) -> list[Path]:
 
 
 def _read_table_columns(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """Return the columns of all files. Raise E0884 if the files have different columns; JSON Lines
-    files may lack columns.
-    """
+    """Return the columns of all files. Raise E0884 if they differ (JSON Lines may lack some)."""
     column_types: dict[str, ColumnType] = {}
     # true if all files so far may lack columns
     earlier_may_lack = True

@@ -91,9 +91,7 @@ class GraphResultColumns:
         return locate_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Return the shape (heads, queries, keys) of an attention column. Raise E0879 if the layer
-        does not exist or is inside a loop.
-        """
+        """Return (heads, queries, keys) of an attention column. Raise E0879 if unavailable."""
         nodes = self.attention_nodes
         node = nodes.get(name.removeprefix(ATTENTION_PREFIX))
         if node is None:

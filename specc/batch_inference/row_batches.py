@@ -101,9 +101,7 @@ class RowReader:
         return results
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a whole column at once, which takes half the time. Return None if its values must
-        be converted separately.
-        """
+        """Convert a whole column at once (half the time), or None if values need it singly."""
         record = self.input_signature.preprocessing.get_input_config(name)
         input_type = self.input_signature.graph.inputs[name].type
         # compares exact types: in Python, a bool is an int
@@ -311,9 +309,7 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Estimate the activation memory of a batch: the largest total size of the operands and
-        results of one node, in bytes.
-        """
+        """Estimate activation bytes of a batch: the largest operands and results of a node."""
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:

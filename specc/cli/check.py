@@ -1,6 +1,4 @@
-"""Check a spec without weights: shapes for all sizes, causality and padding, first symbolically,
-then with the config values.
-"""
+"""Check a spec without weights: shapes for all sizes, causality, padding; then with values."""
 
 from argparse import ArgumentParser, Namespace
 

@@ -234,9 +234,7 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete(args: Namespace) -> int:
-    """Print the completion candidates. Print nothing if the spec does not exist, because messages
-    are not displayed during completion.
-    """
+    """Print completion candidates; nothing if the spec does not exist."""
     for candidate in _list_candidates(args.kind, args.spec):
         print(candidate)
     return 0

@@ -31,9 +31,7 @@ from specc.version import __version__
 
 
 class Command(NamedTuple):
-    """A command: its module in `specc.cli` (imported on demand), its summary, and an example for
-    its help text and usage errors.
-    """
+    """A command: its module in `specc.cli`, its summary, and an example for its help."""
 
     module: str
     summary: str

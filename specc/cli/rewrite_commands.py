@@ -90,9 +90,7 @@ def execute_fmt(args: Namespace) -> int:
 def _report_formatted(
     changed_files: list[str], text: str | None, *, is_written: bool, is_check: bool
 ) -> int:
-    """Print the formatted text of stdin, or the changed files as JSON. Raise E0984 for each changed
-    file if `--check` is given.
-    """
+    """Print formatted stdin, or changed files as JSON. Raise E0984 for each with `--check`."""
     errors = list(map(_build_format_error, changed_files)) if is_check else []
     result = {
         "changed": changed_files,
@@ -263,9 +261,7 @@ def _outline_graph(graph: Graph) -> str:
 
 
 def _build_graphs_of_file(file: ast.File, spec: LoadedSpec) -> list[str]:
-    """Return the formatted graphs of `file`, opened as if it were at the path of `spec`, or an
-    empty list if `file` is invalid.
-    """
+    """Return the formatted graphs of `file` as if at the path of `spec`; [] if it is invalid."""
     path = spec.program.module.path
     try:
         return _format_graphs(open_spec(Source(path, format_dsl(file)), library=spec.library))

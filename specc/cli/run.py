@@ -238,9 +238,7 @@ def _print_outputs(
 def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
-    """Run a streaming model on chunks of the input. Raise E0977 if the model is not a streaming
-    model, or if `--attention` is given.
-    """
+    """Run a streaming model on chunks. Raise E0977 for other models, or `--attention`."""
     streaming_model = open_stream(model)
     if outputs.attention_plot_path:
         require_attention_model(model)  # E0931, raised here, takes precedence over E0977

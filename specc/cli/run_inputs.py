@@ -67,9 +67,7 @@ ArgumentValue = Array | _BatchElements
 
 @dataclass
 class _InputCollector:
-    """Collects the command-line inputs: the values of each input, the files read, and the height
-    and width of each image.
-    """
+    """Collects command-line inputs: values by input, files read, and sizes of images."""
 
     model: ModelInputs
     pieces: dict[str, list["ArgumentValue"]] = field(default_factory=dict)
@@ -190,9 +188,7 @@ def _check_image_paths(values: Sequence[object], name: str, argument: str) -> li
 
 
 def parse_input_arguments(model: ModelInputs, arguments: Sequence[str]) -> ParsedInputs:
-    """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for the
-    same input form a batch.
-    """
+    """Parse `NAME=VALUE` and positional values; several values of an input form a batch."""
     names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
     named_arguments = [_split_name(argument, names) for argument in arguments]
@@ -294,9 +290,7 @@ def _batch_values(
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """Raise E0912 because the values of an input cannot be batched: arrays are mixed with text,
-    differ in shape, or have no batch axis.
-    """
+    """Raise E0912 for values of an input that cannot be batched, with the reason."""
     shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
@@ -306,9 +300,7 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
-    """Convert a list of texts, a list of token id lists, or one list of token ids to batch
-    elements; token ids become arrays.
-    """
+    """Convert texts, token id lists or one list to batch elements; ids become arrays."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
         return texts

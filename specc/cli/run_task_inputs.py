@@ -124,9 +124,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, 
 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Return a copy of a record in which absent optional values are None, so that values of
-    different records are not combined.
-    """
+    """Return a record with None for absent optional values, which keeps records apart."""
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 

@@ -246,9 +246,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Run the passes up to the one named by `--print-after`, and return the resulting graphs.
-    Without this option, run no passes.
-    """
+    """Return the graphs after passes up to `--print-after`; without it, no pass runs."""
     names = [compiler_pass.name for compiler_pass in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         hint = f"the passes are {', '.join(names)}"

@@ -97,9 +97,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the outputs of the step whose size depends on the input length, each with its size as
-    a function of the input length.
-    """
+    """Return the step outputs whose size depends on the input length, with their sizes."""
     symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
     return {
@@ -200,9 +198,7 @@ def _build_runtime_metadata(
 def _add_streaming_graphs(
     job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """Add the graphs of a streaming model, which only the runtime of specc can run. Raise E0977 if
-    an option applies only to generation.
-    """
+    """Add the graphs of a streaming model. Raise E0977 for an option of generation only."""
     profile = job.options.io_names if job.options.io_names != "specc" else ""
     if profile or "generate" in job.options.graphs:
         option = f"--io-names {profile}" if profile else "--graphs generate"

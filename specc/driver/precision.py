@@ -194,9 +194,7 @@ def describe_quantization(
 
 
 def _check_target(weight_request: QuantizationOptions, target: Target, opset: int) -> None:
-    """Raise E0851 if int4 is requested and the opset is less than 21, and E0964 if the device does
-    not support per-tensor scales.
-    """
+    """Raise E0851 for int4 below opset 21, E0964 for unsupported per-tensor scales."""
     if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
@@ -294,9 +292,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Yield lines that describe the lowering of each attention layer; consecutive layers with the
-    same lowering share a line.
-    """
+    """Yield lines on the lowering of attention layers, one per run of equal lowerings."""
     lowerings = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
     for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
         scopes = [scope for _, scope in entries]

@@ -20,9 +20,7 @@ SPEC_TEXT_NAME = "<spec>"
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """A context manager that translates the help in errors to the syntax of the spec file (DSL or
-    YAML), as the command line does.
-    """
+    """A context that translates the help in errors to the syntax of the spec file."""
     try:
         yield
     except Failed as failed:

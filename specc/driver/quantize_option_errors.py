@@ -182,9 +182,7 @@ def find_ineffective_options(
 
 
 def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951 with the reason. `span` is the `kv_cache` entry of the spec, or None if an option
-    requested the int8 KV cache.
-    """
+    """Raise E0951 with the reason, at the `kv_cache` entry of the spec or None."""
     fix = "compile with `--kv-cache none`" if span else "remove `--kv-cache`"
     raise_error(
         "E0951",

@@ -181,9 +181,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 def check_quantize_options(
     program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Raise the errors of `merge_quantize_options`, and E0850 if a pattern of the spec matches
-    nothing in any graph of the spec.
-    """
+    """Raise errors of `merge_quantize_options`, E0850 if a pattern of the spec has no match."""
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
         return
@@ -193,9 +191,7 @@ def check_quantize_options(
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """Return the entries of `quantize` by name; entries of a derived spec take precedence. Raise
-    E0201 for invalid entries.
-    """
+    """Return `quantize` entries by name, derived specs first. Raise E0201 if invalid."""
     entries: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
         for entry in item.entries:

@@ -69,9 +69,7 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """The source of a graph under construction: its statements, the blocks that they call, and the
-    name `v` of the embedding dimension.
-    """
+    """The source of a graph in construction: statements, blocks, and `v`, the dimension."""
 
     root: Path
     lines: list[str] = field(default_factory=list)
@@ -158,9 +156,7 @@ def wrap_encoder_config(data: JsonObject) -> JsonObject:
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return True if the `Transformer` module is a cross-encoder with a classification head. Raise
-    E0427 if its task is not supported.
-    """
+    """Return True if `Transformer` is a cross-encoder. Raise E0427 for an unsupported task."""
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
     config = read_optional_object(path)
     task = config.get("transformer_task", "feature-extraction")

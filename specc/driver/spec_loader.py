@@ -279,9 +279,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Report the errors in the weight rules and the `reading` section of a spec that can be
-    detected without opening files.
-    """
+    """Report errors in weight rules and `reading` that are found without opening files."""
     check_rules(
         spec.program,
         spec.library,

@@ -262,9 +262,7 @@ def describe_weight_sources(
 def _describe_weight_origin(
     values: ParameterSource, seed: int | None, hash_contents: bool
 ) -> dict[str, object]:
-    """Return the manifest entries about the origin: the seed of random weights, or the size and the
-    header hash of each checkpoint file.
-    """
+    """Return manifest entries on the origin: seed, or size and header hash of each file."""
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
     entries: list[dict[str, object]] = []

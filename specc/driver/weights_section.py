@@ -37,9 +37,7 @@ MAX_STACKED = 65_536
 
 
 def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Read all tie, load and ignore rules: first those of a derived spec, then of its base spec,
-    then of the specs that it uses.
-    """
+    """Read all tie, load and ignore rules: of a derived spec, its base, then used specs."""
     rules = _read_spec_rules(context, program, env)
     for used_program, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):

@@ -61,9 +61,7 @@ def list_adapter_config_files(adapter: str) -> list[Path]:
 
 
 def get_adapter_language(adapter: str) -> str:
-    """Return the language code in the name of a language adapter such as `adapter.fra.safetensors`,
-    or "" if `adapter` is not one.
-    """
+    """Return the language in a name such as `adapter.fra.safetensors`, or ""."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(ADAPTER_PREFIX):
         return ""

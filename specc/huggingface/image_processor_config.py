@@ -265,9 +265,7 @@ class _FileReader:
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Read the output size (None if the model determines it), and the size before the center
-        crop (None if there is no crop).
-        """
+        """Read the output size and the size before the center crop, None if absent."""
         if self.kind.is_page:
             return _read_page_size(self), None
         size = self.read_size("size", self.kind.size, edge=self.kind.resizes_short_edge)

@@ -163,9 +163,7 @@ def find_spec_for_type(data: JsonObject, model_type: str) -> str:
 
 
 def read_model_type(data: JsonObject) -> str:
-    """Return the `model_type` of a config.json, or "" if it is absent or not a string. The
-    config.json of a timm network needs none.
-    """
+    """Return the `model_type` of a config.json, or "" (timm networks need none)."""
     if data.find_non_null(MODEL_TYPE_KEY) is None and data.find_non_null(TIMM_CONFIG_KEY):
         return TIMM_TYPE
     return _read_text(data, MODEL_TYPE_KEY)

@@ -171,9 +171,7 @@ def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
 def _read_max_length(
     config: Config, tokenizer_config: Config, encoder_settings: Config
 ) -> int | None:
-    """Read the maximum number of tokens per text: 0 if texts are not truncated, and None if the
-    setting is not a valid length.
-    """
+    """Read the maximum tokens per text: 0 for no truncation, None if it is invalid."""
     lengths = [tokenizer_config.get("model_max_length"), config.get("max_position_embeddings")]
     limits = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     max_length = (
@@ -188,9 +186,7 @@ def _read_max_length(
 def _read_sentence_task(
     config: Config, tokenizer_config: Config, directories: Sequence[Path]
 ) -> Fields:
-    """Read the text settings of a sentence-transformers directory (truncation, lowercasing,
-    prompts), or {} if its files are missing.
-    """
+    """Read the text settings of a sentence-transformers directory, {} if absent."""
     if find_repository_file(directories, MODULES_FILE) is None:
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_tokenizer_file(path: Path, name: str, span: Span | None) -> TokenizerFile:
-    """Read a tokenizer.json, which is called `name` in messages. Raise E0802 if it cannot be read,
-    and E0941 if it is invalid.
-    """
+    """Read a tokenizer.json, `name` in messages. Raise E0802 if unreadable, E0941 if invalid."""
     data = read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", span)
     return check_tokenizer_file(data, name, span)
 
@@ -87,9 +85,7 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 def choose_chat_template(
     setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
-    """Return the default chat template in `setting`, with the special tokens of `config`. Raise
-    E0423 if the setting is invalid.
-    """
+    """Return the default chat template, with the tokens of `config`. Raise E0423 if invalid."""
     if isinstance(setting, list | dict):
         setting = _select_template(setting, path, span)
     if setting is None:

@@ -142,9 +142,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Apply `add_bos_token` and `add_eos_token`. Yield the key if the post-processor adds other
-    tokens or the token is not in the file.
-    """
+    """Apply `add_bos_token`, `add_eos_token`. Yield the key if the file contradicts it."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:
@@ -250,9 +248,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
-    """Return the key and a description of a token that is read or generated but is outside the
-    vocabulary; both are "" if there is none.
-    """
+    """Return key and description of a read or generated token beyond the vocabulary, or ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)

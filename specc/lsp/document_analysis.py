@@ -64,9 +64,7 @@ class DocumentAnalysis:
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the block or definition with this name in the spec or in std, and the module that
-        defines it.
-        """
+        """Return the block or definition of this name in the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_std_item(name)
@@ -78,9 +76,7 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of source spans, with symbolic dimensions. Elaborations without errors take
-        precedence.
-        """
+        """The types of source spans, with symbols; elaborations without errors first."""
         symbolic = [r for r in self.elaborations if r.is_symbolic]
         return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
@@ -236,9 +232,7 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset, innermost last. The offset after a word counts as
-    part of the word.
-    """
+    """Return the nodes at an offset, innermost last; after a word is part of the word."""
     sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
@@ -256,9 +250,7 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
 def iterate_visible_bindings(
     item: ast.Node, end_offset: int | None = None
 ) -> Iterator[NameBinding]:
-    """Yield the names in scope in a block or definition; with `end_offset`, only those bound before
-    this offset.
-    """
+    """Yield the names in scope in a block or definition, bound before `end_offset` if set."""
     for node in walk_tree(item):
         for binding in _iterate_bindings(node):
             if end_offset is None or binding.span.start < end_offset:
@@ -315,9 +307,7 @@ def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Bloc
 
 @dataclass(frozen=True)
 class FixEdit:
-    """An edit that replaces the characters from `start` to `end` with `text`; `title` is shown to
-    the user.
-    """
+    """An edit of the characters from `start` to `end`, with its `title` for the user."""
 
     title: str
     start: int
@@ -356,9 +346,7 @@ class FixTrial:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a changed document up to the graph with the diagnostic, or up to the first graph
-        if it now has fewer graphs.
-        """
+        """Analyze a changed document up to the graph of the diagnostic, or the first graph."""
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(
             analyze_incrementally(self.analysis.path, text, self.unsaved)

@@ -17,9 +17,7 @@ DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """An open document, with the analyses of its current version and of the last version that could
-    be parsed.
-    """
+    """An open document, with analyses of this version and of the last that was parsed."""
 
     uri: str
     path: Path
@@ -33,9 +31,7 @@ class OpenDocument:
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
-        """The analysis of this version if it could be parsed, otherwise that of the last such
-        version.
-        """
+        """The analysis of this version if it was parsed, or of the last such version."""
         is_parsed = self.analysis is not None and self.analysis.module is not None
         return self.analysis if is_parsed else self.last_parsed or self.analysis
 
@@ -91,9 +87,7 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` for the first analysis of a version, or for all its analyses if
-        `is_complete` is set.
-        """
+        """Wait up to `seconds` for the first analysis of a version, or all if `is_complete`."""
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -160,9 +154,7 @@ class OpenDocuments:
         return is_latest
 
     def _is_latest(self, document: OpenDocument) -> bool:
-        """Return True if `document` is the current version of an open document and no analysis is
-        queued.
-        """
+        """Return True if `document` is the open version and no analysis is queued."""
         current = self._documents.get(document.uri)
         return current is document and document.uri not in self._queue
 

@@ -99,9 +99,7 @@ def _list_type_words() -> list[CompletionItem]:
 
 
 def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Drop later items with the same text, because a variable shadows a block with the same
-    name.
-    """
+    """Drop later items of equal text: a variable shadows a block of the same name."""
     items_by_text: dict[str, CompletionItem] = {}
     for item in items:
         items_by_text.setdefault(item.text, item)
@@ -186,9 +184,7 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
 
 
 def _complete_parameters(definition_tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the parameters of a definition, which are listed between its name and the equals
-    sign.
-    """
+    """Yield the parameters of a definition, which are before the equals sign."""
     end_index = next((n for n, token in enumerate(definition_tokens) if token.kind == "EQUAL"), 0)
     for token in definition_tokens[2:end_index]:
         if token.kind == "NAME":
@@ -215,9 +211,7 @@ def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
 def _complete_entries(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Yield the keys in the braces of an item: config values, quantization kinds, inputs and
-    results.
-    """
+    """Yield the keys in the braces of an item: config, quantization, inputs, results."""
     bracket = _find_open_bracket(tokens)
     if not bracket or tokens[bracket].kind != "LBRACE":
         return

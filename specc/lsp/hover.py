@@ -1,6 +1,4 @@
-"""Hover information for the name at a position: signature, documentation, types, and the location
-of the definition.
-"""
+"""Hover at a position: signature, documentation, types, location of the definition."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -163,9 +161,7 @@ def _find_option_hover(
 def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
 ) -> HoverInfo | None:
-    """Return the hover of a key of a record such as `text: { layers: 2 }` in a derived spec, which
-    is a config value.
-    """
+    """Return the hover of a record key in a derived spec, which is a config value."""
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
@@ -210,9 +206,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Return a dotted name up to the component at an offset: `v` of `v.encode` names the used
-    file.
-    """
+    """Return a dotted name up to the offset: `v` of `v.encode` is the used file."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 
@@ -242,9 +236,7 @@ def _find_member_hover(
 
 
 def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
-    """Return the hover of the last binding of a name in the enclosing block or definition, or
-    None.
-    """
+    """Return the hover of the last binding of a name in the block or definition, or None."""
     item = find_enclosing_item(analysis.items, offset)
     bindings = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
     if not bindings:
@@ -262,9 +254,7 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
 
 
 def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
-    """Return the hover of a config value by name. If the spec could not be opened, only the fields
-    of this file are known.
-    """
+    """Return the hover of a config value; only of this file if the spec has errors."""
     if analysis.spec is not None:
         return _find_config_path_hover(analysis, name)
     return next(
@@ -293,9 +283,7 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
-    """Return the hover of a symbolic dimension that `dims` declares, in this file or in a base
-    spec.
-    """
+    """Return the hover of a dimension that `dims` declares here or in a base spec."""
     module: SpecModule | None = analysis.module
     while module is not None:
         for declaration in _iterate_dims(module, name):

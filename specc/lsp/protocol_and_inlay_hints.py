@@ -46,9 +46,7 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return the line and column of an offset. An offset after the end of the text is
-        clipped.
-        """
+        """Return line and column of an offset, which is clipped at the end of the text."""
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
@@ -120,9 +118,7 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic to the protocol type. A diagnostic of another file is located where this
-    document refers to that file.
-    """
+    """Convert a diagnostic; one of another file is located at the reference to the file."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:

@@ -1,6 +1,4 @@
-"""Quick fixes: edits derived from the help of a diagnostic, which are offered if they remove the
-diagnostic.
-"""
+"""Quick fixes: edits from the help of a diagnostic, offered if they remove it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +35,7 @@ def replace_span(span: Span, text: str) -> FixEdit:
 def propose_insertions(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
-    """Yield possible edits that insert suggested code, the most likely first. `spans[0]` is the
-    span of the error.
-    """
+    """Yield edits that insert suggested code, likely ones first; `spans[0]` is the error."""
     # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
@@ -111,9 +107,7 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
-    """Return the syntax nodes that contain an offset, innermost first, then the nodes inside
-    them.
-    """
+    """Return the nodes that contain an offset, innermost first, then nodes inside them."""
     nodes = find_nodes_at_offset(file, offset)
     # the offset may be the start of a statement or of the call in it
     inner_nodes = [n for node in nodes[-2:] for n in walk_tree(node)]
@@ -121,9 +115,7 @@ def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
 
 
 def _find_end_of_inputs(call: ast.Call) -> int | None:
-    """Return the offset at which to insert an additional option of a call, or None for a call
-    without parentheses.
-    """
+    """Return the offset for a further option of a call, None without parentheses."""
     assert call.span is not None
     start, text = call.span.start, call.span.text
     # a quoted weight name after the call may contain brackets
@@ -208,9 +200,7 @@ def _propose_mask_edits(
 
 
 def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
-    """Yield edits at the label of a diagnostic: replacements of its text, text appended to it, and
-    lines inserted above it.
-    """
+    """Yield edits at a label: replacements, appended text, and lines above it."""
     if not is_addition and not code.startswith("@ "):
         yield replace_span(span, code)
     else:
@@ -233,9 +223,7 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits such as `last(x)`, with `x` replaced by the text at the error or by the argument
-    there.
-    """
+    """Yield edits such as `last(x)`, with the text or the argument at the error for `x`."""
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
@@ -357,9 +345,7 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) for each code fragment in a help text. `is_addition` is False if
-    the code replaces existing text.
-    """
+    """Yield (code, is_addition) per code fragment of a help; False if it replaces text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])

@@ -42,9 +42,7 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document after its first analysis or, if `is_complete` is set, after the
-        analysis of all graphs.
-        """
+        """Return an open document after its first analysis, or all if `is_complete`."""
         document = self.documents.get_document(uri)
         if document is None:
             return None
@@ -360,9 +358,7 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Return a notification handler that logs errors. The handler must be a function, because pygls
-    sets attributes on it.
-    """
+    """Return a handler that logs errors, as a function, because pygls sets attributes."""
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:

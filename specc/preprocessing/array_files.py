@@ -86,9 +86,7 @@ def _check_dtype(dtype: "np.dtype[np.generic]", name: str) -> None:
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """Return the arrays of a .npz file by name. Raise E0905 if the file is invalid, and E0904 if
-    the arrays are too large.
-    """
+    """Return the arrays of a .npz by name. Raise E0905 if invalid, E0904 if too large."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _read_members(archive, path)

@@ -271,9 +271,7 @@ def compute_kaldi_filter_banks(samples: Floats, record: FilterBanks) -> Floats:
 
 @lru_cache(maxsize=8)
 def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
-    """Return triangular filters on Slaney's mel scale, normalized by area:
-    float64 [frequencies, bins].
-    """
+    """Return Slaney mel filters normalized by area: float64 [frequencies, bins]."""
     # The mel scale is linear up to 1000 Hz, and logarithmic above (27 steps per factor of 6.4).
     max_mel = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
     mels = np.linspace(0.0, max_mel, bins + 2)

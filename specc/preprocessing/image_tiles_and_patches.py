@@ -227,9 +227,7 @@ def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
-    """Choose the size in `bounds` that keeps the most pixels; of several such sizes, choose the one
-    with the least padding.
-    """
+    """Choose the size in `bounds` that keeps most pixels, then has the least padding."""
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])

@@ -61,9 +61,7 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 
 def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
-    """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
-    if they exceed the frame.
-    """
+    """Normalize pixels [height, width, 1 or 3] to [1, channels, height, width]. Raise E0990."""
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
@@ -137,9 +135,7 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
-    """Resize pixels [height, width, 1 or 3] to `size`. With `record.resizes_to_uint8`, 8-bit pixels
-    are rounded to 8-bit integers.
-    """
+    """Resize pixels [height, width, 1 or 3] to `size`, in uint8 if `resizes_to_uint8`."""
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:

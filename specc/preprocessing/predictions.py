@@ -346,9 +346,7 @@ def _group_tokens(
 def _make_word(
     tokens: Sequence[Fields], task: Task, record: JsonTokenizer, strategy: str
 ) -> Fields:
-    """Merge the tokens of a word; its label is that of its first token, of its best token, or of
-    the mean scores (`strategy`).
-    """
+    """Merge the tokens of a word; `strategy` chooses its label: first, best or mean scores."""
     scores = tokens[0]["scores"]
     if strategy == "max":
         scores = max(tokens, key=lambda token: token["scores"].max())["scores"]

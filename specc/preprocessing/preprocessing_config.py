@@ -257,9 +257,7 @@ class PreprocessingConfig:
         return self._map_files(lambda f: f.with_file_name(names.get(f.sha256, f.name)))
 
     def load_files(self, directory: Path) -> "PreprocessingConfig":
-        """Return a copy with the content of files next to the model in `directory`. Raise E0942 if
-        a file does not match.
-        """
+        """Return a copy with the files in `directory`. Raise E0942 if one does not match."""
         return self._map_files(lambda file: file.load_text(directory))
 
     def _map_files(
@@ -292,9 +290,7 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """Parse the config from untrusted JSON, without reading the files next to the model. Raise
-        E0915 if it is invalid.
-        """
+        """Parse the config from JSON without its files. Raise E0915 if it is invalid."""
         fields = JsonFields(value, ("reading",))
         inputs, outputs = fields.read_object("inputs"), fields.read_object("shows")
         if fields.has_field("tokenizers"):

@@ -326,9 +326,7 @@ def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> Form
 
 
 def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width] and the number of classes (from the labels, the
-    scores, or the largest id).
-    """
+    """Return class ids [batch, height, width] and the number of classes."""
     declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
         scored_count, ids = _choose_classes(name, value)

@@ -236,9 +236,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
-    """Tokenize a text. Raise E0908 if part of the text has no id, E0940 if the package is missing,
-    and E0941 if the file is corrupted.
-    """
+    """Tokenize a text. Raise E0908 (no id), E0940 (no package) or E0941 (corrupted)."""
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
         helps = ["part of the text is not in the vocabulary, which has no unknown token"]

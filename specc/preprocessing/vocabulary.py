@@ -39,9 +39,7 @@ def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return the words that no text can produce: those with whitespace, and those with uppercase
-    letters if lookup lowercases words.
-    """
+    """Return words that no text can produce: with whitespace, or uppercase if lowercased."""
     return [
         word
         for word in record.vocab

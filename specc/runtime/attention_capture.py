@@ -75,9 +75,7 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the selected attention maps with the selected heads. Raise E0931 if no scope matches,
-    and E0954 if an index does not exist.
-    """
+    """Return selected maps and heads. Raise E0931 without a match, E0954 for an absent index."""
     scopes = select_scopes([m.scope for m in maps], selection.scope)
     selected = [m for m in maps if m.scope in scopes]
     if selection.layers:
@@ -314,9 +312,7 @@ def _make_attention_maps(
 
 
 def _read_alignment(labeler: AttentionAxisLabeler, weights: Array) -> AttentionMap:
-    """Return the model's output `alignment` [batch, target, source] as a map; it may have a heads
-    axis before the target axis.
-    """
+    """Return the output `alignment` [batch, target, source], perhaps with heads, as a map."""
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [

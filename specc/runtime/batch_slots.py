@@ -60,9 +60,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return what prompts must share to be batched: their input names, and the sizes of all axes
-    that no padding mask covers.
-    """
+    """Return what batched prompts share: input names, and sizes of axes without a mask."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all axes except the first, which is the batch axis
@@ -261,9 +259,7 @@ def _choose_buffer_length(columns: int) -> int:
 
 
 def find_left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
-    """Return the axes of `type` that are left-padded in a batch, i.e. whose symbolic dimensions
-    also occur in left-padded inputs.
-    """
+    """Return the axes of `type` that are left-padded in a batch, by their dimensions."""
     inputs = input_signature.graph.inputs
     names = filter(input_signature.is_left_padded, inputs)
     left_padded_symbols = {

@@ -184,18 +184,14 @@ class ContinuousBatch(Generic[T]):
 
     @property
     def free_slot_count(self) -> int:
-        """The number of sequences that may start now; 0 until enough slots are free for a
-        prefill.
-        """
+        """The number of sequences that may start now; 0 until enough slots are free."""
         free_count = self.batch_size - len(self.active_slots)
         # a prefill blocks all running sequences, so several prompts are prefilled at once
         has_enough = free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
         return free_count if has_enough or not self.active_slots else 0
 
     def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
-        """Return True if the shape of a prompt equals that of the active sequences and
-        `new_inputs`.
-        """
+        """Return True if a prompt has the shape of the active sequences and `new_inputs`."""
         prompts = [p for _, p in new_inputs] + [self.slots[n].input for n in self.active_slots]
         return not prompts or self.get_shape(prompts[0]) == self.get_shape(input)
 
@@ -227,9 +223,7 @@ class ContinuousBatch(Generic[T]):
     def _prefill_sequences(
         self, new_inputs: Sequence[T]
     ) -> tuple[KVCacheSession, GenerationStream, Floats]:
-        """Prefill the prompts of new sequences; return their session, their stream and logits
-        float32 [batch, vocab].
-        """
+        """Prefill new prompts; return session, stream and logits float32 [batch, vocab]."""
         metadata = self.model.continuous_batching_metadata
         assert metadata is not None, "sequences of different lengths need a step that supports them"
         input_signature, stream = self.model.input_signature, self.prepare(new_inputs)
@@ -292,9 +286,7 @@ class ContinuousBatch(Generic[T]):
 
 
 def _choose_tokens(slots: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[EndedSequence]:
-    """Choose the next token of every sequence from logits float32 [batch, vocab]; yield the
-    finished sequences.
-    """
+    """Choose the next tokens from logits float32 [batch, vocab]; yield finished sequences."""
     best = logits.max(axis=1, initial=-np.inf)  # NaN if any logit is NaN
     is_valid = np.isfinite(best)
     for index in np.flatnonzero(~is_valid).tolist():

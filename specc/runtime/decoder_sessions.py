@@ -57,9 +57,7 @@ class FullForwardSession:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """Run the model on all tokens, including `tokens` int64 [batch, n, …]; return the
-        logits.
-        """
+        """Run on all tokens, including `tokens` int64 [batch, n, …]; return the logits."""
         if self.is_started:
             self.inputs.append_tokens(tokens)
         is_first, self.is_started = not self.is_started, True
@@ -86,9 +84,7 @@ class FullForwardSession:
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step session and the encoder session (if any) of a package, with the declared step graph
-    `graph` and the inputs of the model.
-    """
+    """The step and encoder sessions of a package, the step `graph` and the model inputs."""
 
     metadata: GenerationMetadata
     input_signature: ModelInputs
@@ -329,9 +325,7 @@ def make_initial_states(
     prepared: Arrays,
     lengths: Mapping[str, int],
 ) -> tuple[DeviceTensors, DeviceTensors]:
-    """Return the loop-invariant inputs (from `encoder_outputs` or `prepared`) and the initial
-    states.
-    """
+    """Return loop-invariant inputs (of `encoder_outputs` or `prepared`) and initial states."""
     loop_invariant_inputs = {
         n: encoder_outputs[n] if n in encoder_outputs else step.copy_to_device(prepared[n])
         for n in metadata.loop_invariant_inputs

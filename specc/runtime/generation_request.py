@@ -1,6 +1,4 @@
-"""Generation requests: a generative model, its prompts as one batch, chat templates and length
-limits.
-"""
+"""Generation requests: model, prompts as one batch, chat templates, length limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -49,9 +47,7 @@ CreateDecoderSession = Callable[[Arrays], FullForwardSession | KVCacheSession]
 def find_text_tokenizer(
     preprocessing: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
-    """Return the tokenizer of the generated text: that of the output if it has one, otherwise that
-    of the input.
-    """
+    """Return the tokenizer of generated text: that of the output, or else of the input."""
     output_config = dict(preprocessing.outputs).get(generation.logits_output)
     if isinstance(output_config, TextOutput):
         return output_config.vocabulary
@@ -246,9 +242,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Recompute the default of the padding mask for each prompt without its padding, so that it
-    equals the mask of an unbatched prompt.
-    """
+    """Recompute the padding mask of each prompt without padding, as in an unbatched prompt."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -378,9 +372,7 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return the maximum number of new tokens after a prompt of `prompt_length` tokens. Raise E0733
-    if `max_length` allows no new token.
-    """
+    """Return the maximum of new tokens after `prompt_length`. Raise E0733 if it is 0."""
     max_tokens = settings.max_tokens
     if model.max_context is not None:
         # the model is not run on the last generated token, so this token needs no position

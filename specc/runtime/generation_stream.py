@@ -1,6 +1,4 @@
-"""Generation in progress: streams tokens and text as they are generated, and returns results at the
-end.
-"""
+"""Generation in progress: streams tokens and text, and returns results at the end."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -62,9 +60,7 @@ T = TypeVar("T", int, float)
 
 
 def split_frames(values: tuple[T, ...], codebooks: int) -> tuple[tuple[T, ...], ...]:
-    """Split values that are interleaved by codebook ([time, codebooks], flattened) into the values
-    of each codebook.
-    """
+    """Split values interleaved by codebook ([time, codebooks], flattened) by codebook."""
     return tuple(values[k::codebooks] for k in range(codebooks))
 
 
@@ -90,9 +86,7 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStepOutput]:
-        """Yield tokens (int64 [batch], or [batch, codebooks] with delays) as they are generated;
-        beam search yields them at the end.
-        """
+        """Yield tokens, int64 [batch] or [batch, codebooks]; beam search yields them at the end."""
         index = 0
         while index < len(self.logged_steps) or self._log_next_step():
             yield self.logged_steps[index]
@@ -207,9 +201,7 @@ def _convert_hypothesis_to_result(
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
-    """Decode tokens to text up to a stop token or stop string; return None if the model has no
-    detokenizer.
-    """
+    """Decode tokens up to a stop token or string; None without a detokenizer."""
     if request.model.decode is None:
         return None
     stop_tokens, stop_strings = request.settings.stop, request.settings.stop_strings

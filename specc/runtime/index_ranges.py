@@ -82,9 +82,7 @@ def _intersect_ranges(first: range | None, second: range) -> range:
 
 
 def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
-    """Map each integer input to the constants with which the graph compares it for equality, such
-    as the id of an image token.
-    """
+    """Map integer inputs to constants that they are compared with, e.g. an image token id."""
     compared_ids: dict[Value, list[int]] = {}
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Compare) and node.op.fn in ("eq", "ne"):

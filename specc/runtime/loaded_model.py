@@ -133,9 +133,7 @@ class LoadedModel:
         return replace(self, runtime=runtime, session=self._wrap_kv_buffers(runtime))
 
     def open_with_quantized_matmuls(self) -> tuple[Computation, tuple[QuantizedMatMul, ...]]:
-        """Return a session that also outputs the operands and results of quantized MatMul nodes,
-        and the list of these nodes.
-        """
+        """Return a session that also outputs values of quantized MatMul nodes, and the nodes."""
         session, products = self.file.open_with_quantized_matmuls(self.provider)
         return self._wrap_kv_buffers(session), products
 

@@ -81,9 +81,7 @@ class ModelPackage(PackageFiles):
         return replace(model, session=KVBufferStep(model.runtime, graph, metadata))
 
     def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """Open a session of a graph without reading its manifest; the session checks names and
-        shapes, but computes no defaults.
-        """
+        """Open a session without reading its manifest; it checks inputs, but has no defaults."""
         return self.models[role].open(provider, threads)
 
 

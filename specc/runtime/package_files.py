@@ -33,9 +33,7 @@ from specc.io.safe_read import (
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, which have been checked against its index. `models` maps the role of
-    each graph to its parsed model.
-    """
+    """The files of a package, checked against its index; `models` are parsed, by role."""
 
     path: Path
     index: PackageIndex

@@ -250,9 +250,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer the sizes of all symbolic dimensions except the time axis. Raise E0912 if one
-        differs from earlier pieces.
-        """
+        """Infer all dimensions but the time axis. Raise E0912 if earlier pieces differ."""
         input_signature = self.model.input_signature
         lengths = infer_lengths(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)

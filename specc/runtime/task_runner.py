@@ -163,9 +163,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of the task's options, with defaults. Raise E0910 if a name is unknown, and
-    E0753 if a value is invalid.
-    """
+    """Return the options with defaults. Raise E0910 for unknown names, E0753 for values."""
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
     for name, value in inputs.items():

@@ -97,9 +97,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, for each symbolic dimension in the expression `length`, its value above which the
-    expression exceeds `number`.
-    """
+    """Return, by dimension in `length`, its value above which `length` exceeds `number`."""
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
@@ -128,9 +126,7 @@ token id).
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A position id or a count of positions on an axis of size `length`, of which one in
-    `positions_per_count` is counted.
-    """
+    """A position id or count on an axis of size `length`, one in `positions_per_count`."""
 
     length: Dim
     positions_per_count: int = 1

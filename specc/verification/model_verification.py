@@ -135,9 +135,7 @@ class _ReferenceComparison:
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
-        """Run the model and the reference on `inputs` and compare all results. Raise E0930, E0855
-        or E0980 if a result differs.
-        """
+        """Compare all results of model and reference. Raise E0930, E0855 or E0980."""
         results = self.weight_only_model.session.run(inputs)
         result_hook = make_cache_value_hook(self.graph, results, self.weights)
         reference_results = backend.load_reference().evaluate_graph(

@@ -69,9 +69,7 @@ def select_codes_at_ties(
 
 
 def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
-    """Return the value with the new entries of each quantized KV cache, and the name of the output
-    that contains the cache.
-    """
+    """Return new entries of each quantized KV cache, and the output that contains it."""
     output_names = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):

@@ -31,9 +31,7 @@ class QuantizedMatMuls:
 
     @classmethod
     def from_model(cls, model: LoadedModel) -> "QuantizedMatMuls":
-        """Collect the quantized MatMul nodes of an open model. For 16-bit models, which round each
-        result again, collect none.
-        """
+        """Collect quantized MatMul nodes of a model; none for 16-bit models, which round again."""
         if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.open_with_quantized_matmuls())
@@ -113,9 +111,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the relative error of a group-quantized MatMul, after subtracting the error that
-    float32 summation explains.
-    """
+    """Return the error of a group-quantized MatMul beyond that of float32 summation."""
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
     max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
@@ -123,9 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers after subtracting the zero point. For a MatMul in a loop, each iteration
-    has its own zero point.
-    """
+    """Multiply integers without zero points; each iteration of a loop has its own."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -228,9 +222,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight without the axes of loop iterations before its last `rank` axes. The weight
-    is the same in every iteration.
-    """
+    """Return a weight without iteration axes before its last `rank` axes."""
     while w.ndim > rank:
         w = w[0]
     return w
@@ -241,9 +233,7 @@ QUANTIZATION_STEPS = np.float32(255)
 
 
 def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
-    """Return the hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should
-    compute.
-    """
+    """Return hidden states `[time, 1, batch, state]` that `DynamicQuantizeLSTM` computes."""
     x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
     lengths = values_by_role.get("lengths")
     lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
@@ -294,9 +284,7 @@ def _dequantize_weights(codes: Array, scales: Array) -> Array:
 
 
 def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return the hidden state and the cell state from gates in the order of ONNX: input, output,
-    forget, cell.
-    """
+    """Return hidden and cell state from ONNX's gates: input, output, forget, cell."""
     i, o, f, g = np.split(gates, 4, axis=1)
     peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peephole_weights[0], 3)

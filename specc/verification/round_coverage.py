@@ -69,9 +69,7 @@ class SubgraphCoverage:
         return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:
-        """Run the model on `inputs` and count executions. Return True if a subgraph was executed
-        for the first time.
-        """
+        """Run the model, count executions; return True if a subgraph ran for the first time."""
         if self.session is None:
             return False
         missing_count = len(self.unexecuted_subgraphs)
@@ -87,9 +85,7 @@ class SubgraphCoverage:
 
 @dataclass(frozen=True)
 class _CountingSession:
-    """A session that records execution counts in `coverage` and returns only the outputs of the
-    model.
-    """
+    """A session that records execution counts in `coverage`, and only returns outputs."""
 
     session: Session
     coverage: SubgraphCoverage
@@ -145,9 +141,7 @@ def iterate_candidate_sizes(
 def _iterate_candidate_lengths(
     graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
 ) -> Iterator[dict[str, int]]:
-    """Yield typical axis sizes, then sizes with one empty axis, then sizes above each constant of a
-    branch condition.
-    """
+    """Yield typical sizes, sizes with an empty axis, then sizes above constants of branches."""
     typical_sizes = choose_lengths(graph, 2, max_lengths)
     yield typical_sizes
     for symbol in typical_sizes:
@@ -202,9 +196,7 @@ positions, few random masks differ in their numbers of valid rows and columns.
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """The properties of the random inputs of one round: axis sizes, the probability that a boolean
-    is true, and the scale of floats.
-    """
+    """Random inputs of a round: axis sizes, probability of true, and scale of floats."""
 
     sizes: dict[str, int]
     true_fraction: float = DEFAULT_DENSITY
@@ -316,9 +308,7 @@ def _choose_large_batch_sizes(
     typical_sizes: dict[str, int],
     max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return axis sizes with a large batch if there are `scaled_inputs` and the cost limit allows
-    it, or None.
-    """
+    """Return sizes with a large batch if there are `scaled_inputs` and cost permits, or None."""
     batch = {
         s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
     }
@@ -326,9 +316,7 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if the graph has an integer result, an integer input that is not a table index, a
-    top-k or an argmax.
-    """
+    """Return True if the graph has integer results or data inputs, a top-k or an argmax."""
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
     index_inputs = _find_index_inputs(graph, sizes)
@@ -366,9 +354,7 @@ def _list_boolean_inputs(graph: Graph) -> list[Value]:
 
 
 def _find_largest_bound(graph: Graph) -> float:
-    """Return the largest constant that floats are clipped to or compared with, or 0 if there is
-    none.
-    """
+    """Return the largest constant that clips or is compared with floats, or 0."""
     largest = 0.0
     for node, _ in iterate_nested_nodes(graph):
         match node.op:

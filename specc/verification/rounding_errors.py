@@ -1,6 +1,4 @@
-"""Estimate float32 error bounds by evaluating a graph with perturbed values, round values to 16-bit
-formats, and detect overflow.
-"""
+"""Estimate float32 error bounds with perturbed values, round to 16 bits, detect overflow."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -95,9 +93,7 @@ def compute_error_bounds(
     expected: Mapping[str, Array],
     seeds: Iterable[int] = range(SAMPLE_COUNT),
 ) -> dict[str, Array]:
-    """Return bounds of the absolute error of each result, estimated from runs with perturbed
-    values.
-    """
+    """Return absolute error bounds of each result, from runs with perturbed values."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in seeds:
         perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
@@ -148,9 +144,7 @@ class RoundingPerturbation:
         return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
     def perturb_array(self, array: Array) -> Array:
-        """Return a float array with random relative errors; return integers and booleans
-        unchanged.
-        """
+        """Return floats with random relative errors, and integers and booleans unchanged."""
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
@@ -174,9 +168,7 @@ def _is_gelu(node: Node | None) -> bool:
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute elementwise change. The change is infinite where a float becomes NaN, or
-    where an integer or boolean changes.
-    """
+    """Return the absolute change; infinite for a new NaN or a changed integer or boolean."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     # unchanged NaN and infinities have no error
@@ -188,9 +180,7 @@ def _compute_change(perturbed: Array, exact: Array) -> Array:
 
 
 def _take_max_per_position(bound: Array) -> Array:
-    """Return the maximum bound along the last axis, because the features of a vector share its
-    rounding errors.
-    """
+    """Return the maximum along the last axis: features of a vector share rounding errors."""
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
@@ -198,18 +188,14 @@ def _take_max_per_position(bound: Array) -> Array:
 
 @dataclass(frozen=True)
 class HalfFormat:
-    """A 16-bit float type: number of significand bits, exponent of the smallest normal number, and
-    maximum.
-    """
+    """A 16-bit float type: significand bits, exponent of the smallest normal, maximum."""
 
     significand_bits: int
     min_normal_exponent: int
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Round to this type after adding `offset` times half a unit in the last place. Values
-        above the maximum become infinite.
-        """
+        """Round to this type after adding `offset` half units; overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit
@@ -237,9 +223,7 @@ def find_half_dtype(graph: Graph) -> str:
 def check_float32_overflow(
     graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> None:
-    """Raise E0980 if a value of the reference, or its square where a norm sums squares, exceeds the
-    range of float32.
-    """
+    """Raise E0980 if a value, or its square in a norm, exceeds the range of float32."""
     max_magnitudes: dict[Value, float] = {}
 
     def check_value(value: Value, array: Array) -> Array:

@@ -89,9 +89,7 @@ def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
 
 
 def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
-    """Return the elementwise absolute difference of two tensors, and the largest magnitude of the
-    second.
-    """
+    """Return the absolute difference of two tensors, and the maximum of the second."""
     both_finite = np.isfinite(a) & np.isfinite(b)
     distances = np.abs(np.where(both_finite, a, 0) - np.where(both_finite, b, 0))
     return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
@@ -118,9 +116,7 @@ def compute_position_changes(values: Array, baseline: Array) -> Array:
 
 
 def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
-    """Return True if each element that differs by more than the tolerance differs by at most
-    `error_bound`, its absolute rounding error.
-    """
+    """Return True if elements that exceed the tolerance differ by at most `error_bound`."""
     return result.shape == expected.shape and not count_unexplained_positions(
         result, expected, error_bound
     )

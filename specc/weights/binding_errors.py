@@ -223,9 +223,7 @@ def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
-    """Suggest the config value to set if an adapter stores an embedding table with a different
-    vocabulary size, otherwise return "".
-    """
+    """Suggest the config value for the vocabulary size of an adapter's embeddings, or ""."""
     parameter, shape = mismatch.parameter, mismatch.shape
     file = checkpoint.get_file(mismatch.tensors[0])
     if file in checkpoint.files or len(shape) != len(parameter.config_names):

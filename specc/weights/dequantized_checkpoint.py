@@ -125,9 +125,7 @@ def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
 def _find_weights(
     base: Checkpoint, method: str, settings: QuantizationSettings
 ) -> Iterator[QuantizedWeight]:
-    """Yield every weight that is stored in a format of the quantization method `method`. Raise
-    E0532 if one cannot be dequantized.
-    """
+    """Yield every weight in a format of `method`. Raise E0532 if one is invalid."""
     used_names: set[str] = set()
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
@@ -165,9 +163,7 @@ def _match_weight(
 def _check_all_parts_present(
     base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]
 ) -> None:
-    """Raise E0532 if one of the tensors that belong to no quantized weight (`unquantized`) is part
-    of an incomplete one.
-    """
+    """Raise E0532 if a tensor in `unquantized` is part of an incomplete quantized weight."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
@@ -241,9 +237,7 @@ def find_reusable_codes(values: ParameterSource) -> Mapping[str, PackedWeightFor
 
 
 def expose_stored_scales(values: ParameterSource) -> ParameterSource:
-    """Return a parameter source whose values are the scales of dequantized parameters, broadcast to
-    one scale per element.
-    """
+    """Return a source of the scales of dequantized parameters, broadcast to all elements."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
     return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))

@@ -97,9 +97,7 @@ def plan_external_data(
 
 
 def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
-    """Return the path of a file relative to the model's directory, as a 1-tuple, or the reason (a
-    string) why the file cannot be linked.
-    """
+    """Return the path of a file relative to the model, as a 1-tuple, or why it is not linked."""
     try:
         status = os.stat(path)
         file, root = os.path.realpath(path), os.path.realpath(directory)
@@ -125,9 +123,7 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """Return the first offset at or after `end` at which `piece` can be stored: aligned to pages if
-    it is large, otherwise to 64 bytes.
-    """
+    """Return the first offset from `end` on for `piece`: page-aligned if large, or 64 bytes."""
     alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 

@@ -38,9 +38,7 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """Parse the text of an initializer, e.g. `normal(0.02)`. Raise E0516 if it is invalid; `span`
-    is its source location.
-    """
+    """Parse an initializer, e.g. `normal(0.02)`. Raise E0516 at `span` if it is invalid."""
     match = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = match.groups() if match else ("", None)
     if kind in PLAIN_KINDS and number is None:

@@ -23,9 +23,7 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 
 
 def split_groups(weight: Array, group_size: int) -> Array:
-    """Reshape `[row_count, in]` to `[row_count, blocks, block]` with zero padding; a group size of
-    0 means a single block per row.
-    """
+    """Reshape `[row_count, in]` to `[row_count, blocks, block]`, zero-padded; size 0: one block."""
     row_count, width = weight.shape
     group_length = group_size or max(width, 1)
     padding = count_groups(width, group_length) * group_length - width
@@ -49,9 +47,7 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
-    """Return the codes of `[out, blocks, block]`: the values divided by their scales and rounded to
-    integers, represented as float32.
-    """
+    """Return codes of `[out, blocks, block]`: values over scales, as integers in float32."""
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)

@@ -108,9 +108,7 @@ class LoraAdapter:
     def _add_module(
         self, module: str, parts: Mapping[str, str], deltas: dict[str, AdapterDelta]
     ) -> None:
-        """Add the changes of the weight and the bias of a module to `deltas`. `parts` maps roles to
-        LoRA tensors of the module.
-        """
+        """Add the changes of a module's weight and bias by LoRA `parts` (by role) to `deltas`."""
         scale = self.scaling.get_scale(module)
         is_embedding = "table_a" in parts
         a, b = self._find_factor_pair(
@@ -133,9 +131,7 @@ class LoraAdapter:
     def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], roles: tuple[str, str]
     ) -> tuple[str, str]:
-        """Return the names of a module's LoRA A and B matrices. Raise E0530 if a matrix is missing
-        or contradicts the config.
-        """
+        """Return the names of LoRA A and B of a module. Raise E0530 if they are invalid."""
         if missing := [role for role in roles if role not in parts]:
             letter = "A" if missing[0].endswith("a") else "B"
             self._raise_broken(f"missing `lora_{letter}` of `{module}`")

@@ -32,9 +32,7 @@ class NormFoldedWeights(ParameterOverrides):
 
     @cached_property
     def fold_by_parameter(self) -> Mapping[str, NormFold]:
-        """The fold that changes each parameter, by name of the norm weight, norm bias or linear
-        weight.
-        """
+        """The fold that changes each norm weight, norm bias or linear weight, by name."""
         return {
             name: fold
             for fold in self.folds

@@ -81,9 +81,7 @@ class NameCaptures:
     wildcards: tuple[str, ...]
 
     def fill_template(self, template: str) -> str:
-        """Return `template` with each `{i}` replaced by its capture, and the n-th `*` by that of
-        the n-th `*`.
-        """
+        """Return `template` with captures for each `{i}` and, in order, each `*`."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda match: (
@@ -170,9 +168,7 @@ def format_names(names: Sequence[str], max_names: int = 6) -> str:
 
 
 def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate most similar to `name`, preferring names with the same numbers, or None
-    if none is similar enough.
-    """
+    """Return the candidate most similar to `name`, same numbers first, or None."""
     names = list(candidates)
     matching_names = [c for c in names if find_name_numbers(c) == find_name_numbers(name)] or names
     return next(

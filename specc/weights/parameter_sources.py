@@ -315,9 +315,7 @@ class RandomInitWeights:
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Split an expression into expressions for consecutive chunks of rows. Return only `expr` if a
-    chunk needs other rows of a tensor.
-    """
+    """Split an expression into chunks of rows; only `expr` if a chunk needs other rows."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [

@@ -54,9 +54,7 @@ def derive_stream_key(seed: int, name: str) -> int:
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
-    """Return the uniform random numbers `start` to `start + count` of the stream `key`: float32 in
-    [0, 1), multiples of 2**-24.
-    """
+    """Return uniform float32 numbers `start` to `start + count` of `key`, multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)

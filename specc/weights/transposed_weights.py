@@ -18,9 +18,7 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """Return the names of parameters that a file stores as transposed matrices, except parameters
-    to which others are tied.
-    """
+    """Return parameters that a file stores transposed, except those that others are tied to."""
     # a tied parameter reads its source in the layout of the spec
     tie_sources = {b.tied_to for b in binding.bound_parameters.values() if b.tied_to is not None}
     return frozenset(
@@ -43,9 +41,7 @@ def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) 
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """Return `binding` with the parameters `names` (from `find_transposed_parameters`) in the
-    layout of the file, `[in, out]`.
-    """
+    """Return `binding` with the parameters `names` in the layout of the file, `[in, out]`."""
     bound = dict(binding.bound_parameters)
     for name in names:
         source = bound[name]

@@ -306,9 +306,7 @@ def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam. Return None if
-    the model has no padding mask.
-    """
+    """Emit the padding mask of the prompt, bool[batch, n], repeated per beam, or None."""
     for name in context.definition.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])

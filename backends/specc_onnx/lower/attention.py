@@ -172,9 +172,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot encoding of the key with the first maximum among the unmasked scores, or
-    to zeros if all keys are masked.
-    """
+    """Lower to a one-hot encoding of the first maximum of unmasked scores; zeros if all masked."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible_scores = g.emit_node("Where", mask, scores, lowest)

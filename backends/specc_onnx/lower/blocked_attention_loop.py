@@ -192,9 +192,7 @@ def emit_is_long_enough(
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
-    """Emit the positions, i64[n], where any of the conditions holds for any batch element or head.
-    Return "" if there are no conditions.
-    """
+    """Emit the positions, i64[n], where a condition holds for any element or head; "" if none."""
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
@@ -256,9 +254,7 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit a result `[…, n, e]` block by block; `emit_block` emits the attention of a span of
-    queries to its span of keys.
-    """
+    """Emit a result `[…, n, e]` in blocks: `emit_block` emits a query span's attention."""
     length = g.emit_shape([n])
     padded_length = g.emit_node("Add", length, [plan.block_size - 1])
     block_count = g.emit_node("Div", padded_length, [plan.block_size])
@@ -374,9 +370,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with the outputs of the global queries, at positions `indices`, replaced by
-    their attention to all keys.
-    """
+    """Emit `result` with the outputs of global queries, at `indices`, that attend to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

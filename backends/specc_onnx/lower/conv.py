@@ -202,9 +202,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Pads input axes of a sliding-window op that are empty at run time with a placeholder window,
-    and removes its results.
-    """
+    """Pads window axes that are empty at run time with a placeholder, and removes its results."""
 
     g: Emitter
     op: ops.SlidingWindowOp

@@ -235,9 +235,7 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, operands: AttentionOperands) -> tuple[str, str, str] | None:
-    """Return queries, keys and values as `[b, t, h·d]` if all three exist in this layout and the
-    kernel supports it.
-    """
+    """Return queries, keys and values as `[b, t, h·d]` if the kernel takes them, or None."""
     q, k, v = (g.layouts.packed_heads.get(t.name) for t in (operands.q, operands.k, operands.v))
     has_static_heads = operands.score_shape[1].number and operands.kv_heads.number
     if (

@@ -211,9 +211,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `target_length` output positions, with one position
-    and weight per filter tap.
-    """
+    """Return source positions and weights of `target_length` output positions per filter tap."""
     step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
@@ -247,9 +245,7 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emits the nodes that resize one axis from `length` to `target_length`; `index` is its index
-    among the resized axes.
-    """
+    """Emits the resize of one axis from `length` to `target_length`, the `index`-th resized."""
 
     g: Emitter
     op: ops.Resize
@@ -287,9 +283,7 @@ class _AxisSampler:
         return weighted_sum
 
     def emit_interpolated(self, x: str, axis: int, rank: int) -> str:
-        """Emit `x`, a tensor with `rank` axes, with `axis` resized by linear or cubic interpolation
-        between the neighboring positions.
-        """
+        """Emit `x` of `rank` axes with `axis` resized by linear or cubic interpolation."""
         g, coordinates = self.g, self._emit_positions()
         if self.op.mode == "bilinear":
             coordinates = g.emit_node("Max", coordinates, g.emit_constant(0.0, "f64"))

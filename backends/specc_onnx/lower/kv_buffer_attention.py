@@ -240,9 +240,7 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Emit the attention output `[b, t, h·d]` with zeros for queries whose keys are all masked; all
-    heads share the mask.
-    """
+    """Emit `[b, t, h·d]` with zeros for queries without keys; all heads share the mask."""
     visibility = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.emit_node("Transpose", visibility, perm=[0, 2, 1])
     return g.emit_node(

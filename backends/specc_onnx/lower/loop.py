@@ -216,9 +216,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
 def _emit_at_valid_positions(
     g: Emitter, position_mask: Tensor, new_value: Tensor, old_value: str
 ) -> str:
-    """Emit `new_value` `[b, …]` for batch elements where `position_mask`, bool[b], is true, and
-    `old_value` for the others.
-    """
+    """Emit `new_value` `[b, …]` where `position_mask`, bool[b], is true, else `old_value`."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
     return emit_where(
         g, new_value.dtype, emit_reshape(g, position_mask, shape), new_value, old_value

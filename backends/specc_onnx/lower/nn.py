@@ -105,9 +105,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit a `Sum` of two operands `args` of type `type`. Return None, without emitting a node, if
-    one of them has a different type.
-    """
+    """Emit a `Sum` of `args` of type `type`, or None, without a node, if a type differs."""
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None
@@ -282,9 +280,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 
 @lower
 def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str, str]:
-    """Lower to cosines and sines of rotary angles; with several position axes (M-RoPE), each
-    feature pair selects its axis.
-    """
+    """Lower to cos and sin of rotary angles; with M-RoPE, each feature pair selects its axis."""
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:

@@ -119,9 +119,7 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
-    """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
-    radius plus 1 on both sides.
-    """
+    """Emit the span of `keys` from the minimum to the maximum center, extended by radius + 1."""
     span_ends = {}
     margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
     margin = g.emit_node("Add", margin, 1.0)
@@ -146,9 +144,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
-    """Emit the minimum (`kind` "ReduceMin") or maximum ("ReduceMax") of the elements of a value and
-    of `placeholder`, f32[].
-    """
+    """Emit the minimum ("ReduceMin") or maximum of a value and of `placeholder`, f32[]."""
     x = g.values.tensors[value]
     elements = g.emit_node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
@@ -251,9 +247,7 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of the attention weights `value`, or of a factor of `value`. Return None if
-    the weights have no window.
-    """
+    """Return the window of attention weights `value`, or of a factor of them, or None."""
     pending = [value]
     while pending:
         value = pending.pop()

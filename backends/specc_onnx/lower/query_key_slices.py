@@ -78,9 +78,7 @@ class QueryKeySlicer:
     def _slice_all_operands(
         self, value: Value, axes: QueryKeyAxes
     ) -> list[tuple[Value, QueryKeyAxes] | None] | None:
-        """Return the operands of the node that computes `value`, each with its query and key axes.
-        Return None if `value` is a leaf.
-        """
+        """Return the operands of `value` with their query and key axes, or None for a leaf."""
         node = value.node
         present_axes = [axis for axis in axes if axis is not None]
         if node is None or not self._should_recompute(node.op, len(present_axes)):
@@ -125,9 +123,7 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Add the node that computes `value` with sliced `operands`. Return None if its result
-        would not have the shape of the slice.
-        """
+        """Add the node of `value` with sliced `operands`; None if the result has another shape."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -312,9 +308,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit `x` sliced to `spans` along `axes`. A span of None contains all positions, and an axis
-    of None does not exist in `x`.
-    """
+    """Emit `x` sliced to `spans` (None: all) along `axes` (None: `x` lacks the axis)."""
     axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x

@@ -88,9 +88,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Emit `x` without the positions that `pad_empty_axes` added; `shape` contains the original
-        sizes of the leading axes of `x`.
-        """
+        """Emit `x` without the positions of `pad_empty_axes`; `shape` has its leading sizes."""
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
             return x
@@ -98,9 +96,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Emit the sequence lengths i32[b] with a length of 0 appended if the batch is empty. CUDA
-        has no `Pad` kernel for i32.
-        """
+        """Emit lengths i32[b], with a 0 for an empty batch. CUDA has no `Pad` for i32."""
         g = self.g
         if g.lengths.is_positive(self.batch):
             return lengths

@@ -107,9 +107,7 @@ def _emit_expert_ids(
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Emits the experts of a layer: `tokens` [n, d], `gates` and `expert_ids` [n, k]; `result_type`
-    is the type of the summed outputs.
-    """
+    """Emits the experts of a layer on `tokens` [n, d], `gates` and `expert_ids` [n, k]."""
 
     op: ops.MixtureOfExperts
     g: Emitter
@@ -120,9 +118,7 @@ class _ExpertEmitter:
     result_type: Type
 
     def emit_loop(self, initial_sums: str) -> str:
-        """Emit a `Loop` that adds the outputs of the experts that have tokens to `initial_sums`;
-        return the sums.
-        """
+        """Emit a `Loop` that adds outputs of experts with tokens to `initial_sums`."""
         g = self.g
         used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
         # experts are in ascending order, so that the summation order of a token does not depend on
@@ -196,9 +192,7 @@ class _ExpertEmitter:
         return token_ids, g.emit_node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
-        """Lower the body of the expert for the tokens with these indices. Return the name of its
-        output [m, o].
-        """
+        """Lower the body of the expert for tokens with these indices; return its output [m, o]."""
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
@@ -217,9 +211,7 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Emit the weights of each of `count` experts, split from `stacked` outside loops, where a
-        runtime can constant-fold the split.
-        """
+        """Emit the weights of `count` experts, split outside loops, where they are folded."""
         g = self.g
         stored_name = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):

@@ -184,9 +184,7 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Lower to `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis, which
-    may be less than `op.steps`.
-    """
+    """Lower to `Concat` of `op.steps` fill values and `x`, sliced to the size of the axis."""
     if op.steps == 0:
         return x.name
     shape = list(x.shape)

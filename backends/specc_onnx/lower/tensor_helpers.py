@@ -89,9 +89,7 @@ def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: Dim
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
-    """Emit the dimension `length`, i64[1]. The model fails at run time if one of the dimensions
-    `nonnegative` is negative.
-    """
+    """Emit `length`, i64[1]; fails at run time if a dimension of `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
@@ -328,9 +326,7 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands that must be nonnegative for the results of an op to be nonnegative, or
-    [None] if no such operands are known.
-    """
+    """Return the operands that must be nonnegative for nonnegative results; [None] if unknown."""
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):
             # a remainder has the sign of the divisor

@@ -168,9 +168,7 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that compute the sum of `terms` and the counts of a subgraph and its nested
-        subgraphs; return the name of the sum.
-        """
+        """Add nodes that sum `terms` and the counts of a subgraph tree; return the sum's name."""
         new_nodes = list[NodeProto]()
         execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
@@ -179,9 +177,7 @@ class _ExecutionCounter:
         return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a one-hot constant i64[size] with a 1 at `index` (all zeros for None); return its
-        name.
-        """
+        """Add a one-hot constant i64[size], 1 at `index` (None: zeros); return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -196,9 +192,7 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph. Copy the new nodes first, because deleting a node of the graph
-    clears it.
-    """
+    """Replace the nodes of a graph, copied first: deleting a node clears it."""
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)

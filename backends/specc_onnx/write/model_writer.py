@@ -198,9 +198,7 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
 ) -> str | None:
-    """Write weights that are neither inline nor linked. Return the name of the file, or None if
-    there are no such weights.
-    """
+    """Write weights that are neither inline nor linked; return the file name, None without any."""
     if placement.is_inline or not placement.plan.copied_tensors:
         return None
 

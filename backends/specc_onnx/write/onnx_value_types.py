@@ -76,9 +76,7 @@ class InferredTypes:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if an unknown symbolic dimension has two different sizes, or if a
-        size contradicts its formula.
-        """
+        """Raise UnsoundModelError if a dimension has two sizes, or one contradicts its formula."""
         lengths = dict(self.lengths)
         formulas = []
         for name, axis, text in self.unknown_lengths:
@@ -203,9 +201,7 @@ def has_unknown_length(type: TypeProto) -> bool:
 
 
 def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
-    """Return a type with the sizes of the symbolic dimensions in `known_lengths`; other symbolic
-    dimensions become unknown.
-    """
+    """Return a type with `known_lengths` for symbolic dimensions; others become unknown."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type

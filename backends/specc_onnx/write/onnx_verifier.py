@@ -156,9 +156,7 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the output types of an `If`: those of the selected branch, or, if the condition is
-    unknown, those common to both branches.
-    """
+    """Infer the types of an `If`: of the selected branch, or common ones if it is unknown."""
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
     is_outer_reached, branch_types = inferred_types.is_reached, []
@@ -175,9 +173,7 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
 
 
 def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the output types of a `Scan`. Loop-carried values keep their types; scan outputs get a
-    first axis of the scanned size.
-    """
+    """Infer the types of a `Scan`: carries keep theirs; scan outputs get a first axis."""
     count = get_node_attribute(node, "num_scan_inputs")
     carry_names, scanned_names = list(node.input)[:-count], list(node.input)[-count:]
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)

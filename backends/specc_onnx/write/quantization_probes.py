@@ -179,9 +179,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return the name and element type of each operand and result by role; `constant_types` maps
-    constants to their element types.
-    """
+    """Return name and element type of operands and results by role, with `constant_types`."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":

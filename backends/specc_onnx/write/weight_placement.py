@@ -120,9 +120,7 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
 
 
 def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> str:
-    """Return the storage dtype of a parameter of type `dtype`: `matrix_dtype` for f32 matrices, if
-    there is one, otherwise `dtype`.
-    """
+    """Return the storage dtype of a parameter: `matrix_dtype` for f32 matrices, or `dtype`."""
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
     return (

@@ -199,9 +199,7 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Return the prefix `model.layers.N.` ("" for tensors outside layers), the name within the
-    layer, and `weight` or `bias`.
-    """
+    """Return the prefix `model.layers.N.` or "", the name within the layer, and its suffix."""
     match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if match:
         return f"model.layers.{match[1]}.", match[2], match[3]

@@ -146,9 +146,7 @@ class _Reader:
 
 
 def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
-    """Parse the header of a memory-mapped GGUF file. Raise E0506 if it is invalid, and E0508 if a
-    tensor type is not supported.
-    """
+    """Parse the header of a GGUF file. Raise E0506 if invalid, E0508 for unsupported types."""
     reader = _Reader(data)
     try:
         (version,) = reader.unpack("I")
@@ -234,9 +232,7 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Raise E0506 unless tensors have distinct names, are aligned, lie within the file (of `size`
-    bytes) and do not overlap.
-    """
+    """Raise E0506 unless tensors are distinct, aligned, disjoint, and within `size` bytes."""
     names: set[str] = set()
     previous: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

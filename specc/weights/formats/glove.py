@@ -31,9 +31,7 @@ class _InvalidLineError(Exception):
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """Read the word vectors of a file, in file order. Raise E0524 if a line is invalid, and E0802
-    if the file cannot be read.
-    """
+    """Read word vectors in file order. Raise E0524 for an invalid line, E0802 if unreadable."""
     words: dict[str, int] = {}
     rows: list[Array] = []
     number = 0
