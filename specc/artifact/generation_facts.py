@@ -133,9 +133,7 @@ def parse_length_bounds(data: object) -> dict[str, LengthBound]:
 
 
 def _convert_state(state: DecodeState) -> Json:
-    """Convert a state to JSON data. The type of the state is omitted, because the step graph
-    declares it.
-    """
+    """Convert a state to JSON data without its type, which the step graph declares."""
     return {
         "name": state.name,
         "next": state.next_output,

@@ -238,9 +238,7 @@ class Manifest:
 
 
 def parse_generate_section(data: object) -> GenerateSection | None:
-    """Parse the JSON data of the `generate` section, without checking the settings. Return None if
-    the data is invalid.
-    """
+    """Parse the `generate` section of JSON data, unchecked, or None if it is invalid."""
     match data:
         case {
             "name": str(name),
@@ -326,9 +324,7 @@ def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Parse the metadata of the quantized weights by name. Raise E0917 unless each is a matrix or a
-    stack of matrices in the graph.
-    """
+    """Parse metadata of quantized weights. Raise E0917 unless they are (stacked) matrices."""
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")

@@ -1,6 +1,4 @@
-"""Read and write the index of a package, `specc.json`: the sizes and hashes of its files, and the
-metadata of its graphs.
-"""
+"""Read and write `specc.json`, the index of a package: sizes, hashes, metadata of graphs."""
 
 import hashlib
 import json
@@ -47,9 +45,7 @@ class WeightFileMetadata:
 
 
 def parse_weight_files(data: object) -> dict[str, WeightFileMetadata] | None:
-    """Parse the metadata of weight files by path relative to the model's directory. Return None if
-    the data is invalid.
-    """
+    """Parse weight file metadata by path relative to the model, or None if invalid."""
     if not isinstance(data, dict):
         return None
     weight_files = {}
@@ -76,9 +72,7 @@ def is_sha256(text: str) -> bool:
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Measure the size and the hash of the first bytes of the weight file at `path`, whose content
-    has the hash `sha256`.
-    """
+    """Measure size and header hash of the weight file at `path` with content hash `sha256`."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -235,9 +229,7 @@ def is_index_unmodified(data: bytes) -> bool:
 
 
 def is_plain_file_name(name: str) -> bool:
-    """Return True if a string is a portable file name without a directory, and not that of the
-    index.
-    """
+    """Return True for a portable file name, without directory, other than the index."""
     return (
         _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
     )
@@ -274,9 +266,7 @@ def read_package_index(directory: Path, *, verifies_contents: bool = False) -> P
 
 
 def parse_package_index(data: bytes, location: str) -> PackageIndex:
-    """Parse the bytes of an index; `location` is its path in error messages. Raise E0831 if it is
-    invalid.
-    """
+    """Parse an index, whose path is `location` in messages. Raise E0831 if it is invalid."""
     fields = parse_versioned_record(
         data, FORMAT_VERSION, "package", partial(_raise_invalid_index, location)
     )
@@ -298,9 +288,7 @@ def parse_package_index(data: bytes, location: str) -> PackageIndex:
 
 
 def _read_files(data: JsonFields, location: str) -> dict[str, FileDigest]:
-    """Parse the sizes and hashes of the package files by name. Raise E0831 unless the names are
-    plain file names.
-    """
+    """Parse sizes and hashes of files by name. Raise E0831 unless names are plain."""
     digests = {}
     for name, entry in _limit_files(data.read_table("files"), location).items():
         match entry:
@@ -327,9 +315,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], location: str) ->
 
 
 def _read_linked_checkpoints(data: JsonFields, location: str) -> dict[str, WeightFileMetadata]:
-    """Parse the metadata of the linked checkpoints; their paths must be inside the directory of the
-    package.
-    """
+    """Parse metadata of the linked checkpoints, which are in the directory of the package."""
     linked_files = parse_weight_files(_limit_files(data.read_table("linked"), location))
     if linked_files is None:
         _raise_invalid_index(location, "`linked` contains a file without size or hashes")
@@ -347,9 +333,7 @@ def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]
 
 
 def _check_roles(index: PackageIndex, location: str) -> None:
-    """Raise E0831 unless every graph and extra is a package file, and the package has up to
-    `MAX_GRAPHS` graphs in different files.
-    """
+    """Raise E0831 unless graphs (at most `MAX_GRAPHS`, distinct) and extras are files."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _raise_invalid_index(
@@ -363,9 +347,7 @@ def _check_roles(index: PackageIndex, location: str) -> None:
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that a compilation replaces, or None if `directory` contains
-    no valid index.
-    """
+    """Return the index of the package that is replaced, or None without a valid one."""
     try:
         return read_package_index(directory)
     except Failed:

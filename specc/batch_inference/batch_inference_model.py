@@ -159,9 +159,7 @@ class BatchInferenceModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The formatter of results. Raise E0731 to E0733 if settings are invalid, and E0879 if
-        outputs of a generative model are selected.
-        """
+        """The formatter of results. Raise E0731 to E0733 or E0879 for invalid settings."""
         generator = self.model.generator
         if not self.is_generative or generator is None:
             manifest = self.model.default_model.manifest

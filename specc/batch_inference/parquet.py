@@ -131,9 +131,7 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value to a Python value, or to a string if Python has no such type. Return
-    `UnreadableRow` if the conversion fails.
-    """
+    """Convert an Arrow value to Python, or a string; `UnreadableRow` on failure."""
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):

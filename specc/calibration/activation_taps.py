@@ -58,9 +58,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Copy the nodes of a graph, and add the activations of the weights `names` to
-        `activations_of`.
-        """
+        """Copy the nodes of a graph, with activations of weights `names` in `activations_of`."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])
@@ -83,9 +81,7 @@ class _GraphCopier:
             values.append(value)
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
-        """Copy a loop, with additional scan outputs for the activations in its body. Return the
-        results of the original loop.
-        """
+        """Copy a loop with scan outputs for activations in its body; return its own results."""
         inner = _GraphCopier(builder := GraphBuilder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
@@ -127,9 +123,7 @@ class _GraphCopier:
         return [v for v in candidates if v.type.shape[0] == batch]
 
     def make_collecting_scan(self, op: ops.Scan, collected_values: list[Value]) -> ops.Scan:
-        """Return the op of a loop with the copied body and additional scan outputs for the body
-        values `collected_values`.
-        """
+        """Return a loop of the copied body, with scan outputs for `collected_values`."""
         body_outputs = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(body_outputs.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(collected_values)}
@@ -153,16 +147,12 @@ def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
 
 
 def _iterate_products(body: Graph, names: WeightNames) -> Iterator[tuple[str, Value]]:
-    """Yield the name and the activation of each weight in `names` that a MatMul of the body
-    multiplies.
-    """
+    """Yield name and activation of each weight in `names` that a MatMul of the body uses."""
     return (product for node, _ in body.nodes for product in _find_product(node, names))
 
 
 def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
-    """Return the name and the activation of the weight in `names` that a MatMul node multiplies, or
-    [] if the node multiplies none.
-    """
+    """Return name and activation of the weight in `names` of a MatMul node, or []."""
     product = find_matrix_product(node)
     weight = find_underlying_weight(node.args[product.matrix_operand]) if product else None
     activations = node.args[product.activation_operand] if product else None

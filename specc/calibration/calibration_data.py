@@ -66,9 +66,7 @@ def _read_records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_object(line: bytes, location: str) -> Mapping[str, object]:
-    """Parse one line of a JSON lines file. Raise E0906 if it is invalid JSON, and E0854 if it is
-    not an object.
-    """
+    """Parse one line of JSON lines. Raise E0906 if it is invalid, E0854 if it is no object."""
     helps = ('each line must be an object such as `{"input_ids": [1, 2, 3]}`',)
     try:
         value = load_strict_json(line, location)
@@ -131,9 +129,7 @@ def _add_batch_axis(value: object, rank: int) -> object:
 
 
 def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Iterator[Sample]:
-    """Yield the inputs in batches of `FILE_BATCH_SIZE`, or unchanged if the inputs have no common
-    batch axis.
-    """
+    """Yield inputs in batches of `FILE_BATCH_SIZE`, or unchanged without a batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     axes = _collect_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:

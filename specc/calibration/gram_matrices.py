@@ -58,9 +58,7 @@ class CalibrationStage:
 
 
 def split_stages(targets: CalibrationTargets) -> Iterator[CalibrationStage]:
-    """Yield the calibration stages that compute the activations of `targets`, in the order in which
-    they must be run.
-    """
+    """Yield the calibration stages that compute activations of `targets`, in run order."""
     staged_graph = _StagedGraph(targets)
     groups = list(staged_graph.iterate_groups()) or [[]]
     first, last = _find_lifetimes(staged_graph, groups)
@@ -93,9 +91,7 @@ def _name_stage_outputs(
 def _find_lifetimes(
     staged_graph: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
-    """Return the index of the stage that computes each heavy value, and the index of the last stage
-    that reads it.
-    """
+    """Return the indices of the stages that compute, and last read, each heavy value."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):
@@ -202,9 +198,7 @@ class _StagedGraph:
     def _add_light_nodes(
         self, group: list[NodeResults], group_results: Iterable[Value]
     ) -> set[Node]:
-        """Return the nodes of a group, and the light nodes that the group and its results depend
-        on.
-        """
+        """Return a group's nodes, and light nodes that it and its results depend on."""
         operands = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*operands, *group_results) if not self._is_heavy(v)]
         return {node for node, _ in group} | collect_required_nodes(light)
@@ -308,9 +302,7 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples: add its activations to `sums`, and store its outputs for later
-    stages in `directory`.
-    """
+    """Run a stage on all samples: add to `sums`, and store its outputs in `directory`."""
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
@@ -344,9 +336,7 @@ class _GramMatrixSums:
     def pop_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and remove the Gram matrices that are complete once the values `activations_of`
-        have been added for all samples.
-        """
+        """Yield and remove Gram matrices that `activations_of` complete for all samples."""
         added = set(activations_of)
         for activations, pending_values in self.pending.items():
             pending_values -= added
@@ -355,9 +345,7 @@ class _GramMatrixSums:
 
 
 def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
-    """Load the stage inputs that earlier stages stored for a sample, and remove each file after its
-    last use.
-    """
+    """Load stage inputs of a sample from earlier stages; remove files after their last use."""
     arrays = {}
     for name in stage.stage_inputs:
         path = _get_value_path(directory, name, number)

@@ -156,9 +156,7 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_show(args: Namespace) -> int:
-    """Print the tree of scopes, the IR (`--ir`), or an overview of the package if `--graph` is
-    absent; write diagrams (`--html`, `--svg`).
-    """
+    """Print the scope tree, IR or package overview; write diagrams (`--html`, `--svg`)."""
     if check_drawing_options(args):
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after

@@ -152,9 +152,7 @@ def _advance_beams(
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Extend the beams of every search by one token: the best candidates become its live beams or
-    finished hypotheses.
-    """
+    """Extend every beam by a token: the best become live beams or finished hypotheses."""
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs

@@ -50,9 +50,7 @@ class TokenSchedule:
     def from_settings(
         settings: GenerationSettings, batch_size: int, delayed_tokens: Ints | None
     ) -> "TokenSchedule":
-        """Create the schedule of a batch of `batch_size` sequences. The delay pattern is repeated
-        for all batch elements.
-        """
+        """Create the schedule of `batch_size` sequences, which share the delay pattern."""
         delays = np.resize(settings.delay_pattern or 0, batch_size)
         ends = settings.max_tokens - delays.max() + delays
         if delayed_tokens is None:
@@ -150,9 +148,7 @@ def select_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
-    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for sequences that
-    get a padding token.
-    """
+    """Return log-probabilities of chosen tokens, float32 [batch], and 0 for padding."""
     log_probs = compute_log_softmax_f32(logits)
     scores: Floats = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
     scores[is_padded] = 0

@@ -1,6 +1,4 @@
-"""Define the types of generation settings, and check the settings of the caller and merge them with
-those of the spec.
-"""
+"""Define generation settings, check those of the caller and merge them with the spec's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -133,9 +131,7 @@ class GenerationSettings:
 
     @property
     def padding_token(self) -> int:
-        """The token that pads a finished sequence: the pad token, or the first stop token if there
-        is none, or 0.
-        """
+        """The token that pads a finished sequence: pad, else the first stop token, else 0."""
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
@@ -219,9 +215,7 @@ def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
 def _find_conflicts(
     strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """Return the errors E0733 for options of another strategy than the selected one, and for more
-    return sequences than beams.
-    """
+    """Return E0733 for options of another strategy, and more return sequences than beams."""
     conflicts = []
     for name in given_settings:
         strategies = OPTIONS_BY_NAME[name].strategies

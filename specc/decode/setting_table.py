@@ -148,9 +148,7 @@ def _make_optional_count_values(zero_meaning: str) -> SettingConstraint:
 def _make_general_option(
     name: str, values: SettingConstraint, *foreign_names: str
 ) -> GenerationOption:
-    """Return the table entry of a setting that applies to all strategies and has the same name in
-    Python and in specs.
-    """
+    """Return the entry of a setting of all strategies with one name in Python and specs."""
     return GenerationOption(
         name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
     )

@@ -57,9 +57,7 @@ def make_unknown_setting_error(
 def _suggest_owner(
     setting_name: str, valid_names: Sequence[str], is_strategy_option: bool
 ) -> tuple[str, ...]:
-    """Return the help texts that name the strategy to which an option belongs, or the valid
-    names.
-    """
+    """Return helps with the strategy that an option belongs to, or the valid names."""
     strategies = [strategy for strategy in STRATEGIES if _has_option(strategy, setting_name)]
     if strategies and not is_strategy_option:
         return (
@@ -146,9 +144,7 @@ class VocabularySizes:
     def check_token_id(
         self, setting_name: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
-        """Return the error E0732 if the setting `setting_name` contains a token id outside the
-        vocabulary, otherwise None.
-        """
+        """Return E0732 if `setting_name` has a token id beyond the vocabulary, or None."""
         size = self._get_vocabulary_size(setting_name)
         tokens = convert_to_list(value)
         if setting_name in ("begin", "bad_words_ids"):  # token ids, or lists of token ids
@@ -168,9 +164,7 @@ class VocabularySizes:
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
     def _get_vocabulary_size(self, setting_name: str) -> int | None:
-        """Return the vocabulary size that limits the tokens of a setting, or None if the setting
-        has no token ids.
-        """
+        """Return the vocabulary size that limits a setting, or None if it has no token ids."""
         if setting_name in ("start", "pad"):
             return self.input_size
         return self.output_size if setting_name in TOKEN_SETTINGS else None
@@ -271,9 +265,7 @@ def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
 
 
 def _suggest_alternative(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """Return a help text for an invalid number that was probably meant to disable the setting, or
-    ().
-    """
+    """Return a help for an invalid number that was meant to disable the setting, or ()."""
     advice = {
         "temperature": "set the strategy to greedy to choose the most probable token",
         "top_p": "remove `top_p`, or use 1, to keep all tokens",

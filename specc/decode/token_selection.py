@@ -55,9 +55,7 @@ class DecodeObserver(Protocol):
     """A stopping criterion: a callable that may end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Return a bool array [batch], true for the sequences to end now. `tokens` is
-        int64 [batch], `has_ended` bool [batch].
-        """
+        """Return bool [batch], true to end now, for int64 and bool [batch]."""
         ...
 
 
@@ -122,9 +120,7 @@ def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[in
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
-    """Return `scores`, float32 [batch, vocab], with -inf for tokens that the settings do not allow
-    at this position.
-    """
+    """Return `scores`, float32 [batch, vocab], with -inf for tokens that are not allowed here."""
     if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
         return _mask_other_tokens(scores, settings.begin[position.step])
@@ -175,9 +171,7 @@ def _find_banned_tokens(
 
 
 def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
-    """Return the tokens that would repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec.
-    2.5).
-    """
+    """Return the tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
     if not size or len(tokens) + 1 < size:
         return []
     prefix = list(tokens[len(tokens) - size + 1 :])
@@ -233,9 +227,7 @@ def apply_repetition_penalty(logits: Floats, seen_tokens: Bools, penalty: float)
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide logits by the temperature. A temperature below 1 sharpens the distribution, a
-    temperature above 1 flattens it.
-    """
+    """Divide logits by the temperature; below 1 sharpens the distribution, above 1 flattens it."""
     return logits if temperature == 1 else logits / np.float32(temperature)
 
 
@@ -365,9 +357,7 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the most probable token and the tokens whose probability is at least the bound (Hewitt,
-    arXiv:2210.15191, sec. 4).
-    """
+    """Keep the best token and those at the bound or above (Hewitt, arXiv:2210.15191, sec. 4)."""
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)

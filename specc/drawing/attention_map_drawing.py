@@ -43,9 +43,7 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all attention maps from top to bottom, with a common color scale. With `log`, the scale
-    is logarithmic.
-    """
+    """Draw all attention maps with a common color scale, logarithmic with `log`."""
     scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
@@ -82,9 +80,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of the plot, which names the first attention maps and their
-    sizes.
-    """
+    """Return the alternative text of the plot: its first maps and their sizes."""
     maps = [f"{m.scope}, {m.query_axis.caption} by {m.key_axis.caption}" for m in plot.maps[:8]]
     return make_printable_label(
         f"{make_printable_label(plot.model_name, 60)}: {'; '.join(maps)}", 500
@@ -101,9 +97,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGroup:
-    """Draw one attention layer below its scope: as overlays on the image if its keys are patches,
-    otherwise as one heat map per head.
-    """
+    """Draw an attention layer: overlays if its keys are patches, or heat maps per head."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
@@ -111,9 +105,7 @@ def _draw_attention_layer(
 
 @dataclass(frozen=True, kw_only=True)
 class _AxisLayout:
-    """The layout of one axis of an attention map: `cell_size` in points, and the labels that
-    fit.
-    """
+    """The layout of a map axis: `cell_size` in points, and the labels that fit."""
 
     axis: AttentionMapAxis
     cell_size: float
@@ -205,9 +197,7 @@ def _draw_head_title(head: int) -> list[Mark]:
 
 
 def _draw_query_axis(group: PanelGroup, query_layout: _AxisLayout, height: float) -> None:
-    """Draw the query labels next to each row of panels, and the caption of the query axis next to
-    the first row.
-    """
+    """Draw query labels at each row of panels, and the axis caption at the first."""
     for x, y in group.first_column:
         group.marks += _draw_query_labels(query_layout, x, y, height)
     x, y = group.first_column[0]
@@ -314,9 +304,7 @@ def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale
 
 
 def _describe_overlay(attention: AttentionMap) -> str:
-    """Describe an attention layer: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4
-    patches`.
-    """
+    """Describe a layer: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     patches = f"{grid.rows} × {grid.columns} patches"
@@ -338,9 +326,7 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
 
 
 def iterate_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
-    """Yield each panel of an overlay: its title and its attention weights [grid height, grid
-    width].
-    """
+    """Yield title and attention weights [grid height, grid width] of each overlay panel."""
     grid = attention.key_axis.grid
     assert grid is not None, "keys are patches"
     weights = attention.get_masked_weights()

@@ -1,6 +1,4 @@
-"""Attention maps: attention weights with labeled axes, and an interactive HTML page that shows
-them.
-"""
+"""Attention maps: attention weights with labeled axes, and their interactive HTML page."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -83,9 +81,7 @@ class AttentionMap:
 
     @property
     def layer(self) -> int | None:
-        """Return the layer index, which is the first number in the scope, or None if the scope has
-        no number.
-        """
+        """Return the layer index, the first number in the scope, or None without any."""
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
@@ -112,9 +108,7 @@ class AttentionMaps:
 
 
 def max_pool_attention(values: Doubles, max_side: int) -> tuple[Doubles, int]:
-    """Max-pool attention weights [heads, query, key] to at most `max_side` cells per side. Return
-    the result and the block size.
-    """
+    """Max-pool weights [heads, query, key] to `max_side` cells; return them and the block size."""
     step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:
         return values, 1
@@ -160,9 +154,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the block size for max-pooling with which all maps together have at most MAX_CELLS
-    cells.
-    """
+    """Return the max-pooling block size with which all maps have at most MAX_CELLS cells."""
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -176,9 +168,7 @@ def _count_cells(attention: AttentionMap, step: int) -> int:
 
 
 def _map_to_json(attention: AttentionMap, axes: list[AttentionMapAxis], step: int) -> Json:
-    """Convert a map to a JSON object. Append its axes to `axes` unless `axes` already contains
-    them.
-    """
+    """Convert a map to a JSON object, and append its axes to `axes` if they are new."""
     axis_indices = []
     for axis in (attention.query_axis, attention.key_axis):
         if axis not in axes:

@@ -1,6 +1,4 @@
-"""Graphical elements of a drawing (text, boxes, lines, cells), and panels of elements arranged in
-rows.
-"""
+"""Graphical elements of a drawing (text, boxes, lines, cells), and panels in rows."""
 
 import math
 import unicodedata
@@ -65,9 +63,7 @@ class ColorScale:
 
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
-        scale covers LOG_DECADES decades.
-        """
+        """Return the color scale from min(0, minimum) to the maximum, perhaps logarithmic."""
         finite_values = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite_values if v.size), default=0.0)
         high = max((float(v.max()) for v in finite_values if v.size), default=1.0)
@@ -119,9 +115,7 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
-    """Scale an image by integer factors so that its sides have `min_side` to `max_length`
-    pixels.
-    """
+    """Scale an image by integers so that its sides have `min_side` to `max_length` pixels."""
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
     factor = max(1, -(-min_side // max(1, min(image.shape[:2]))))
@@ -152,9 +146,7 @@ class TextMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rectangle with rounded corners; `block_path` names the block that it represents on an HTML
-    page.
-    """
+    """A rounded rectangle; `block_path` is the block that it represents on an HTML page."""
 
     x: float = 0
     y: float = 0
@@ -228,9 +220,7 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
-    """Truncate a label to `max_length` characters, and replace control characters and leading or
-    trailing spaces by printable characters.
-    """
+    """Truncate a label to `max_length`, with printable control and outer space characters."""
     printable = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
         for c in text[: max_length + 1]
@@ -283,9 +273,7 @@ def arrange_panels(
     title_height: float,
     title: str,
 ) -> PanelGroup:
-    """Arrange panels of equal size (width, height) in rows below a title, with margins `left` and
-    `top` for labels.
-    """
+    """Arrange panels of equal size in rows below a title, with margins `left` and `top`."""
     count = len(panels)
     # up to four panels in one row, otherwise about as many rows as columns
     columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))

@@ -81,9 +81,7 @@ MISSING_GLYPH = "\U0010fffe"
 
 
 def render_png(drawing: Drawing) -> bytes:
-    """Render a drawing as a PNG file. Raise E0902 if Pillow is not installed, and E0953 if the
-    image has too many pixels.
-    """
+    """Render a drawing as PNG. Raise E0902 without Pillow, E0953 if it has too many pixels."""
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
@@ -201,9 +199,7 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield the pieces of a string, each with a font that has their glyphs; characters without a
-    glyph are replaced by their code points.
-    """
+    """Yield pieces of a string with a font; characters without a glyph as code points."""
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)
     glyph_runs = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in character_fonts)
@@ -227,9 +223,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the index of the first font that has a glyph for a character, or None if no font has
-    one.
-    """
+    """Return the index of the first font with a glyph for a character, or None."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

@@ -181,9 +181,7 @@ def _(mark: HeatmapMark) -> str:
 
 
 def _group_cells_by_color(colors: Bytes) -> Iterator[tuple[str, str]]:
-    """Yield each color with the SVG path of its cells. Adjacent cells of the same row are
-    merged.
-    """
+    """Yield each color with the SVG path of its cells, merged within rows."""
     color_codes = colors.astype(np.int64) @ np.array([65536, 256, 1])
     paths_by_color: dict[int, list[str]] = {}
     for y, row in enumerate(color_codes):

@@ -96,9 +96,7 @@ class CompileOptions:
 
 
 def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
-    """Parse the graphs of a package: a list of names, a comma-separated string, or `all`. Raise
-    E0754 if a name is unknown.
-    """
+    """Parse graph names: a list, comma-separated, or `all`. Raise E0754 for an unknown one."""
     if names_or_text == "all":
         return PACKAGE_GRAPHS
     items = names_or_text.split(",") if isinstance(names_or_text, str) else names_or_text

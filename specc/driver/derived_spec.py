@@ -75,9 +75,7 @@ def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
 
 
 def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["ast.Assign | str"]:
-    """Yield a value or a comment for each config field in the order of the spec, then the values
-    for the specs that it uses.
-    """
+    """Yield a value or comment per config field, in order, then values for used specs."""
     fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
         written_values: dict[str, str] = {}

@@ -67,9 +67,7 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
-    """Return True if every state has a fixed size and a batch axis, and no input depends
-    on the number of past positions.
-    """
+    """Return True if states have a fixed size and a batch axis, and no input needs positions."""
     has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
     reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
     return has_fixed_size and not reads_past
@@ -195,9 +193,7 @@ def build_step_metadata(
 
 
 def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
-    """Return the seed of randomly initialized weights (all weights, or those of a new task head),
-    or None if no weights are random.
-    """
+    """Return the seed of random weights (all, or of a new task head), or None without any."""
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomInitInfo(seed)
@@ -299,9 +295,7 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorGraph:
-    """Build a standalone generator from the full-forward graph. `derived` are the encoder and step
-    of `graph` if they already exist.
-    """
+    """Build a standalone generator; `derived` are the encoder and step of `graph`, if built."""
     generation = require_generation(job.model)
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:

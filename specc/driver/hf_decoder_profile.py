@@ -47,9 +47,7 @@ def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = 
 
 @dataclass
 class GraphCopy:
-    """Copies nodes of source graphs into a new graph. `copied_values` maps values of the source
-    graphs to values of the new graph.
-    """
+    """Copies nodes of graphs into a new graph; `copied_values` maps values to their copies."""
 
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     copied_values: dict[Value, Value] = field(default_factory=dict)

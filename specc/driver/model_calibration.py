@@ -82,9 +82,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 def _quantize_calibrated(
     job: LoweringJob, targets: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights that are quantized by GPTQ on calibration samples, or by
-    round-to-nearest if there are none.
-    """
+    """Return the job with int4 weights by GPTQ on samples, or round-to-nearest without any."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
@@ -164,9 +162,7 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
 def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
-    """Yield the inputs of the calibration data. Raise E0802 if it cannot be read, at the span in
-    the spec if the spec names the file.
-    """
+    """Yield the inputs of the calibration data. Raise E0802 at its span if unreadable."""
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
         raise_error(

@@ -158,9 +158,7 @@ def _get_display_name(spec: str | Source) -> str:
 
 
 def _find_checkpoint_directory(spec: str | Source) -> str:
-    """Return the checkpoint directory that is given in place of a spec. Return "" for any other
-    path and for the name of a built-in spec.
-    """
+    """Return a checkpoint directory given as a spec; "" for other paths and built-in names."""
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
     return spec if model_family.has_checkpoint_config(find_encoder_directory(spec)) else ""

@@ -1,6 +1,4 @@
-"""Load parameter values from a checkpoint or from the spec's weights file, or initialize them from
-a seed. Open a model for training.
-"""
+"""Load parameters from a checkpoint or a spec's file, or from a seed; open a model to train."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -328,9 +326,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | RandomInitWeights:
-    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet; the help
-    explains how to start without weights.
-    """
+    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet."""
     try:
         return load_parameters(spec, graph, sources)
     except Failed as failed:

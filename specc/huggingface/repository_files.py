@@ -105,9 +105,7 @@ def list_chat_template_files(directory: Path) -> list[Path]:
 
 
 def _select_template(templates: object, path: Path, span: Span | None) -> object:
-    """Return the default or only template of a list or an object, or None if there is no template.
-    Raise E0423 if the choice is ambiguous.
-    """
+    """Return the default or only template, or None without any. Raise E0423 if ambiguous."""
     templates_by_name: dict[str, object] = {**templates} if isinstance(templates, dict) else {}
     for item in templates if isinstance(templates, list) else ():
         match item:

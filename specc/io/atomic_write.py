@@ -59,9 +59,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
 
 
 def sanitize_file_stem(name: str) -> str:
-    """Convert a name to a file name stem that is valid in ONNX external data locations and on every
-    operating system.
-    """
+    """Convert a name to a file stem that is valid for ONNX and every operating system."""
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
@@ -292,9 +290,7 @@ def _write_chunk(fd: int, chunk: Chunk) -> None:
 
 
 def _sync_after_rename(path: Path) -> None:
-    """Sync the directory after the only entry has been published; a failure of the sync is reported
-    but cannot be undone.
-    """
+    """Sync the directory after publishing its only entry; a failure is only reported."""
     try:
         platform.sync_directory(path)
     except OSError as error:
@@ -333,9 +329,7 @@ _TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 
 @cache
 def get_process_namespace() -> str:
-    """Return eight hex digits that identify the boot and the container, in which process ids are
-    unique.
-    """
+    """Return eight hex digits of boot and container, in which process ids are unique."""
     identifiers = [platform.get_host_name()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # some systems lack these files
@@ -357,9 +351,7 @@ def get_temporary_prefix() -> str:
 
 
 def is_stale_file_name(name: str, written_time: float) -> bool:
-    """Return True if a temporary file with this name and modification time belongs to a terminated
-    process.
-    """
+    """Return True if a temporary file of this name and time has no running process."""
     match = _TEMPORARY_NAME.fullmatch(name)
     if match is None or platform.is_process_alive(int(match[2])):
         return False
@@ -368,9 +360,7 @@ def is_stale_file_name(name: str, written_time: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """A context manager that creates a temporary directory and removes stale ones. Raise E0810 to
-    E0815 on failure.
-    """
+    """A context with a temporary directory; removes stale ones. Raise E0810 to E0815."""
     try:
         parent_directory = Path(tempfile.gettempdir())
         _remove_stale_directories(parent_directory)

@@ -71,9 +71,7 @@ def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | 
 
 
 def format_conversion_command(*names: str) -> str:
-    """Return the command that converts a PyTorch checkpoint, which is a file or several shards, to
-    safetensors.
-    """
+    """Return the command that converts a PyTorch checkpoint to safetensors."""
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
     target_stem = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))
@@ -99,9 +97,7 @@ fields."""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that applies `test` to the content of a file and returns False for
-    unreadable files.
-    """
+    """Return a function that tests the content of a file, False for unreadable files."""
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -199,9 +195,7 @@ def find_unused_sidecar_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return the files in `names` that no model in the directory uses, ignoring the models in
-    `excluded_models`.
-    """
+    """Return `names` that no model in the directory uses, except `excluded_models`."""
     unreferenced = list(names)
     try:
         # The directory, which may be large, is listed only if necessary.

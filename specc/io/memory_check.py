@@ -1,6 +1,4 @@
-"""Measure the free memory (of the machine and of its cgroup), and raise E0804 if a model does not
-fit.
-"""
+"""Measure free memory (of machine and cgroup), and raise E0804 if a model does not fit."""
 
 import os
 from pathlib import Path
@@ -21,9 +19,7 @@ cache."""
 
 
 def get_free_memory() -> int | None:
-    """Return the number of bytes available to this process, including swap, or None if it is
-    unknown.
-    """
+    """Return the bytes available to this process, including swap, or None if unknown."""
     free = _get_machine_memory()
     amounts = (free, *(_get_cgroup_memory(*files) for files in _CGROUP_FILES))
     return min((amount for amount in amounts if amount is not None), default=None)

@@ -138,9 +138,7 @@ def reject_unportable_name(path: Path) -> None:
 
 
 def normalize_output_path(path: str | Path) -> Path:
-    """Remove each `..` that follows a missing directory: `new/../m.onnx` becomes `m.onnx` if `new`
-    does not exist.
-    """
+    """Remove each `..` after a missing directory: `new/../m.onnx` becomes `m.onnx`."""
     normalized = Path()
     for part in Path(path).parts:
         normalized = (
@@ -181,9 +179,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file, existing or not, that a path refers to. Raise E0811 if it is another
-    kind of file.
-    """
+    """Return the regular file that a path is or would be. Raise E0811 for other kinds."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -203,9 +199,7 @@ def resolve_output_link(path: Path) -> Path:
 
 
 def _check_regular_file(path: Path, mode: int, prefix: str) -> None:
-    """Raise E0811 if `mode` is not that of a regular file. The message has the kind of file after
-    `prefix`.
-    """
+    """Raise E0811 unless `mode` is of a regular file; the kind of file follows `prefix`."""
     if not stat.S_ISREG(mode):
         raise_not_a_file(
             path, prefix + ("a directory" if stat.S_ISDIR(mode) else "a device or a pipe")
@@ -230,9 +224,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return True if a directory exists and is not a deleted working directory, whose link count is
-    0.
-    """
+    """Return True for an existing directory; a deleted working directory has no links."""
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

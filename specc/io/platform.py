@@ -1,6 +1,4 @@
-"""Abstract differences between operating systems: open flags, modes, replace, links, names,
-signals.
-"""
+"""Abstract differences of systems: open flags, modes, replace, links, names, signals."""
 
 import errno
 import os
@@ -43,9 +41,7 @@ _SEEK_LOCK = threading.Lock()
 
 
 def read_at_offset(fd: int, size: int, offset: int) -> bytes:
-    """Read at most `size` bytes of a file from `offset`, without a change of its position where the
-    platform has `pread`.
-    """
+    """Read up to `size` bytes from `offset`, without moving the position if `pread` exists."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
     with _SEEK_LOCK:
@@ -54,9 +50,7 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
-    """Fill `view` with the bytes of a file from `offset`. Return the number of bytes read, which
-    may be smaller than the size of `view`.
-    """
+    """Fill `view` from `offset`; return the number of bytes read, which may be smaller."""
     if "preadv" in vars(os):
         return os.preadv(fd, [view], offset)
     data = read_at_offset(fd, len(view), offset)
@@ -136,9 +130,7 @@ def discard_native_stderr() -> Iterator[None]:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return True if a process may be alive; on Windows, where the check would kill the process,
-    always return True.
-    """
+    """Return True if a process may be alive; always on Windows, whose check would kill it."""
     if IS_WINDOWS:
         return True
     try:
@@ -187,9 +179,7 @@ class ProcessTerminated(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Install handlers that raise `ProcessTerminated` on termination signals, except for signals
-    that are already ignored (`nohup`).
-    """
+    """Install handlers that raise `ProcessTerminated`, except for ignored signals (`nohup`)."""
     for name in SIGNAL_NAMES:
         # some systems lack some of these signals
         number = vars(signal).get(name)

@@ -1,6 +1,4 @@
-"""Open and read regular files with a size limit, so that no pipe or device can block the
-compiler.
-"""
+"""Open and read regular files with a size limit: no pipe or device can block the compiler."""
 
 import hashlib
 import os
@@ -46,17 +44,13 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """Raised if the `size` of a file in bytes exceeds the limit, or if the file grew while it was
-    being read.
-    """
+    """Raised if the `size` of a file exceeds the limit, or grew while it was read."""
 
     size: int
 
 
 def escape_text(text: object, keep: str = "") -> str:
-    """Escape control characters, except those in `keep`, and lone surrogates, so that the text can
-    be printed.
-    """
+    """Escape lone surrogates and control characters, except `keep`, for printing."""
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
@@ -66,9 +60,7 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Open a regular file and return its descriptor. Raise UnreadableFileError if it is another
-    kind of file.
-    """
+    """Open a regular file; return its descriptor. Raise UnreadableFileError for others."""
     try:
         # opening a FIFO without a writer must not block
         fd = os.open(path, get_read_flags())
@@ -92,9 +84,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return all bytes of a regular file of at most `max_bytes` bytes. Raise UnreadableFileError if
-    the file is unreadable or too large.
-    """
+    """Return a regular file of at most `max_bytes` bytes. Raise UnreadableFileError."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -109,9 +99,7 @@ def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
-    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; return None if it cannot be
-    read.
-    """
+    """Return the SHA-256 of a file or its first `max_bytes`, or None if unreadable."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             if max_bytes is not None:
@@ -160,9 +148,7 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Return the content of an image or array file. Raise E0802 if it is unreadable, and E0904 if
-    it is larger than `max_bytes`.
-    """
+    """Return an image or array file. Raise E0802 if unreadable, E0904 above `max_bytes`."""
     try:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
@@ -196,9 +182,7 @@ _MAX_REVISION_BYTES = 200
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Return a help text that suggests a snapshot if a directory is in the hub cache, otherwise
-    "".
-    """
+    """Return a help with a snapshot if a directory is in the hub cache, or ""."""
     snapshot = next(_iterate_cached_models(directory), None)
     if snapshot is None:
         return ""
@@ -207,9 +191,7 @@ def suggest_cached_snapshot(directory: Path) -> str:
 
 
 def suggest_local_model_path(name: str) -> str:
-    """Return a help text that suggests a local path if `name` is the name of a hub model, otherwise
-    "".
-    """
+    """Return a help with a local path if `name` is a hub model, or ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     environment_path = os.environ.get("HF_HOME", "")

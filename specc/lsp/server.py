@@ -118,9 +118,7 @@ class RequestHandlers:
     async def handle_formatting(
         self, params: lsp.DocumentFormattingParams
     ) -> list[lsp.TextEdit] | None:
-        """Return the edits that convert a text to the canonical format, or None if the text does
-        not parse.
-        """
+        """Return the edits that format a text, or None if it does not parse."""
         document = self.documents.get_document(params.text_document.uri)
         if document is None:
             return None
@@ -245,9 +243,7 @@ class SpeccLanguageServer:
         )(_run_safely(handlers.handle_code_actions))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
-        """Serve until `exit` or the end of input. Return the reason if the session ended without
-        `shutdown`, otherwise "".
-        """
+        """Serve until `exit` or the end; return why no `shutdown` came, or ""."""
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
         self.documents.close()

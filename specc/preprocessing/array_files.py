@@ -186,9 +186,7 @@ MAX_PADDED_ELEMENTS = 24
 
 
 def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
-    """Return lists of numbers zero-padded to equal length, for a message; [] if their lengths are
-    equal or `value` has another structure.
-    """
+    """Return lists of numbers zero-padded to equal length, or [] if they are equal or nested."""
     rows = value if isinstance(value, list) else []
     lists = [
         row for row in rows if isinstance(row, list) and {*map(type, row)} <= {int, float, bool}

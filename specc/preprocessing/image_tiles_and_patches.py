@@ -164,9 +164,7 @@ def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to multiples of the tile size, split into tiles, and append the whole image as the
-    last tile, as the Idefics3 processor does.
-    """
+    """Resize to multiples of a tile, split, and append the whole image last (Idefics3)."""
     tile, longest_side = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), record)
     if not record.do_image_splitting:

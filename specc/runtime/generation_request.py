@@ -81,9 +81,7 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids to generated text, or None if there is no tokenizer or if
-        the tokens belong to several codebooks.
-        """
+        """The function that decodes ids, or None without a tokenizer or with several codebooks."""
         if self.codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)

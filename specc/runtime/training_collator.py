@@ -198,9 +198,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCollator:
-    """Collates examples to batches for `graph`, like a data collator of transformers. `generation`
-    is set for generative models.
-    """
+    """Collates examples to batches, like a data collator of transformers."""
 
     graph: Graph
     preprocessing: PreprocessingConfig

@@ -258,9 +258,7 @@ def iterate_all_rounds(
 def _iterate_single_file_rounds(
     model: LoadedModel, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """Yield the rounds of a single file. A decode step cannot be verified without its package,
-    because its graph lacks the buffer inputs.
-    """
+    """Yield the rounds of a single file; a decode step needs its package for its buffers."""
     is_generator = model.manifest.decoding is not None
     if is_generator or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
@@ -275,9 +273,7 @@ def _iterate_single_file_rounds(
 
 
 def _open_package_of_step(model: InferenceModel) -> ModelPackage | None:
-    """Open the package whose decode step is this file, or return None. The index of the package
-    declares its KV buffers and input bounds.
-    """
+    """Open the package whose step is this file, for KV buffers and bounds, or None."""
     directory = model.path.parent
     if not is_package_directory(directory):
         return None

@@ -127,9 +127,7 @@ def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
 
 
 def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
-    """Return the maximum error of the codes and scales of per-tensor quantization. For a node in a
-    loop, each iteration has its own scale.
-    """
+    """Return the maximum error of per-tensor codes and scales, one scale per iteration."""
     x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
     # one scale per iteration of all enclosing loops
     value_axes = tuple(range(scale.ndim, x.ndim))

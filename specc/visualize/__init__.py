@@ -1,3 +1,1 @@
-"""Visualization of architectures: trees and drawings of blocks with data flow, cost plots, and
-differences.
-"""
+"""Visualization of architectures: block trees, drawings with data flow, costs, differences."""

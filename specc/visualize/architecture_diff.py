@@ -46,9 +46,7 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All differences between two architectures A and B. If A and B are too different to be
-    compared, `reason` contains an explanation.
-    """
+    """All differences of architectures A and B; `reason` explains why none were computed."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -154,9 +152,7 @@ def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the name and attributes of an operation. For attention, also yield the number of heads
-    and the keys that a query attends to.
-    """
+    """Yield name and attributes of an operation; for attention, also heads and visible keys."""
     attributes = {
         name: value
         for name, value in node.op.get_attributes().items()

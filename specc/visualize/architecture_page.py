@@ -231,9 +231,7 @@ def _use_no_break_spaces(text: str) -> str:
 def _render_panel(
     panel_id: str, block: Block, architecture: ArchitectureView, anchors: _Anchors
 ) -> str:
-    """Render the panel of a block: its output type, weights, cost, description, spec lines and data
-    flow.
-    """
+    """Render the panel of a block: type, weights, cost, description, spec lines, data flow."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     properties = [
         ("gives", block.output_type),
@@ -264,9 +262,7 @@ def _render_panel(
 
 
 def _render_block(block: Block, title: str) -> str:
-    """Render the data flow of a block as an inline SVG. Return "" if the block is a single
-    operation.
-    """
+    """Render the data flow of a block as inline SVG; "" for a single operation."""
     if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)

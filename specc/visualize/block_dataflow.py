@@ -31,9 +31,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
-    """Return the deepest scope around `consumer_scope` that computes an operand of the node, or the
-    scope of the node itself.
-    """
+    """Return the deepest scope around `consumer_scope` that has an operand, or the node's."""
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
         if any(is_scope_inside(operand_scope, scope) for operand_scope in operand_scopes):
@@ -48,9 +46,7 @@ def _find_build_scope(graph: Graph, node: Node) -> str:
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node, or an empty list if the node computes a result of the
-    graph.
-    """
+    """Return the consumers of each node; none if the node computes a result."""
     consumers: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -215,9 +211,7 @@ class _DataflowBuilder:
             self.sources[result] = frozenset([result]) if is_drawn else sources
 
     def _collect_sources(self, node: Node, result: Value) -> Values:
-        """Return the drawn values that a node depends on, including masks only if they are computed
-        from activations.
-        """
+        """Return drawn values that a node depends on; masks only if they depend on activations."""
         if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
         sources: set[Value] = set()
@@ -254,9 +248,7 @@ def get_operation_label(node: Node) -> str:
 def build_block_dataflow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockDataflow:
-    """Build the data flow within a scope; `get_block` maps a scope inside it to the path of its
-    block, or to "".
-    """
+    """Build the data flow of a scope; `get_block` maps inner scopes to block paths or ""."""
     builder = _DataflowBuilder(
         graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block
     )
@@ -324,9 +316,7 @@ def _find_connected_items(
 
 
 def _get_relative_path(scope: str, base: str) -> str:
-    """Return the name of a scope relative to `base`, with its parent if it is a number, or "" for
-    an outer scope.
-    """
+    """Return a scope relative to `base`, a number with its parent; "" for an outer scope."""
     common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
     parent = common.rpartition(".")[2]

@@ -52,9 +52,7 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the data flow of a block, under `title` if it has a heading. `is_expanded` selects the
-    nested blocks whose data flow is drawn.
-    """
+    """Draw the data flow of a block, with `title` if headed; `is_expanded` selects blocks."""
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
     offset_y = 50 if has_heading else 20
@@ -94,9 +92,7 @@ class _PiecePlacement:
 def _draw_flow(
     block: Block, is_expanded: BlockPredicate, *, has_frame: bool = False
 ) -> DrawingPiece:
-    """Draw the data flow of a block. With `has_frame`, a single input and a single output are drawn
-    as lines to the frame.
-    """
+    """Draw the data flow of a block; `has_frame` draws a single input and output to the frame."""
     flow = block.flow
     frame_ports = _find_port_indices(flow) if has_frame else set()
     empty_piece = DrawingPiece(width=0, height=0)
@@ -128,9 +124,7 @@ def _draw_flow(
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PiecePlacement], tuple[float, float]]:
-    """Place the pieces of each row side by side, vertically centered. Return the placed pieces, and
-    the total width and height.
-    """
+    """Place the pieces of rows side by side, centered; return them, total width and height."""
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner_width, top = max(widths, default=0.0), 0.0
     placements: dict[int, _PiecePlacement] = {}
@@ -169,9 +163,7 @@ def _move_ports_to_own_rows(
 
 
 def _arrange_rows(flow: BlockDataflow) -> list[list[int]]:
-    """Arrange items in rows, each below its inputs; place items without inputs directly above their
-    first consumer.
-    """
+    """Arrange items in rows below their inputs; without inputs, above their first consumer."""
     depths = _compute_depths(flow)
     consumers = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
@@ -196,9 +188,7 @@ def _compute_depths(flow: BlockDataflow) -> list[int]:
 
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return the lane of each edge that skips rows or points upward. Overlapping edges get
-    different lanes; shorter edges get inner lanes.
-    """
+    """Return a lane per edge that skips rows or points upward, distinct if edges overlap."""
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
     spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}
@@ -227,9 +217,7 @@ def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PiecePlacement, b: _PiecePlacement, side: float | None) -> LineMark:
-    """Draw the line between two pieces. If `side` is set, the line runs past other pieces at this x
-    coordinate.
-    """
+    """Draw the line between two pieces, past others at x coordinate `side` if it is set."""
     start, end = a.exit_point, b.entry_point
     if side is None:
         bend_y = b.row_span[0] - ROW_GAP / 2

@@ -1,6 +1,4 @@
-"""The tree of blocks of a graph (shapes, parameters, cost, spec lines), and the selection of blocks
-to expand.
-"""
+"""The tree of blocks of a graph (shapes, parameters, cost, lines), and blocks to expand."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,9 +48,7 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
-    parameter counts are sums over all of them.
-    """
+    """A scope, or `repeats` equal scopes from `path` on, with the sums of costs and counts."""
 
     name: str
     path: str
@@ -103,9 +99,7 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node; `outer` is the outermost scope that is merged into the
-        block.
-        """
+        """Build the block of a summary node of scopes inside `outer`."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.parts.values():
@@ -136,9 +130,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: SummaryNode, path: str) -> Block:
-        """Create the block of a nested scope. A scope with a single child is merged with this
-        child.
-        """
+        """Create the block of a nested scope, merged with a single child."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (
@@ -177,9 +169,7 @@ class _BlockBuilder:
 
 
 def _get_description(op: str, nodes: list[Node]) -> str:
-    """Return the first paragraph of the documentation of the op with this name, or "" if no node
-    has this op.
-    """
+    """Return the first paragraph on the op of this name, or "" if no node has it."""
     node = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(node.op.__doc__) if node else ""
 
@@ -208,9 +198,7 @@ def _merge_equal_blocks(block: Block, repeats: int) -> Block:
 
 
 def classify_block(nodes: list[Node]) -> str:
-    """Return the kind of a block with these nodes: a key of `BLOCK_KINDS`, or `other`. It selects
-    the color of the block.
-    """
+    """Return the kind of a block, a key of `BLOCK_KINDS` or `other`, which has a color."""
     kinds = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
     return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in kinds), "other")
 
@@ -224,9 +212,7 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the name of the direct child of a path that contains a scope, or "" if the scope is
-    not below the path.
-    """
+    """Return the name of the child of a path that contains a scope, or "" outside."""
     if scope == path or not is_scope_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
@@ -242,9 +228,7 @@ WHOLE_MODEL = "whole"
 
 
 def map_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """Return the graph of a spec, and the graphs derived for generation if the spec has a
-    `generate` section. Raise E0711 to E0718.
-    """
+    """Return the graph of a spec, and those derived for generation. Raise E0711 to E0718."""
     graphs = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)

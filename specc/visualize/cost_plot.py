@@ -34,9 +34,7 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Cost curves for one batch element as functions of the size of the dimensions `symbols`.
-    `limit_reason` explains the maximum length.
-    """
+    """Costs of a batch element by size of `symbols`; `limit_reason` explains the maximum."""
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -45,9 +43,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Compute the cost of a graph as a function of sequence length. Return None if it does not
-    depend on a sequence length.
-    """
+    """Compute the cost as a function of sequence length, or None if it is constant."""
     root = summarize_graph(graph)
     multiply_adds = root.sum_over_subtree("multiply_adds")
     batch_symbols = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}

@@ -119,9 +119,7 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for rows `start` to `stop` (axis 0) that reads only these rows of its
-    tensors, or None if it needs other rows.
-    """
+    """Return an expression for rows `start` to `stop` that reads no other rows, or None."""
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)

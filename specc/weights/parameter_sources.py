@@ -241,9 +241,7 @@ class CheckpointBinding:
         return None if view and view.tensor in computed_tensors else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield the values of an expression in blocks. An expression over decoded tensors is
-        evaluated in chunks of rows, to bound memory.
-        """
+        """Yield an expression in blocks; over decoded tensors, rows at a time, to bound memory."""
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
         pieces = [expr]

@@ -207,9 +207,7 @@ def find_tied_pairs(
 def _map_tie_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> dict[str, TieRule]:
-    """Return the first matching `tie` rule of each tied parameter, expanded to its name. Raise
-    E0510 if a rule names an unknown parameter.
-    """
+    """Return the first matching `tie` rule of each parameter. Raise E0510 for unknown ones."""
     rule_by_name: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _map_tied_names(rule, parameters)

@@ -179,9 +179,7 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph; add
-    their results to `context.main_tensors`.
-    """
+    """Lower start tokens, defaults and encoder into the main graph, as `context.main_tensors`."""
     g, definition = context.g, context.definition
     is_absent = _emit_begin_token(context) if definition.can_start_empty else None
     for graph in (*definition.default_graphs, context.derived.encode):

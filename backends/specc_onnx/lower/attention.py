@@ -158,9 +158,7 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over the unmasked keys, which around a predicted center (local-p) computes
-    only the scores of the window.
-    """
+    """Lower a softmax over unmasked keys; local-p computes only the scores of the window."""
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)

@@ -174,9 +174,7 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
-    """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
-    tokens, and the batch is not empty.
-    """
+    """Emit bool[], true for blocked attention: long, few global tokens, a nonempty batch."""
     g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_node("Greater", g.emit_length(queries), plan.length_threshold)

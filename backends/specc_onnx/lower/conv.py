@@ -249,9 +249,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit the size `length_name`, i64[1]. The model fails at run time if window axis `n` of
-        `x` is too short for one window.
-        """
+        """Emit `length_name`, i64[1]; fails at run time if axis `n` of `x` has no window."""
         surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 

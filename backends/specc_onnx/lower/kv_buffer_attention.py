@@ -289,9 +289,7 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the states to which an attention node appends its keys and values, or None if one of
-    them is not a state or has other users.
-    """
+    """Return the states that an attention node extends with keys and values, or None."""
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
     # if keys and values were the same state, it would be written twice

@@ -228,9 +228,7 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum of `values` over the keys of the window. Return None if `weights` were
-    not computed by `emit_window_weights`.
-    """
+    """Emit the weighted sum of `values` in the window; None for other `weights`."""
     window = _find_window_keys(g, weights.value)
     if window is None:
         return None

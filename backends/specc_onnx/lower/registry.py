@@ -26,9 +26,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or only `selected_nodes`, by the rules of their ops; record the
-    resulting tensors in `g.values.tensors`.
-    """
+    """Lower `graph`, or only `selected_nodes`, by op rules; fill `g.values.tensors`."""
     outer_site = g.site
     use_counts = count_users(graph)
     # Use counts of the whole graph also apply to values that are recomputed in blocks.

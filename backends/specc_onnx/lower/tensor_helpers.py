@@ -24,9 +24,7 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 def emit_reshape(
     g: Emitter, x: str | Tensor, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] = ()
 ) -> str:
-    """Emit a reshape to `shape` that is also valid for empty tensors. `source_shape` is the shape
-    of `x` and is required if `x` is a name.
-    """
+    """Emit a reshape to `shape`, valid for empty tensors; a name `x` needs `source_shape`."""
     if isinstance(x, Tensor):
         source_shape, x = x.shape, x.name
     if tuple(source_shape) == tuple(shape):

@@ -138,9 +138,7 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output with the execution counts of its subgraphs to `node`; append the constants
-        that it needs to `nodes`.
-        """
+        """Add an output with execution counts of subgraphs to `node`, constants to `nodes`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):

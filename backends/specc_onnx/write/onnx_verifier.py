@@ -297,9 +297,7 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Run ONNX's checker and `check_value_types` on `model`, the copy from `make_weights_inputs`;
-    return the inferred types of its values.
-    """
+    """Run ONNX's checker and `check_value_types` on `model`; return the types of its values."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

@@ -135,9 +135,7 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
-        because each item takes at least one byte.
-        """
+        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left."""
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
                 f"the header declares {count} items, more than the file can hold"
