@@ -1,5 +1,7 @@
 """Fixes for values that do not match a declared tensor type."""
 
+from collections.abc import Mapping
+
 from specc.diagnostics.diagnostic import Diagnostic, Label, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.elaboration_context import Env
@@ -15,6 +17,24 @@ from specc.ir.dim import Dim
 from specc.ir.signature import get_dtype_kind
 from specc.ir.types import Type
 from specc.syntax import ast
+
+FOREIGN_TENSOR_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("long", "integer", "ids", "i64", "i32"), "write `int`"),
+    **dict.fromkeys(("double", "half", "tensor", "f32", "f16", "real"), "write `float`"),
+    **dict.fromkeys(("mask", "boolean"), "write `keep` for a padding mask, otherwise `bool`"),
+}
+"""The help for element types of other libraries, by lowercase name."""
+
+FOREIGN_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("str", "string"), "write `text`"),
+    **dict.fromkeys(("integer", "long"), "write `int`"),
+    **dict.fromkeys(("double", "number", "real"), "write `float`"),
+    "optional": "write `?` after the type: `int?`",
+    **dict.fromkeys(("dict", "struct", "object"), "write `record { name: type = value }`"),
+    **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
+    "enum": "write `choice(a | b)`",
+}
+"""The help for type names of other languages, by lowercase name."""
 
 
 def explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:

@@ -8,6 +8,8 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.declared_type_fixes import (
+    FOREIGN_TENSOR_TYPES,
+    FOREIGN_TYPES,
     explain_undeclared_length,
     suggest_dtype_conversion,
     suggest_tensor,
@@ -74,17 +76,6 @@ class ValueContext:
     description: str
     span: Span | None
     block: str = ""
-
-
-FOREIGN_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(("str", "string"), "write `text`"),
-    **dict.fromkeys(("double", "number", "real"), "write `float`"),
-    "optional": "write `?` after the type: `int?`",
-    **dict.fromkeys(("dict", "struct", "object"), "write `record { name: type = value }`"),
-    **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
-    "enum": "write `choice(a | b)`",
-}
-"""The help for type names of other languages, by lowercase name."""
 
 
 def is_tensor_type(type: ast.TypeName) -> bool:
@@ -231,9 +222,9 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 def get_declared_dtype(type: ast.TypeName) -> str:
     """Return the element type of a declared tensor type. Raise E0213 if it is not a tensor type."""
     if type.name not in TENSOR_DTYPES:
-        helps = suggest_similar_name(
-            type.name, TENSOR_DTYPES, f"expected one of {', '.join(TENSOR_DTYPES)}"
-        )
+        expected = f"expected one of {', '.join(TENSOR_DTYPES)}"
+        default = FOREIGN_TENSOR_TYPES.get(type.name.lower(), expected)
+        helps = suggest_similar_name(type.name, TENSOR_DTYPES, default)
         raise_error("E0213", f"unknown tensor type `{type.name}`", type.span, helps=helps)
     return TENSOR_DTYPES[type.name]
 

@@ -277,6 +277,14 @@ OPTION_HELPS = {
         ("dropout", "attentiondropout", "attndropout", "dropoutp", "dropoutrate", "droppath"),
         "write `dropout(x, p=0.1)` where training drops values; compiled models do not contain it",
     ),
+    **dict.fromkeys(
+        ("keepdim", "keepdims"),
+        "the axis is removed; insert it again: `insert(sum(x, axis=-1), axis=-1)`",
+    ),
+    **dict.fromkeys(
+        ("input", "inputs"), "inputs have no name in a call: `f(x)`, in YAML `{f: {in: x}}`"
+    ),
+    "name": "the name of weights follows `@`: `f(x) @ a`, in YAML `{f: {in: x, weights: a}}`",
     "heads": "the number of heads follows from the shape of the queries; remove the option",
     **dict.fromkeys(
         ("batchfirst", "training", "inplace", "device"),

@@ -31,6 +31,21 @@ IN_BODY = [
     ("// a comment\n  return x", "`#`", "# a comment\n  return x"),
     ("return x  /* done */", "`#`", "return x  # done"),
     ("print(x)\n  return x", "--tap", "return x"),
+    ("return x[:, 1:].mean(dim=1)", "operations are functions", "return mean(x[:, 1:], axis=1)"),
+    ("return relu(x).unsqueeze(1)", "operations are functions", "return relu(x)[:, none]"),
+    ("return x if d is 8 else tanh(x)", "`==`", "return x if d == 8 else tanh(x)"),
+    ("return ones(shape=(1, 2))", "in brackets: `[1, 2]`", "return ones(shape=[1, 2])"),
+    (
+        "return x * sum(x, axis=-1, keepdim=true)",
+        "`insert(sum(x, axis=-1), axis=-1)`",
+        "return x * insert(sum(x, axis=-1), axis=-1)",
+    ),
+    ("return softmax(x, axis=3)", "from -3 to 2", "return softmax(x, axis=2)"),
+    (
+        'repeat layers under "l.{i}" { x = linear(x, out=d) @ w }\n  return x',
+        "`repeat i in layers",
+        'repeat i in layers under "l.{i}" { x = linear(x, out=d) @ w }\n  return x',
+    ),
     ("assert d > 2\n  return x", "`require", 'require d > 2, "why"\n  return x'),
     (
         "xs = [x]\n  repeat i in 2 { xs.append(x) }\n  return x",
@@ -86,6 +101,18 @@ IN_FILE = [
         "`name: int = 8`",
     ),
     ("layers: int = 2 }", ", layers: int = 2 }", "remove the comma"),
+    ("layers: int = 2 }", "layers: integer = 2 }", "write `int`"),
+    ("layers: int = 2 }", 'layers = int from "n" = 2 }', "after a colon"),
+    ("layers: int = 2 }", 'layers: int from ["n", "l"] = 2 }', "by `|`"),
+    ("layers: int = 2 }", "layers: int = 2 c: choice(a, b) = a }", "`choice(a | b)`"),
+    ("layers: int = 2 }", "layers: int = 2 s: pair[int] = (1, 2) }", "`[1, 2]`"),
+    ("layers: int = 2 }", "layers: int = 2\n  expect t in (a) }", '`expect "model_type" in'),
+    ("layers: int = 2 }", 'layers: int = 2 expect "t" == a }', "in parentheses"),
+    ("layers: int = 2 }", "layers: int = 2\n  ignore t }", '`ignore "init_std"`'),
+    ("n, d], ids", "n, d] ids", "separate inputs by commas"),
+    ("ids: int[", "ids: long[", "write `int`"),
+    ("keep: keep[", "keep: mask[", "write `keep`"),
+    ("(x: float[batch, n, d], ids", "(x, ids", "the type of each input"),
     ("config { d: int = 8", 'config { s: str = "a"  d: int = 8', "`text`"),
     ("dims batch, n", "dims [batch, n]", "without brackets"),
     ("dims batch, n", "dims batch, n = 8", "`config`"),
@@ -145,6 +172,7 @@ IN_YAML = [
     ("        do:\n          - x", "        then:\n          - x", "`do`"),
     ("- when: 1 > 2", "- if: 1 > 2", "`- when: c`"),
     ("[[x, x]]", "[x, x]", "`in: [[a, b]]`"),
+    ("{in: [[x, x]]", "{inputs: [[x, x]]", "`{f: {in: x}}`"),
 ]
 
 
@@ -153,6 +181,16 @@ def test_help_in_yaml(valid: str, wrong: str, fix: str, tmp_path: Path) -> None:
     assert not check(tmp_path / "m.yaml", YAML)
     assert YAML.count(valid) == 1
     assert fix in " ".join(check(tmp_path / "m.yaml", YAML.replace(valid, wrong)))
+
+
+YAML_FIELD = YAML.replace("dims:", "config:\n  d: {type: int, default: 8}\ndims:")
+
+
+@pytest.mark.parametrize("key", ["value", "from_key", "description"])
+def test_unknown_key_of_a_config_value_is_reported(key: str, tmp_path: Path) -> None:
+    assert not check(tmp_path / "m.yaml", YAML_FIELD)
+    helps = check(tmp_path / "m.yaml", YAML_FIELD.replace("default: 8}", f"default: 8, {key}: a}}"))
+    assert "default, doc, from, type" in " ".join(helps) or "`doc`" in " ".join(helps)
 
 
 INSTANCE = """specc: 1

@@ -249,7 +249,10 @@ class CallSite:
         n = axis.number
         if n is None or not -rank <= n < rank:
             title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
-            self.raise_error("E0208", title, "axis", describe_value(x))
+            helps = (
+                [f"write an axis from {-rank} to {rank - 1}; -1 is the last one"] if rank else []
+            )
+            self.raise_error("E0208", title, "axis", describe_value(x), helps=helps)
         return n % rank
 
     def raise_error(

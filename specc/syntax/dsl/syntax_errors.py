@@ -261,7 +261,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
         if previous.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
         return _explain_missing_operator(error, name)
-    if error.token.text == "(" or previous.text in ("{", "}"):
+    if error.token.text == "(" or previous.text in ("{", "}") or name.text in CONFIG_KEYWORDS:
         return explain_unnamed_result(error, name)
     return Diagnostic(
         "E0101",
@@ -295,10 +295,15 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     )
 
 
+CONFIG_KEYWORDS = ("expect", "ignore")
+"""The words that begin an entry of `config`, before quoted keys of config.json."""
+
 UNNAMED_STATEMENT_HELPS = {
     "assert": 'write a condition on config values as `require d > 2, "why"`',
     "append": "`repeat … collect x { … }` makes the list of the values of `x`",
     "print": "values inside of a graph are printed by `specc compile --tap PATTERN` and `run`",
+    "expect": 'quote the key of config.json: `expect "model_type" in (bert, none)`',
+    "ignore": 'quote the keys of config.json: `ignore "init_std"`',
     "pass": "remove it",
     "global": "remove it: a body can use all names outside it",
 }
@@ -310,7 +315,9 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
     token, expected = error.token, error.expected_terminals
     is_at_end = token.kind == "$END"
     missing = describe_terminals(expected)
-    actual = "the file ends" if is_at_end else f"found `{format_token(token)}`"
+    is_file = error.fragment.text == error.fragment.source.text
+    end = "the file ends" if is_file else "the string ends"
+    actual = end if is_at_end else f"found `{format_token(token)}`"
     title = f"expected {missing}, but {actual}"
     if is_at_end and error.index == 0:
         missing = description
@@ -318,8 +325,8 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
     elif expected - OPERATOR_TERMINALS == {"$END"}:
         # a complete value is followed by another value: `a b`
         missing = "an operator" if "PLUS" in expected else "the end"
-        token_text = format_token(token)
-        title = f"{description} ends before `{token_text}`; expected {missing} between them"
+        title = f"{description} ends before `{format_token(token)}`"
+        title += "; expected an operator between them" if "PLUS" in expected else ""
     label = _label_missing_token(error, missing)
     return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(error)))
 

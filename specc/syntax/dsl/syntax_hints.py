@@ -72,6 +72,30 @@ def _is_port_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
     return token.text in PORT_WORDS and "BLOCK" in error.expected_terminals
 
 
+def _is_tuple(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return True if parentheses contain several values, as in `(1, 2)`."""
+    if token.kind != "COMMA" or "RPAR" not in error.expected_terminals:
+        return False
+    before = error.tokens[: error.index]
+    opener = max((n for n, t in enumerate(before) if t.kind == "LPAR"), default=0)
+    return opener > 0 and before[opener - 1].kind in ("EQUAL", "COMMA", "LPAR", "LSQB")
+
+
+def _is_choice_list(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return True if commas separate the alternatives of `choice(…)`."""
+    return token.kind == "COMMA" and [t.text for t in error.tokens[error.index - 3 :][:2]] == [
+        "choice",
+        "(",
+    ]
+
+
+def _is_missing_comma(error: UnexpectedToken, token: Token, previous: Token) -> bool:
+    """Return True if two inputs of a block or graph follow each other."""
+    following = error.tokens[error.index + 1 : error.index + 2]
+    is_input = token.kind == "NAME" and [t.kind for t in following] == ["COLON"]
+    return is_input and previous.kind in VALUE_END_TERMINALS and "COMMA" in error.expected_terminals
+
+
 PORT_WORDS = ("input", "inputs", "output", "outputs")
 FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer", "fun")
 
@@ -88,7 +112,34 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
         "`x not in y` is written `not x in y`",
     ),
-    (lambda _, t, __: t.kind == "DOT", "start a number with a digit: `0.5`"),
+    (
+        lambda _, t, previous: t.kind == "DOT" and previous.kind in ("RPAR", "RSQB"),
+        "operations are functions: `x.f()` is `f(x)`; `a, b = f(x)` names the results of a call",
+    ),
+    (
+        lambda _, t, previous: t.kind == "DOT" and previous.kind not in ("RPAR", "RSQB"),
+        "start a number with a digit: `0.5`",
+    ),
+    (lambda _, t, __: t.text == "is", "write equality as `==`"),
+    (_is_tuple, "write a list in brackets: `[1, 2]`"),
+    (_is_choice_list, "separate the alternatives by `|`: `choice(a | b)`"),
+    (
+        lambda _, t, previous: (previous.text, t.kind) == ("from", "LSQB"),
+        'separate the alternatives by `|`: `from "hidden_size" | "n_embd"`',
+    ),
+    (
+        lambda e, t, _: t.text == "from" and _has_token_before(e, "EQUAL", frozenset({"NAME"})),
+        'declare the type after a colon: `d: int from "hidden_size" = 768`',
+    ),
+    (
+        lambda e, *_: _has_token_before(e, "EXPECT", frozenset({"STRING"})),
+        'list the expected values in parentheses: `expect "model_type" in (bert, none)`',
+    ),
+    (_is_missing_comma, "separate inputs by commas: `a: int[batch, n], b: float[batch, n]`"),
+    (
+        lambda e, t, _: e.expected_terminals == {"COLON"} and t.kind in ("RPAR", "COMMA"),
+        "declare the type of each input: `x: float[batch, n, d]`",
+    ),
     (
         lambda _, t, previous: (t.kind, previous.kind) == ("NUMBER", "DOT"),
         "the parts of a name start with a letter; take an element with `[0]`",
@@ -152,7 +203,9 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
         "write a name with `_`, or in quotes",
     ),
     (
-        lambda e, t, _: t.kind == "LBRACE" and _has_token_before(e, "REPEAT", frozenset({"NAME"})),
+        lambda e, t, _: (
+            t.kind in ("LBRACE", "UNDER") and _has_token_before(e, "REPEAT", frozenset({"NAME"}))
+        ),
         "name the loop variable: `repeat i in layers {{ … }}`",
     ),
     (

@@ -251,10 +251,15 @@ IGNORED_KEYS = "ignore keys"
 """The YAML key of ignored config keys; its space keeps it apart from config values."""
 
 
-def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Return True if a map has the keys of a config declaration, including `type`."""
+TYPE_WORD = re.compile(r"(int|float|bool|text|list|pair|choice|mask|activation|norm)\b")
+
+
+def is_field_declaration(keys: Iterable[str], type_text: str = "") -> bool:
+    """Return True if a map has the keys of a config declaration, including `type`, or if its `type`
+    is `type_text`, a type: then its other keys are unknown.
+    """
     names = set(keys)
-    return "type" in names and names <= set(FIELD_KEYS)
+    return "type" in names and (names <= set(FIELD_KEYS) or TYPE_WORD.match(type_text) is not None)
 
 
 def is_bare_config_path(text: str) -> bool:

@@ -23,7 +23,7 @@ from specc.syntax.yaml.yaml_keys import (
     USE_ENTRY,
     WEIGHT_RULE_CONSTRUCTS,
 )
-from specc.syntax.yaml.yaml_layout import IGNORED_KEYS, is_bare_config_path, is_field_declaration
+from specc.syntax.yaml.yaml_layout import FIELD_KEYS, IGNORED_KEYS, is_bare_config_path
 from specc.syntax.yaml.yaml_reader import (
     YamlReader,
     get_entry_span,
@@ -32,6 +32,7 @@ from specc.syntax.yaml.yaml_reader import (
 )
 from specc.syntax.yaml.yaml_values import (
     MISSING_TYPE,
+    is_yaml_field,
     parse_yaml_expression,
     parse_yaml_fragment,
     parse_yaml_name,
@@ -131,14 +132,13 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
-        return ast.Expect(
-            key, reader.read_strings(value, f"`{entry.name}`"), span=get_entry_span(entry)
-        )
+        values = reader.read_strings(value, f"`{entry.name}`")
+        return ast.Expect(key, values, span=get_entry_span(entry))
     if entry.name == IGNORED_KEYS:
         keys = reader.read_strings(value, f"`{IGNORED_KEYS}`")
         return ast.IgnoredKeys(keys, span=get_entry_span(entry))
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
-    if isinstance(value, YamlMapping) and is_field_declaration(e.name for e in value.entries):
+    if is_yaml_field(value):
         return parse_yaml_field(reader, field_name, entry, value)
     return ast.Assign(
         field_name, parse_yaml_static_value(reader, value), span=get_entry_span(entry)
@@ -149,7 +149,7 @@ def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
     """Parse a config field, e.g. `{type: int, from: [hidden_size, n_embd], default: 768}`."""
-    entries = {e.name: e for e in node.entries}
+    entries = reader.read_known_keys(node, FIELD_KEYS, "a config value")
     field_type, leading_comments = parse_yaml_field_type(reader, entries["type"])
     sources: tuple[ast.Expr, ...] = ()
     if "from" in entries:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from specc.diagnostics.diagnostic import Failed, Span
 from specc.syntax import ast
@@ -33,6 +34,7 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     expression_to_yaml,
+    is_field_declaration,
     make_yaml_list,
     strings_to_yaml,
     values_to_yaml,
@@ -101,6 +103,17 @@ def list_nodes(node: YamlNode) -> list[YamlNode]:
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
+
+
+def is_yaml_field(node: YamlNode) -> TypeGuard[YamlMapping]:
+    """Return True if a map declares a config value, possibly with unknown keys."""
+    if not isinstance(node, YamlMapping):
+        return False
+    values = {e.name: e.value for e in node.entries}
+    type_node = values.get("type")
+    return is_field_declaration(
+        values, type_node.value if isinstance(type_node, YamlScalar) else ""
+    )
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
