@@ -9,9 +9,8 @@ imported directly.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
@@ -93,9 +92,8 @@ class PackageMetadata:
 
 @value_class()
 class WrittenModel:
-    """A written model or package. `path` is the file or directory, `data` the weight file, or None.
-    `plan.linked` are the weights that remain in the checkpoint; `plan.reasons` explain why other
-    weights were copied. `files` are all written files with their sizes.
+    """A written model or package: its path, its weight file or None, and all files with sizes.
+    `plan.linked` are weights that remain in the checkpoint, `plan.reasons` why others were copied.
     """
 
     path: Path
@@ -382,7 +380,7 @@ def find_missing_names(package: ModuleType, protocol: type) -> set[str]:
 def _import_backend(name: str, protocol: type) -> ModuleType:
     """Return the package registered as backend `name`, e.g. `onnx`."""
     try:
-        package = import_module(_find_registered_packages().get(name, f"specc_{name}"))
+        package = import_module(_find_package(name))
     except ModuleNotFoundError as error:
         raise_error(
             "E0801",
@@ -393,7 +391,10 @@ def _import_backend(name: str, protocol: type) -> ModuleType:
     return package
 
 
-@cache
-def _find_registered_packages() -> dict[str, str]:
-    """Return the registered package of each backend by name (cached: the search is slow)."""
-    return {e.name: e.value for e in entry_points(group="specc.backends")}
+def _find_package(name: str) -> str:
+    """Return the package of a backend, which other distributions register as an entry point."""
+    if find_spec(package := f"specc_{name}"):
+        return package
+    from importlib.metadata import entry_points  # this import takes 15 ms
+
+    return {e.name: e.value for e in entry_points(group="specc.backends")}.get(name, package)

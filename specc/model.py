@@ -29,7 +29,6 @@ from specc.runtime.generator import Generator
 from specc.runtime.inference_model import InferenceModel, open_stream
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
 from specc.runtime.streaming_inference import InputStream
-from specc.runtime.task_runner import is_task_input, run_task
 
 if TYPE_CHECKING:
     from specc.batch_inference.job import JobReport
@@ -108,6 +107,9 @@ class Model(InferenceModel):
                 "a standalone generator has only generated tokens as its output",
                 helps=["use `generate`"],
             )
+        # imported here, because generation does not need the decoders of predictions
+        from specc.runtime.task_runner import is_task_input, run_task
+
         if not batches and is_task_input(self.full_forward_model, inputs):
             return run_task(self.full_forward_model, inputs)
         if batches:
