@@ -2,6 +2,7 @@
 images of different sizes in a padded batch: classes, boxes, masks and all heads.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from support.elaborated_specs import assert_arrays_close, run_reference
 from support.published_models import open_weighted_spec, randomize_weights, record_comparison
 
@@ -300,6 +302,38 @@ def test_detection(name: str, tmp_path: Path) -> None:
             )
             worst = max(worst, apart)
     record_comparison(lambda: ours.spec.model, worst=worst)
+
+
+TIED = {
+    "sam": r"prompt_encoder\.shared_embedding",
+    "deformable_detr": r"^(class|bbox)_embed",
+    "deformable_detr, refined": r"^class_embed",
+}
+"""Names of tied weights that `save_pretrained` leaves out of the file."""
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_tied_weights_with_values_of_their_own(name: str, tmp_path: Path) -> None:
+    """The class keeps the values of a file that has all names, and the spec reads the same ones."""
+    case = CASES[name]
+    kind = getattr(transformers, case.model)
+    saved = randomize(kind(case.configure()))
+    saved.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    source = torch.Generator().manual_seed(3)
+    for key, value in saved.state_dict().items():
+        if key not in tensors and re.search(TIED[name], key):
+            tensors[key] = 0.3 * torch.randn(value.shape, generator=source)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    ours = open_weighted_spec(str(tmp_path), tmp_path, **case.sets)
+    given = case.draw(np.random.default_rng(case.seed), 3)
+    given = {key: x for key, x in given.items() if key in ours.spec.model.graph.inputs}
+    with torch.no_grad():
+        theirs = kind.from_pretrained(tmp_path).eval().double()
+        wanted = theirs(**{key: as_tensor(x) for key, x in given.items()})
+    made = ours.compiled.run(**given)
+    for result in case.results:
+        assert_arrays_close(made[result], wanted[result].numpy(), result, 1e-5)
 
 
 def test_prompts_with_other_patches_are_rejected(tmp_path: Path) -> None:
