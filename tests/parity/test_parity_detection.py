@@ -143,6 +143,10 @@ MASKED: dict[str, Any] = {
     **DETR, "d_model": 64, "encoder_attention_heads": 8,
     "backbone_config": transformers.ResNetConfig(**RESNET, out_features=["stage1", "stage2", "stage3", "stage4"]),
 }  # fmt: skip
+BASIC_RESNET = transformers.ResNetConfig(
+    depths=[2, 1, 1, 1], hidden_sizes=[6, 8, 8, 12], embedding_size=6, layer_type="basic", hidden_act="silu",
+    downsample_in_first_stage=True, out_features=["stage4"],
+)  # fmt: skip
 RT_DETR: dict[str, Any] = {
     "d_model": 16, "encoder_hidden_dim": 12, "encoder_in_channels": [12, 12, 16], "decoder_in_channels": [12, 12, 12],
     "encoder_ffn_dim": 10, "encoder_attention_heads": 2, "decoder_layers": 2, "decoder_attention_heads": 2,
@@ -261,11 +265,26 @@ CASES = {
     "table-transformer": Detector(
         model="TableTransformerForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
     ),
+    "table-transformer, basic layers": Detector(
+        model="TableTransformerForObjectDetection", settings=DETR | {"backbone_config": BASIC_RESNET}, draw=padded(3, 64, 96),
+        results=FOUND, sets=FRAME,
+    ),
+    "deformable_detr, basic layers": Detector(
+        model="DeformableDetrForObjectDetection", draw=padded(3, 64, 96), results=FOUND, sets=FRAME,
+        settings=DEFORMABLE | {"backbone_config": transformers.ResNetConfig(
+            depths=[1, 2, 1, 1], hidden_sizes=[6, 8, 12, 16], embedding_size=6, layer_type="basic", hidden_act="gelu",
+            out_features=["stage2", "stage3", "stage4"])},
+    ),
     "table-transformer base": Detector(
         model="TableTransformerModel", settings=DETR, draw=padded(3, 64, 96), results=ENCODED, sets=FRAME
     ),
     "conditional_detr": Detector(
         model="ConditionalDetrForObjectDetection", settings=DETR, draw=padded(3, 64, 96), results=FOUND, sets=FRAME
+    ),
+    "conditional_detr, strided 1x1 convolutions": Detector(
+        model="ConditionalDetrForObjectDetection", draw=padded(3, 64, 96), results=FOUND, sets=FRAME,
+        settings=DETR | {"backbone_config": transformers.ResNetConfig(
+            **RESNET, downsample_in_bottleneck=True, hidden_act="gelu", out_features=["stage4"])},
     ),
     "conditional_detr, masks": Detector(
         model="ConditionalDetrForSegmentation", settings=MASKED, draw=padded(3, 64, 96),

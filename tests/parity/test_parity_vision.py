@@ -17,7 +17,12 @@ import torch
 import transformers
 from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import FixedValues, Samples, make_samples
-from support.published_models import assert_matches_float32, open_weighted_spec, randomize_weights
+from support.published_models import (
+    assert_matches_float32,
+    open_weighted_spec,
+    randomize_statistics,
+    randomize_weights,
+)
 
 import specc
 
@@ -569,7 +574,7 @@ TIMM = [
 """The names of the same tensors in timm's ResNets, which older files have."""
 
 
-def as_timm(directory: Path) -> None:
+def as_timm(directory: Path, backbone: str = "resnet50") -> None:
     """Rename the tensors of a model as if its ResNet were timm's."""
     tensors = safetensors.torch.load_file(directory / "model.safetensors")
     renamed = {}
@@ -580,7 +585,7 @@ def as_timm(directory: Path) -> None:
         renamed[head + prefix + inner] = value
     safetensors.torch.save_file(renamed, directory / "model.safetensors")
     config = json.loads((directory / "config.json").read_text())
-    config |= {"backbone": "resnet50", "use_timm_backbone": True, "backbone_config": None}
+    config |= {"backbone": backbone, "use_timm_backbone": True, "backbone_config": None}
     (directory / "config.json").write_text(json.dumps(config))
 
 
@@ -633,6 +638,30 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
         row["pixel_mask"] = np.zeros((64, 96), bool)
         row["pixel_mask"][:high, :wide] = True
     assert_matches_float32(ours, pictures, published, dict.fromkeys(results, ""))
+
+
+def test_table_transformer_with_resnet18_of_timm(tmp_path: Path) -> None:
+    """The config.json of published files has nothing of the backbone but its name."""
+    backbone = transformers.ResNetConfig(
+        depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic", out_features=["stage4"]
+    )  # fmt: skip
+    config = transformers.TableTransformerConfig(**DETR, backbone_config=backbone)
+    theirs = randomize_weights(transformers.TableTransformerForObjectDetection(config)).eval()
+    randomize_statistics(theirs)
+    theirs.save_pretrained(tmp_path)
+    as_timm(tmp_path, "resnet18")
+    ours = open_weighted_spec(str(tmp_path), tmp_path, image=[64, 96])
+    theirs.double()
+    sizes = {"pixel_values": FixedValues((3, 64, 96)), "pixel_mask": FixedValues((64, 96))}
+    pictures = make_samples(sizes, {})
+    for row in pictures.rows:
+        row["pixel_mask"] = np.ones((64, 96), bool)
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        made = theirs(x["pixel_values"], pixel_mask=x["pixel_mask"].long())
+        return {"logits": made.logits, "pred_boxes": made.pred_boxes}
+
+    assert_matches_float32(ours, pictures, published, {"logits": "", "pred_boxes": ""})
 
 
 SIZES = [(48, 90), (64, 64), (70, 50)]
