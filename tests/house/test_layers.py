@@ -7,6 +7,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from support.measure import iterate_statements, parse_module
 
 import specc
@@ -211,12 +212,20 @@ def test_table_has_no_cycle() -> None:
     TopologicalSorter(MAY_IMPORT).prepare()
 
 
-def test_check_imports_no_numpy() -> None:
-    """Importing numpy takes as long as checking a small spec."""
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["check", "gpt2"], ("numpy", "specc.incremental", "specc.transforms.pass_pipeline")),
+        (["--version"], ("numpy", "specc.frontend", "specc.ir", "specc.syntax")),
+    ],
+    ids=["check", "version"],
+)
+def test_commands_import_only_what_they_use(arguments: list[str], unused: tuple[str, ...]) -> None:
+    """Importing numpy, or all of the compiler, takes as long as checking a small spec."""
     code = (
-        "import sys\nfrom specc.cli.main import entry\nsys.argv[1:] = ['check', 'gpt2']\n"
+        f"import sys\nfrom specc.cli.main import entry\nsys.argv[1:] = {arguments!r}\n"
         "try:\n    entry()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "assert 'numpy' not in sys.modules"
+        f"assert not (found := [n for n in sys.modules if n.startswith({unused!r})]), found"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
