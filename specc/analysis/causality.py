@@ -114,9 +114,7 @@ def has_groups(graph: Graph) -> bool:
 
 
 def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge errors with the same code, title and source location, and sum their counts. A statement
-    in an unrolled loop causes one error per iteration.
-    """
+    """Merge errors with equal code, title and location: unrolled loops repeat them."""
     first_errors: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for error in errors:
         first_error = first_errors.setdefault((error.code, error.title, error.primary), error)

@@ -196,9 +196,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _iterate_min_symbol(length: Dim) -> Iterator[tuple[str, int]]:
-    """Yield the symbolic dimension of the size expression `length`, if it has exactly one, with its
-    smallest value for which `length` is positive.
-    """
+    """Yield the only symbol of `length`, if there is one, with its smallest valid value."""
     margin = length - 1  # negative if the axis is empty
     if len(margin.symbols()) == 1:
         (symbol,) = margin.symbols()

@@ -89,9 +89,7 @@ def _remove_label(labels: list[str], axis: int) -> list[str]:
 def _iterate_outer_products(
     value: Value, key_axis: int, rank: int
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield the key vector and the value vector of each interpretation of `value` as an outer
-    product, given as an einsum or a broadcast multiplication.
-    """
+    """Yield the key and value vectors of each reading of `value` as an outer product."""
     for (key, other), (key_labels, other_labels, result_labels) in _list_einsum_operands(value):
         if key_labels == _remove_label(
             result_labels, -3 - key_axis

@@ -126,9 +126,7 @@ def find_side_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
 
 
 def can_be_nan(qk: QueryKeyTensor) -> bool:
-    """Return True if a query-key tensor may be NaN or infinite because of a division by zero, so
-    that its product with a zero mask may be NaN.
-    """
+    """Return True if a query-key tensor may be NaN or infinite by a division by zero."""
     return _BandSearch().can_divide_by_zero(qk)
 
 

@@ -160,9 +160,7 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """Format an integer with three significant digits and a unit, e.g. `137 billion`; below one
-    million, format all digits in groups of three.
-    """
+    """Format an integer: `137 billion`, or below one million all digits, in groups."""
     for size, unit in MAGNITUDE_NAMES:
         # e.g. 999.6 million is formatted as 1 billion, not as 1000 million
         if number >= size * 0.9995:

@@ -71,9 +71,7 @@ class PaddingOffsets:
         return self.has_interior_padding(value.shape[dependence.result_axis])
 
     def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
-        """Return a dependence restricted to padded positions, i.e. to the concatenated operand that
-        contains them. Return None if no padded position is read.
-        """
+        """Return a dependence restricted to padded positions, or None if it reads none."""
         if dependence.kind != "all":
             return dependence
         length = get_read_length(node, dependence)
@@ -111,9 +109,7 @@ class PaddingOffsets:
         return False
 
     def _regroup_offsets(self, node: Node, axis: int) -> int | None:
-        """Return the result axis of a merge or split on which padded positions keep their order, or
-        None. `axis` is the padded axis of the operand.
-        """
+        """Return the axis of a merge or split on which padding keeps its order, or None."""
         assert node.first_operand is not None, "a view of a value"
         shape = node.first_operand.shape
         match node.op:
@@ -204,9 +200,7 @@ def _count_repeats(length: Dim, padded_length: Dim) -> int | None:
 
 
 def get_upsampling_factor(node: Node, axis: int) -> int | None:
-    """Return the integer upsampling factor of a nearest-neighbor `resize`. Return None for other
-    ops, or if rounding in float32 may select other positions.
-    """
+    """Return the factor of an exact nearest-neighbor `resize`, otherwise None."""
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=scales) as op if not op.interpolates:
             assert node.first_operand is not None, "an op of one operand"
@@ -239,9 +233,7 @@ def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | No
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return the number of positions that an op adds before and after those of an operand (negative
-    if it drops positions), or None for other ops.
-    """
+    """Return the positions that an op adds before and after an operand's, or None."""
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
         case ops.Slice(start=start, stop=stop):
@@ -254,9 +246,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
 
 
 def find_padding_offsets(graph: Graph, padding_mask: Value, side: str) -> PaddingOffsets:
-    """Return the offsets of padded positions on all axes of `graph` that are derived from the axis
-    of `padding_mask`, which is padded on `side`.
-    """
+    """Return the offsets of padding on all axes derived from that of `padding_mask`."""
     padded_length = padding_mask.shape[-1]
     offsets, ambiguous_lengths = {padded_length: Dim.from_value(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}

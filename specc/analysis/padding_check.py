@@ -231,9 +231,7 @@ def _describe_shift(leak: PaddingLeak, op_name: str) -> tuple[str, str]:
 
 
 def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
-    """Return the phrase that locates the padded positions that an op reads relative to the current
-    position, or "" if it reads all of them.
-    """
+    """Return the phrase that locates the padding an op reads, or "" if it reads all."""
     if padded_read.dependence.kind == "window":
         return (
             " before each position"

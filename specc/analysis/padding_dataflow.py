@@ -194,9 +194,7 @@ class PaddingDataflow:
         dependences: list[Dependence],
         known_facts: Mapping[Value, PaddingFacts],
     ) -> PaddingFacts:
-        """Return the padding properties of the result `value` of a node. `dependences` are those of
-        this result, restricted to padded positions.
-        """
+        """Return the padding properties of a result, for `dependences` on padded positions."""
         operand_facts = _list_operand_facts(node, known_facts)
         all_reads = self._list_padded_reads(node, value, dependences, operand_facts)
         reads = [read for read in all_reads if read.dependence.result_axis is not None]

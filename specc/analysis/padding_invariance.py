@@ -138,9 +138,7 @@ def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
 
 
 def _is_state_zero(read: PaddedRead) -> bool:
-    """Return True if a recurrent layer without bias keeps its zero initial state over padding,
-    because all positions before the valid ones are zeros.
-    """
+    """Return True if a layer without bias keeps its zero state over leading padding."""
     op = read.op
     if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
         return False

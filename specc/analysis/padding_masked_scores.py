@@ -100,9 +100,7 @@ def _has_no_mask_constants(result: PaddedResult, operand: int, axis: int) -> boo
 
 
 def is_extreme_at_padding(result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if the values at padded positions of `axis` are mask fill values, or are less
-    than (`lowest`) or greater than all other values.
-    """
+    """Return True if padding is a mask fill value, or below (`lowest`) or above others."""
     op = result.op
     if isinstance(op, ops.Where):
         return _is_filled_with_extreme(result, axis, lowest=lowest)

@@ -103,9 +103,7 @@ def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_be_infinite(value: Value) -> bool:
-    """Return True if the dtype of a value can represent infinity and NaN. Booleans and integers
-    cannot, even if they are computed from NaN.
-    """
+    """Return True if the dtype of a value can represent infinity and NaN."""
     return value.dtype[0] not in "iu" and value.dtype != "bool"
 
 

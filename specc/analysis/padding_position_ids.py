@@ -66,18 +66,14 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that equals either of two values with the counts `left`
-    and `right`: their common count, or None if they differ.
-    """
+    """Return the common padding count of two alternatives, or None if they differ."""
     return left if left == right else None
 
 
 def infer_padding_count(
     node: Node, counts: Sequence[PaddingCount], padded_length: Dim
 ) -> PaddingCount:
-    """Return the padding count of the result of a node. `counts` are those of its operands,
-    `padded_length` is the size of the padded axis.
-    """
+    """Return the padding count of a result, given `counts` of its operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):

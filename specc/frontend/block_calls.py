@@ -178,9 +178,7 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """A context manager that puts a block on the call stack. Raise E0210 if the call is recursive,
-    and E0110 if the depth exceeds `MAX_BLOCK_DEPTH`.
-    """
+    """A context manager for the call stack of blocks. Raise E0210 or E0110 (too deep)."""
     stack = context.call_stack
     # the key includes the location, because two files may have blocks with the same name
     key = f"{block.name}@{block.name_span}"
@@ -294,9 +292,7 @@ def _bind_parameter(
     expr: ast.Expr,
     env: Env,
 ) -> None:
-    """Convert an argument to the declared type of its parameter, and bind it in `env`. Raise E0203
-    or a shape error if the types do not match.
-    """
+    """Convert an argument to its declared type and bind it. Raise E0203 or a shape error."""
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueContext(description, expr.span, block.name)
     if _is_declared_choice(param, value):
@@ -328,9 +324,7 @@ def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
 def _check_return(
     block: ast.Block, returned: Returned | None
 ) -> tuple[ast.Return, Sequence[EvalResult]]:
-    """Return the `return` statement and one value per declared result. Raise E0214 if `return` is
-    missing or has the wrong number of values.
-    """
+    """Return the `return` statement and one value per declared result, or raise E0214."""
     if returned is None:
         _raise_missing_return(block)
     statement, values = returned
@@ -377,9 +371,7 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Record names of the results of a scope for `--tap`: `a.b` is the first result, and
-    `a.b:weights` is the result with the name `weights`.
-    """
+    """Record names of results for `--tap`: `a.b` for the first, `a.b:weights` for others."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):

@@ -55,9 +55,7 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
-    """Evaluate an argument for a parameter that accepts these kinds, including choice values by
-    name, and functions that are not called here.
-    """
+    """Evaluate an argument for these kinds, including choice values and functions by name."""
     if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
@@ -209,9 +207,7 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. Raise E0212 if an option is repeated or is also given by
-    position (`bound_names`), as in `linear(x, x=y)`.
-    """
+    """Pair options with parameters. Raise E0212 for repeated ones, also by position."""
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     parameters_by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
     for option in call.options:
@@ -319,9 +315,7 @@ def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalR
 def bind_options(
     context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
 ) -> EvalResult:
-    """Return a block or built-in function with its options bound (partial application), or the
-    result of the call if the function has no inputs.
-    """
+    """Return a function with options bound (partial), or its result if it has no inputs."""
     if isinstance(target, BuiltinFunction):
         parameters = target.builtin.parameters
         if not any(s.is_positional and s.default is MISSING for s in parameters):

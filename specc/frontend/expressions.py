@@ -42,9 +42,7 @@ NAMES_PER_STEP = 64
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed with the errors, or AlreadyReportedError if the
-    expression depends on an error that was already reported.
-    """
+    """Evaluate an expression. Raise Failed, or AlreadyReportedError for known errors."""
     context.count_steps(expr.span)
     # the parser creates no other node classes, so a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)

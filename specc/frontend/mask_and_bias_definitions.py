@@ -58,9 +58,7 @@ def make_pair_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """Return the position ids of an axis. For equal numbers of queries and keys, the same nodes are
-    returned, so that all layers share a mask.
-    """
+    """Return the position ids of an axis; queries and keys of one length share nodes."""
     length = x.shape[axis]
     if length.number is not None or length in context.facts.sorted_lengths:
         return add_op(context, ops.Extent(axis), x)

@@ -135,9 +135,7 @@ def _raise_no_query_position(span: Span | None) -> NoReturn:
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
-    """Return a block, definition or built-in function by name, or None. Names of a spec shadow
-    names of std, which shadow built-in functions.
-    """
+    """Return a block, definition or built-in by name: spec before std before built-ins."""
     item_and_module = env.module.find_definition(name) or context.library.find_std_item(name)
     # the `topk` of std is a normalizer; where no normalizer is expected, `topk` is the built-in
     # function

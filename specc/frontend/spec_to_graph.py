@@ -204,9 +204,7 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update `config` with new values, in place, because function values among them refer to this
-    config. Configs of used specs are updated recursively.
-    """
+    """Update `config` in place, because functions refer to it; recursively in used specs."""
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):

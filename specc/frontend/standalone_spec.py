@@ -122,9 +122,7 @@ def _list_foreign_names(file: ast.File) -> list[str]:
 
 
 def merge_extends_chain(program: Program, *, keeps_sources: bool = False) -> ast.File:
-    """Merge a spec and the specs that it extends into one file, which still uses std by name. Raise
-    E0982 if it sets values of used specs.
-    """
+    """Merge a spec with those that it extends. Raise E0982 for values of used specs."""
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited_items = [i for m in program.chain[:-1] for i in m.file.items]

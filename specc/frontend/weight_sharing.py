@@ -194,9 +194,7 @@ class WeightSharing:
             del self._rules[rule_count:]
 
     def record_definition(self, definition: DefinitionFunction, scope: str) -> None:
-        """Record the call path at which a definition with weights is bound. The weights belong to
-        this path, wherever the definition is used.
-        """
+        """Record the call path at which a definition is bound: its weights belong to it."""
         self._definition_paths[id(definition)] = (
             *self.call_path,
             CallPathElement(definition, scope),

@@ -140,9 +140,7 @@ def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
 def compute_node_demand(
     context: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
-    """Return the demand of a node: the number of earlier positions that it computes and reads, by
-    axis name, given the needs of its results.
-    """
+    """Return the earlier positions a node computes and reads, given its results' needs."""
     if node in context.flow.loop_body_dataflows:
         return NonTimeAxisLoop.from_node(context, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)

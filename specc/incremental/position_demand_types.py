@@ -99,9 +99,7 @@ class DemandContext:
 
 
 def round_up_to_chunks(demand: float, layout: TimeAxisLayout) -> float:
-    """Round a demand up to complete chunks, so that strided windows are aligned as in the full
-    forward pass. A demand within one chunk is not rounded.
-    """
+    """Round a demand up to complete chunks, which aligns strided windows."""
     if layout.rate == 1 or demand <= 0 or demand == inf:
         return demand
     if layout.prefix_length.number is None:

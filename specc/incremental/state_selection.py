@@ -203,9 +203,7 @@ def _find_moving_operands(node: Node, flow: TimeDataflow) -> set[Value]:
 
 
 def select_cached_values(context: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions are cached between steps, so that `outputs` can be
-    computed at minimum cost. Each has one time axis.
-    """
+    """Return the values cached between steps to compute `outputs` at minimum cost."""
     candidates = _find_history_values(context, compute_position_demand(context, outputs))
     if not candidates:
         return []

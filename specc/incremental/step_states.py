@@ -41,9 +41,7 @@ class StateNames:
 
     @classmethod
     def from_graph(cls, graph: Graph, loop_body_dataflows: Mapping[Node, Graph]) -> "StateNames":
-        """Create the name generator for the states of a graph and of its loop bodies. Attention
-        layers and loops are numbered in graph order.
-        """
+        """Create the names of states; attention layers and loops are numbered in order."""
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
         attentions = 0

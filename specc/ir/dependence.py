@@ -99,9 +99,7 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Propagate the traces of the values in `start` to all values of `graph` that depend on them.
-    Return the trace of each of these values.
-    """
+    """Propagate traces from `start` to all values of `graph` that depend on them."""
     traces: dict[Value, AxisTrace] = {
         v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }

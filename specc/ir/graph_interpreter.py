@@ -180,9 +180,7 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
-    """Raise E0913 unless `min_index` and `max_index` are valid indices of a table with `bound`
-    entries. `description` is the subject of the message.
-    """
+    """Raise E0913 unless the indices of `description` are valid for `bound` entries."""
     if min_index < 0 or max_index >= bound:
         invalid_index = min_index if min_index < 0 else max_index
         raise_error(

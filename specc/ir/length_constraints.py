@@ -57,9 +57,7 @@ def find_position_limit(node: Node) -> PositionLimit | None:
 def _make_position_limit(
     node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> PositionLimit | None:
-    """Return the limit for a lookup of the position ids `ids` in a table of `max_positions`
-    entries, or None if the largest id or the table size is unknown.
-    """
+    """Return the limit of a lookup of `ids` in a table, or None if unknown."""
     maximum = _find_largest_index(ids)
     if max_positions is None or maximum is None:
         return None

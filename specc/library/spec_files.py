@@ -27,9 +27,7 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Read a config file, or the config.json of a directory. Raise E0802 with `help` if it cannot
-    be read, and E0410 to E0415 if it is invalid.
-    """
+    """Read a config file or a directory's config.json. Raise E0802, or E0410 to E0415."""
     path = Path(path)
     try:
         if path.is_dir():

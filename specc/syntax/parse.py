@@ -95,9 +95,7 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode the bytes of a spec file as UTF-8. Raise E0109 for a file larger than 1 MiB, and E0112
-    for another encoding or control characters.
-    """
+    """Decode a spec file as UTF-8. Raise E0109 (above 1 MiB) or E0112 (other encoding)."""
     start_span = Span(Source(name, ""), 0, 0)
     if len(data) > dsl_lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(data)} bytes", start_span)

@@ -27,9 +27,7 @@ def rewrite_into_builder(
     new_values: dict[Value, Value],
     rules: Sequence[RewriteRule] = (),
 ) -> Graph:
-    """Rewrite a graph into `builder`, to which its inputs and parameters have already been added.
-    `new_values` maps them to the values of the builder.
-    """
+    """Rewrite a graph into `builder`, which has its inputs; `new_values` maps them."""
     for node, results in graph.nodes:
         args = tuple(new_values[a] if a else None for a in node.args)
         count = len(builder.nodes)

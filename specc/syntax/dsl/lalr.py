@@ -217,9 +217,7 @@ class LalrParser:
         return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def apply_reduction(self, action: int, kind: str) -> None:
-        """Apply the reduction `action`: replace the children of its rule on the stack by their
-        value. `kind` is the kind of the next token.
-        """
+        """Apply the reduction `action`: replace children by the value of their rule."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
