@@ -157,7 +157,7 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """Return the smallest interval with the look-ahead to keys and look-back of queries >= 0."""
+    """Return the smallest interval of the offsets at which a key or query is at a time >= 0."""
     if queries.is_empty:
         # only prefix queries have visible keys; if these come after the prefix, this is a
         # look-ahead

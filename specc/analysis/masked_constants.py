@@ -72,12 +72,7 @@ from specc.analysis.query_key_tensors import (
     unwrap_view,
 )
 from specc.analysis.time_axis import TimeAxis
-from specc.analysis.value_ranges import (
-    SELECTION_OPS,
-    convert_number,
-    find_uniform_value,
-    find_value_range,
-)
+from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
@@ -87,8 +82,8 @@ MaskedConstantRule: TypeAlias = Generator[QueryKeyTensor, MaskedConstants, Maske
 
 SIDES: tuple[AxisSide, AxisSide] = ("keys", "queries")
 
-REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
-"""Ops that permute or select positions of an axis."""
+REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay)
+"""Ops, besides selections, that permute positions of an axis or combine them."""
 
 
 @lru_cache(maxsize=1024)
@@ -176,7 +171,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
             return {n: constants[n] for n in fixed_points}
         case ops.Gather(axis) if axis == qk.key_axis:
             return (yield from _infer_gathered_constants(qk, node))
-    if not isinstance(node.op, REORDERING_OPS):
+    if not (node.op.is_selection or isinstance(node.op, REORDERING_OPS)):
         # The constants of these operands are irrelevant. Analyzing them would visit all earlier
         # layers, because each layer depends on them.
         return NO_MASKED_CONSTANTS

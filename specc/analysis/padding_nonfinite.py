@@ -37,17 +37,8 @@ UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt"
 GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """Activations `x * gate(x)` whose gate tends to 0, so that `-inf * 0` is NaN."""
 
-MOVING_OPS = (
-    *(ops.Concat, ops.Slice, ops.StridedSlice, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
-    *(ops.Gather, ops.Index, ops.Last, ops.Sort, ops.TopK, ops.MaxPool, ops.Cast),
-)
-"""Ops whose results are elements of their operands."""
-
-ELEMENTWISE_OPS = (
-    *(ops.Arith, ops.Pointwise, ops.Cast, ops.Where, ops.Linear),
-    *(ops.Compare, ops.And, ops.Or, ops.Not, ops.Reduce),
-)
-"""Ops whose result at each position depends only on the operands at this position."""
+MOVING_OPS = (ops.Concat, ops.Pad, ops.Delay, ops.MaxPool, ops.Cast)
+"""Ops, besides selections and views, whose results are elements of their operands."""
 
 LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
 """The argument at which each logarithm is -inf; below it the result is NaN."""
@@ -248,7 +239,8 @@ def find_repeated_axes(result: PaddedResult) -> frozenset[int]:
     match node.op:
         case ops.CumSum(axis) if result.is_padding_last and axis in operand_facts[0].zero_pad_axes:
             return frozenset({axis})
-    if not (node.op.is_view or isinstance(node.op, ELEMENTWISE_OPS)):
+    is_elementwise = node.op.is_elementwise or isinstance(node.op, ops.Linear | ops.Reduce)
+    if not (node.op.is_view or is_elementwise):
         return frozenset()
     return frozenset(
         axis
@@ -344,7 +336,7 @@ def _can_be_infinity_times_zero(result: PaddedResult) -> bool:
 def _is_data_movement(op: Op) -> bool:
     """Return True if the results of an op are elements of its operands."""
     is_nearest = isinstance(op, ops.Resize) and not op.interpolates
-    return op.is_view or is_nearest or isinstance(op, MOVING_OPS)
+    return op.is_view or op.is_selection or is_nearest or isinstance(op, MOVING_OPS)
 
 
 def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:

@@ -54,12 +54,6 @@ INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 
 UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
 INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
-SELECTION_OPS = (
-    *(ops.Slice, ops.StridedSlice, ops.Index, ops.Last, ops.Flip, ops.Roll),
-    *(ops.Gather, ops.Sort, ops.TopK),
-)
-"""Ops whose results are elements of their first operand."""
-
 COMPUTED_RANGE_OPS = (
     *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),
     *(ops.Reduce, ops.CumSum, ops.AveragePool, ops.Delay),
@@ -97,7 +91,7 @@ def _list_range_operands(value: Value) -> list[Value]:
     node = value.node
     if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
-    if isinstance(node.op, SELECTION_OPS):
+    if node.op.is_selection:
         # the second result contains indices, which do not depend on the values
         return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.is_view or isinstance(node.op, COMPUTED_RANGE_OPS)
@@ -110,11 +104,12 @@ def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> Va
         return UNIT_RANGE
     if node is None:
         return UNBOUNDED_RANGE
-    is_selection = isinstance(node.op, SELECTION_OPS)
-    if isinstance(node.op, INDEX_RESULT_OPS) or (is_selection and value.index):
+    if isinstance(node.op, INDEX_RESULT_OPS) or (node.op.is_selection and value.index):
         return NONNEGATIVE_RANGE  # indices, including the second result of sort and top-k
     operand_ranges = [known_ranges[a] for a in _list_range_operands(value)]
-    return operand_ranges[0] if is_selection else _compute_op_range(node, value, operand_ranges)
+    if node.op.is_selection:
+        return operand_ranges[0]
+    return _compute_op_range(node, value, operand_ranges)
 
 
 def _compute_op_range(node: Node, value: Value, operand_ranges: list[ValueRange]) -> ValueRange:

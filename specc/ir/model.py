@@ -273,13 +273,6 @@ def find_default_sources(defaults: Graph, name: str) -> set[str]:
     return {n for n, v in defaults.inputs.items() if v in used_values}
 
 
-TOKENWISE_OPS = (
-    *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
-    *(ops.And, ops.Or, ops.Not),
-)
-"""Ops whose result at a position depends only on the operands at the same position."""
-
-
 def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
     """Return the graph of the default of `name` if it is token-wise (each position depends only on
     the token at the same position), otherwise None.
@@ -289,7 +282,8 @@ def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -
         return None
     if value.shape != defaults.inputs[sequence_input].shape:
         return None
-    if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_required_nodes([value])):
+    used_ops = [node.op for node in collect_required_nodes([value])]
+    if not all(op.is_elementwise or isinstance(op, ops.Constant) for op in used_ops):
         return None
     return resolve_missing_inputs(defaults, (name,))
 

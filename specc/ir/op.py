@@ -32,8 +32,10 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 @dataclass_transform(frozen_default=True)
 class Op:
     """Base class of ops: immutable classes whose fields are compile-time attributes. Derived
-    graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data. `spec_name` is
-    the name of the op in specs.
+    graphs never recompute an op with `is_heavy`. An op with `is_view` moves no data. Results of an
+    op with `is_elementwise` depend only on the operands at the same position; results of an op with
+    `is_selection` are elements of its first operand, and their indices. `spec_name` is the name of
+    the op in specs.
     """
 
     name: ClassVar[str]
@@ -41,9 +43,18 @@ class Op:
     signature: ClassVar[Signature]
     is_heavy: ClassVar[bool]
     is_view: ClassVar[bool]
+    is_elementwise: ClassVar[bool]
+    is_selection: ClassVar[bool]
 
     def __init_subclass__(
-        cls, *, sig: str, is_heavy: bool = False, is_view: bool = False, spec_name: str = ""
+        cls,
+        *,
+        sig: str,
+        is_heavy: bool = False,
+        is_view: bool = False,
+        is_elementwise: bool = False,
+        is_selection: bool = False,
+        spec_name: str = "",
     ) -> None:
         value_class()(cls)
         cls.name = re.sub(
@@ -52,6 +63,7 @@ class Op:
         cls.spec_name = spec_name or cls.name
         cls.signature = Signature.parse(sig)
         cls.is_heavy, cls.is_view = is_heavy, is_view
+        cls.is_elementwise, cls.is_selection = is_elementwise, is_selection
         assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
         OPS_BY_NAME[cls.name] = cls
 

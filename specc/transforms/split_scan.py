@@ -29,9 +29,6 @@ from specc.ir.graph import (
 )
 from specc.ir.op import Op
 
-ELEMENTWISE_OPS = (
-    *(ops.Pointwise, ops.Arith, ops.Compare, ops.And, ops.Or, ops.Not, ops.Where, ops.Cast),
-)
 LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
 """Ops whose first operand has the shape `*s …` and whose other operands are weights."""
 
@@ -63,7 +60,7 @@ def can_vectorize_op(op: Op, args: NodeOperands, is_scanned: Sequence[bool], axi
         return op.axis >= axis
     if isinstance(op, LEADING_AXES_OPS):
         return _can_add_leading_axis(op, args, is_scanned, axis)
-    if isinstance(op, ELEMENTWISE_OPS):
+    if op.is_elementwise:
         return _have_moving_operands_full_rank(present_args)
     return False
 

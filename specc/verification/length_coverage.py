@@ -31,13 +31,6 @@ STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """The ratios of input positions to mask positions that are tried."""
 
 
-_POSITION_KEEPING_OPS = (
-    *(ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not),
-    *(ops.Cast, ops.Where, ops.Concat),
-)
-"""Ops whose results are computed from position ids if one of their operands is."""
-
-
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
     """The smallest axis size at which a constant in a mask has an effect; `stride` is the number of
@@ -147,7 +140,7 @@ def _find_position_counts(
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
             length = node.get_operand().type.shape[axis]
             return frozenset((_PositionCount(length, POSITIONS_PER_COUNT),))
-    if node.op.is_view or isinstance(node.op, _POSITION_KEEPING_OPS):
+    if node.op.is_view or node.op.is_elementwise or isinstance(node.op, ops.Concat):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
     return frozenset()
 

@@ -78,7 +78,7 @@ def apply_advice(said: Diagnostic) -> str | None:
     text, marked = span.source.text, span.text
     if "where `mask`" in advice or text.count(marked) > 1:
         return None
-    if advice.startswith("declare"):
+    if "declare it:" in advice:
         return re.sub(r"keep\[batch, n\][ a-z]*", code.partition(": ")[2], text)
     if code == "positions(keep)":
         text = re.sub(r"float\(positions\(\w+\)\), axis=1", "float(positions(keep)), axis=2", text)

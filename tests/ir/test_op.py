@@ -44,3 +44,21 @@ def test_result_index_of_values() -> None:
     graph = b.build_graph("g", {"y": made[0], "w": made[1]})
     again = parse_ir(format_ir(graph))["g"]
     assert [v.index for v in again.outputs.values()] == [0, 1]
+
+
+def test_elementwise_ops_read_all_operands_at_the_position_of_the_result() -> None:
+    elementwise_ops = [op for op in OPS_BY_NAME.values() if op.is_elementwise]
+    assert len(elementwise_ops) > 5
+    for op in elementwise_ops:
+        for term in (*op.signature.operands, *op.signature.results):
+            axes = [(axis.name, axis.mark, axis.is_variadic) for axis in term.axes]
+            assert axes == [("s", "", True)], op.name
+
+
+def test_selections_return_elements_of_the_first_operand_and_indices() -> None:
+    selections = [op for op in OPS_BY_NAME.values() if op.is_selection]
+    assert len(selections) > 5
+    for op in selections:
+        first, *others = (term.kind for term in op.signature.results)
+        assert first == op.signature.operands[0].kind, op.name
+        assert set(others) <= {"i"}, op.name

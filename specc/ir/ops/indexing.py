@@ -15,7 +15,7 @@ GRID_SAMPLE_MODES = ("bilinear", "nearest")
 GRID_PADDING_MODES = ("zeros", "border", "reflection")
 
 
-class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
+class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]", is_selection=True):
     """Sort along axis `axis`. Results: values in ascending or `descending` order, and their
     indices.
 
@@ -26,7 +26,7 @@ class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
     descending: bool = False
 
 
-class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
+class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]", is_selection=True):
     """The `k` largest values along axis `axis` in descending order, and their indices.
 
     Equal values are ordered by index. If `largest` is false, the results are the `k`
@@ -44,7 +44,9 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
         axes["u"] = self.k
 
 
-class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="slice"):
+class StridedSlice(
+    Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", is_selection=True, spec_name="slice"
+):
     """Every `step`-th position of axis `axis`, from `start` to `stop` (exclusive)."""
 
     axis: int
@@ -78,7 +80,7 @@ class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]", spec_name="
         axes["u"] = floor_divide_dims(slice_length + self.step - 1, self.step)
 
 
-class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
+class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
     """Rotate axis `axis` by `shift` positions: position t of the result is position `(t - shift)
     mod n` of the operand.
     """

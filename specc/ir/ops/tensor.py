@@ -83,7 +83,7 @@ class Size(Op, sig="-> i[]", is_view=True):
     length: Dim
 
 
-class Pointwise(Op, sig="n[*s] -> n[*s]"):
+class Pointwise(Op, sig="n[*s] -> n[*s]", is_elementwise=True):
     """An elementwise unary function. `gelu` is exact (erf); `gelu_tanh` approximates it."""
 
     fn: str
@@ -94,7 +94,7 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
             raise ShapeError("expected floats, got integers", (0,), hint=CAST_HINT)
 
 
-class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
+class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]", is_elementwise=True):
     """Elementwise `add sub mul div pow min max floordiv mod`.
 
     `mod` has the sign of the divisor. Integer division by 0 returns 0. The exponent of an integer
@@ -111,7 +111,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
             raise ShapeError("integers are divided with `//`", (0, 1))
 
 
-class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
+class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]", is_elementwise=True):
     """Elementwise comparison `eq ne lt le gt ge`, or `same_group`: the group ids are equal and
     positive. All positions of a group along the time axis must be processed in one decode step.
     """
@@ -124,29 +124,29 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
         assert self.fn in COMPARE_FUNCTIONS, self.fn
 
 
-class And(Op, sig="b[#*s], b[#*s] -> b[*s]"):
+class And(Op, sig="b[#*s], b[#*s] -> b[*s]", is_elementwise=True):
     """Elementwise logical AND."""
 
     left, right = Operand(0), Operand(1)
 
 
-class Or(Op, sig="b[#*s], b[#*s] -> b[*s]"):
+class Or(Op, sig="b[#*s], b[#*s] -> b[*s]", is_elementwise=True):
     """Elementwise logical OR."""
 
     left, right = Operand(0), Operand(1)
 
 
-class Not(Op, sig="b[*s] -> b[*s]"):
+class Not(Op, sig="b[*s] -> b[*s]", is_elementwise=True):
     """Elementwise logical NOT."""
 
 
-class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
+class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]", is_elementwise=True):
     """Select the second operand where the first is true, and the third elsewhere."""
 
     condition, x, y = Operand(0), Operand(1), Operand(2)
 
 
-class Cast(Op, sig="a[*s] -> n[*s]"):
+class Cast(Op, sig="a[*s] -> n[*s]", is_elementwise=True):
     """Convert to another element type. True becomes 1. Floats are truncated to integers; NaN
     becomes 0, and values out of range become the nearest integer that float32 represents.
     """
@@ -255,7 +255,7 @@ def _is_negative_number(length: Dim) -> bool:
     return length.number is not None and length.number < 0
 
 
-class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
+class Slice(Op, sig="a[*a t *b] -> a[*a u *b]", is_selection=True):
     """Positions `start` to `stop` (exclusive) of axis `axis`."""
 
     axis: int
@@ -274,7 +274,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
         axes["u"] = self.stop - self.start
 
 
-class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
+class Index(Op, sig="a[*a t *b] -> a[*a *b]", is_selection=True):
     """Position `index` of axis `axis`, without that axis."""
 
     axis: int
@@ -297,13 +297,13 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
             raise ShapeError(title, (0,))
 
 
-class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
+class Last(Op, sig="a[*a t$ *b] -> a[*a *b]", is_selection=True):
     """The last position of axis `axis`, without that axis."""
 
     axis: int
 
 
-class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
+class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]", is_selection=True):
     """Positions of axis `axis` selected by index, separately for each index of the leading axes:
     `x[b, ids[b, u]]`.
     """
@@ -320,7 +320,7 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
         return None
 
 
-class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
+class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]", is_selection=True):
     """Reverse axis `axis`."""
 
     axis: int

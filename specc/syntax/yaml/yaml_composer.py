@@ -180,7 +180,7 @@ YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
-    """Return the root of a YAML text (None if empty) and comments. Raise E0110, E0116, E012x."""
+    """Return the root of a YAML text, or None, and comments. Raise E0110, E0116, E0121 to 0124."""
     composer = YamlComposer(source)
     try:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
