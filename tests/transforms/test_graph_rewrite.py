@@ -97,6 +97,6 @@ def test_analysis_report() -> None:
         "causal along seq",
         "  y[t] depends on positions t-2 to t",
         "batch elements are independent",
-        "padding does not affect the outputs (keep), if padded values are finite and cause no "
-        "overflow",
+        "padding does not affect the outputs (keep: padding on the right), if padded values are finite "
+        "and cause no overflow",
     ]
