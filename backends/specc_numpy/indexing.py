@@ -174,9 +174,7 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""The functions that compute source indices and interpolation weights, by mode. Indices beyond the
-border are clamped.
-"""
+"""Functions for source indices and weights, by mode; indices are clamped at the border."""
 
 
 @evaluate

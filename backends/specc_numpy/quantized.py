@@ -11,9 +11,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of the absolute maximum of a token's elements, so that the scale of an all-zero token
-is not 0.
-"""
+"""Lower bound of a token's absolute maximum: the scale of an all-zero token is not 0."""
 
 
 @evaluate

@@ -175,9 +175,7 @@ ORT_PROVIDER_NAMES: dict[str, str] = {
 """ONNX Runtime's provider names, keyed by the provider names of the command line."""
 
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
-"""Options of each provider. TF32 is disabled for f32 MatMuls, so that results agree with the
-reference.
-"""
+"""Options of each provider; without TF32 for f32 MatMuls, results agree with the reference."""
 
 PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
@@ -186,9 +184,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""The log level at which ONNX Runtime logs only fatal errors (other errors raise exceptions), and
-its default.
-"""
+"""The log level of fatal errors only (others raise exceptions), and the default of ORT."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message lists."""
@@ -197,9 +193,7 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
     "session.record_ep_graph_assignment_info",
     "session.disable_cpu_ep_fallback",
 )
-"""The session option that records the provider of each node, and the option that rejects models
-with nodes on the CPU.
-"""
+"""The session option that records the provider of nodes, and the one that rejects CPU nodes."""
 
 
 def get_ort_provider(provider: str) -> str:

@@ -302,15 +302,11 @@ class FixedShapeModel:
     @classmethod
     def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
         """Allocate and bind buffers for all inputs and outputs, whose `shapes` are by name."""
-        binding = model.session.io_binding()
         input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
         output_buffers = {
             n: _allocate_buffer(model, s, shapes[n]) for n, s in model.outputs.items()
         }
-        for name, value in input_buffers.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in output_buffers.items():
-            binding.bind_ortvalue_output(name, value)
+        binding = model.bind(input_buffers, output_buffers).binding
         return cls(
             model=model, binding=binding, input_buffers=input_buffers, output_buffers=output_buffers
         )

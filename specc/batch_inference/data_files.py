@@ -30,9 +30,7 @@ MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
 
 ROW_JSON_LIMITS = JsonLimits(depth=200, max_integer=None)
-"""Limits on the nesting depth and integers of JSON values in a row, because rows may be copied to
-the output.
-"""
+"""Limits on nesting and integers of JSON values in rows, which may be copied to the output."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
 """Pattern of a quoted value; the group matches the closing quote, or "" if it is missing."""

@@ -90,8 +90,7 @@ def cast_to_element_type(value: Array, element_type: str) -> Array:
 
 
 ColumnValues: TypeAlias = Mapping[str, Sequence[object]]
-"""Columns by name, with one value per row. An `UnreadableRow` replaces a value that cannot be
-read."""
+"""Columns by name, one value per row; `UnreadableRow` replaces an unreadable value."""
 
 
 @dataclass(frozen=True, slots=True)

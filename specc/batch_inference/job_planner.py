@@ -33,8 +33,7 @@ from specc.preprocessing.text_batches_and_windows import find_mask_input
 from specc.runtime.inference_model import has_batch_shared_scales, open_compiled_model
 
 BLOCK_ROWS = 4096
-"""Number of rows per block. It is large enough that batches sorted by length need little
-padding."""
+"""Rows per block; enough that batches sorted by length need little padding."""
 
 DEFAULT_COLUMNS = ("text", "image")
 """Names of the columns that are mapped by default to a single text or image input."""

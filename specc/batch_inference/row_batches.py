@@ -211,8 +211,7 @@ FLOAT_BYTES = 4
 """Size of a float32 value in bytes."""
 
 MAX_PADDING_RATIO, MAX_ROWS_WITHOUT_CHECK = 1.15, 8
-"""Maximum ratio of padded to valid positions. Batches of up to the given number of rows are exempt
-from it."""
+"""Maximum ratio of padded to valid positions, except for batches of this many rows."""
 
 EstimateCost = Callable[[int, int], int]
 """A function that estimates a cost of a batch, such as its memory, from its size and length."""

@@ -299,5 +299,4 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""Functions that format predictions, by task. Predictions of other tasks are formatted as labels
-with scores."""
+"""Functions that format predictions, by task; others are formatted as labels with scores."""

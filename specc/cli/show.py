@@ -278,8 +278,7 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
 
 
 Row = tuple[str, str, str, str, str]
-"""A line of the tree: scope, output shape, weights, multiply-adds, and multiply-adds without
-attention sparsity."""
+"""A line of the tree: scope, shape, weights, multiply-adds, and these without sparsity."""
 
 
 def format_scope_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]:

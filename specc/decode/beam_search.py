@@ -26,8 +26,7 @@ MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a beam; marks an unused beam."""
 
 EndsSequence = Callable[[Sequence[int]], bool]
-"""A predicate on the generated tokens of a sequence, true if the last token completes a stop
-string."""
+"""A predicate on the tokens of a sequence: the last one completes a stop string."""
 
 
 @dataclass(frozen=True, slots=True)

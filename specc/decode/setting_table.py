@@ -10,8 +10,7 @@ from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
 MIN_FACTOR = 1e-6
-"""Minimum temperature and repetition penalty: a division of logits by a smaller value overflows
-float32."""
+"""Minimum temperature and repetition penalty: smaller divisors overflow float32."""
 MAX_FACTOR = 1e6
 """Maximum temperature and repetition penalty: larger values have no further effect."""
 MAX_BEAMS = 1024
@@ -20,15 +19,13 @@ of every beam stays in memory."""
 MAX_LENGTH_PENALTY = 20
 """Maximum length penalty; up to it, `length ** length_penalty` does not overflow float64."""
 MAX_STOP_TOKENS = 1024
-"""Maximum number of stop tokens: beam search ranks one additional candidate per beam for each stop
-token."""
+"""Maximum number of stop tokens: beam search ranks one more candidate per beam for each."""
 MAX_CODEBOOKS = 1024
 """Maximum number of codebooks in a delay pattern."""
 MAX_CODEBOOK_DELAY = 1024
 """Maximum delay of a codebook in steps."""
 MAX_GUIDANCE_SCALE = 1000
-"""Maximum guidance scale. Larger values select almost only tokens that the condition makes more
-probable."""
+"""Maximum guidance scale; larger values select almost only tokens due to the condition."""
 PREFILL_CHUNK_SIZE = 512
 """Default prefill chunk size in tokens. Longer prompts are processed in chunks, which bounds the
 memory of activations. Larger chunks were not faster on a CPU."""

@@ -21,8 +21,7 @@ from specc.drawing.svg_html_pages import read_page_resource, render_page
 from specc.io.json_io import Json
 
 Role: TypeAlias = Literal["generated", "input", "audio", "image", "unnamed"]
-"""The kind of the positions of an axis: generated tokens, input tokens, audio frames, image patches
-or unknown."""
+"""The positions of an axis: generated or input tokens, audio frames, patches, unknown."""
 
 UNITS_BY_ROLE: dict[Role, str] = {
     "generated": "tokens",

@@ -45,9 +45,7 @@ def make_class_colors(count: int) -> Bytes:
 
 
 MASKED_COLOR = np.array([226, 226, 232], np.uint8)
-"""Light gray, the color of masked cells. It is not in the colormap, so masked cells differ from
-zeros.
-"""
+"""Light gray, the color of masked cells; not in the colormap, so they differ from zeros."""
 
 LOG_DECADES = 4
 """Number of decades below the maximum weight on a logarithmic scale."""

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SOFTWARE_CHUNK = b"Software\0specc"
-"""The keyword of the PNG text chunk that identifies images written by specc (see
-`specc.io.file_type_detection`)."""
+"""The PNG text chunk of images written by specc (see `specc.io.file_type_detection`)."""
 COLOR_TYPE = {1: 0, 3: 2}  # channels: grayscale, RGB
 
 

@@ -29,7 +29,6 @@ from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
 from specc.weights.dequantized_checkpoint import expose_stored_scales, find_reusable_codes
-from specc.weights.norm_folding import ComputeDtypeLimit, NormFoldedWeights, RangeCheckedWeights
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_sources import (
     CheckpointBinding,
@@ -38,6 +37,11 @@ from specc.weights.parameter_sources import (
     find_ties,
 )
 from specc.weights.quantized_weights import QuantizedWeights, WeightsWithScales
+from specc.weights.transposed_weights_and_norm_folding import (
+    ComputeDtypeLimit,
+    NormFoldedWeights,
+    RangeCheckedWeights,
+)
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:

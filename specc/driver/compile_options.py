@@ -43,9 +43,7 @@ PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
 
 
 PROFILES = ("specc", "hf", "genai")
-"""Export profiles: `specc` for every model, `hf` for Optimum and transformers.js, `genai` for
-onnxruntime-genai.
-"""
+"""Export profiles: `specc`, `hf` (Optimum, transformers.js), `genai` (onnxruntime-genai)."""
 
 
 @dataclass(frozen=True, kw_only=True)

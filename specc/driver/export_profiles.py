@@ -133,9 +133,7 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions for which the step graph returns logits, by profile: the last one, or all new
-positions (`hf`).
-"""
+"""The positions for which the step returns logits, by profile: the last, or all (`hf`)."""
 
 
 def check_profile(profile: str) -> None:

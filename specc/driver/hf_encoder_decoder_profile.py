@@ -343,8 +343,7 @@ def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output. It contains a space to avoid conflicts with graph
-outputs."""
+"""Temporary name of the encoder output; the space avoids conflicts with graph outputs."""
 
 
 def _declare_cross_mask(

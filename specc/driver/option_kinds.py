@@ -101,8 +101,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A boolean option that overrides the spec if True. If it is False (the default), the spec's value
-applies."""
+"""A boolean option that overrides the spec if True; if False, the spec's value applies."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
 OPTIONAL_INTEGER = OptionKind(
     "None or an integer",

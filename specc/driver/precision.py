@@ -25,8 +25,8 @@ from specc.transforms.quantization_plan import (
     choose_weight_formats,
 )
 from specc.transforms.weight_uses import find_underlying_weight
-from specc.weights.norm_folding import ComputeDtypeLimit
 from specc.weights.quantized_weights import QuantizedWeights
+from specc.weights.transposed_weights_and_norm_folding import ComputeDtypeLimit
 
 
 def find_half_precision_limits(

@@ -41,7 +41,10 @@ from specc.weights.parameter_sources import (
     RandomInitWeights,
     read_parameter,
 )
-from specc.weights.transposed_weights import find_transposed_parameters, keep_transposed
+from specc.weights.transposed_weights_and_norm_folding import (
+    find_transposed_parameters,
+    keep_transposed,
+)
 from specc.weights.weight_rules import (
     RequiredParameter,
     WeightRules,

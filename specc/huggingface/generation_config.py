@@ -37,8 +37,7 @@ BEAM_SEARCH_KEYS = (
     "renormalize_logits",
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
-"""Keys that occur only in Whisper's generation_config.json; Whisper selects language and task with
-tokens."""
+"""Keys only of Whisper's generation_config.json, which selects language and task by tokens."""
 FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""

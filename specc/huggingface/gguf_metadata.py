@@ -54,8 +54,7 @@ MODEL_KEYS: Mapping[str, Mapping[str, str]] = {
     "gemma3_text": {**_GEMMA2_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-"""Keys of config.json by GGUF metadata key (without the architecture prefix); later entries take
-precedence."""
+"""Keys of config.json by GGUF key, without the architecture; later entries take precedence."""
 FIXED_VALUES: Mapping[str, Fields] = {"qwen3_moe": {"norm_topk_prob": True}}
 """Config values that llama.cpp hard-codes, by model type."""
 LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}

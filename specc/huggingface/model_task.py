@@ -40,8 +40,7 @@ SPECIAL_TOKENS_BY_FIELD = {
     "unknown_token_id": ("unk_token", "[UNK]", "<unk>"),
     "pad_token_id": ("pad_token", "[PAD]", "<pad>"),
 }
-"""Task fields that contain the id of a special token, with the config key of the token and its
-default names."""
+"""Task fields with the id of a special token: its config key and default names."""
 NEXT_SENTENCE_LABELS = ("IsNext", "NotNext")
 UNLIMITED_LENGTH = 2**31
 """Lengths of at least this value mean that there is no limit."""

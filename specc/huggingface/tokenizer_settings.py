@@ -284,8 +284,7 @@ SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     "similarity_fn_name": (None, "cosine"),
     "model_type": (None, "SentenceTransformer"),
 }
-"""Keys that are supported or do not change embeddings, with the supported values if not all are
-supported."""
+"""Keys that are supported or do not change embeddings, with the values if limited."""
 
 
 def _iterate_unread_settings(

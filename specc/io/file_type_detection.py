@@ -92,8 +92,7 @@ start of a file that are searched for it."""
 _MAX_HEADER_BYTES = 100_000_000
 """The maximum header size of a safetensors file, which is a limit of the format."""
 _MAX_FIELDS = 10_000
-"""Maximum number of parsed protobuf fields, because other files may appear to contain many
-fields."""
+"""Maximum number of parsed protobuf fields; other files may seem to have many."""
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:

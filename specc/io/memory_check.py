@@ -14,8 +14,7 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""Files with the limit and usage of cgroup v2 and v1, and the statistic of reclaimable page
-cache."""
+"""Files with limit and usage of cgroup v2 and v1, and their reclaimable page cache."""
 
 
 def get_free_memory() -> int | None:

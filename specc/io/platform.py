@@ -161,8 +161,7 @@ SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""Received signals. They are stored because a library that is being imported may replace the
-exception."""
+"""Received signals, stored because a library that is imported may replace the exception."""
 
 
 class ProcessTerminated(KeyboardInterrupt):

@@ -14,8 +14,7 @@ from specc.io.json_io import Json, JsonFields
 from specc.io.safe_read import escape_text
 
 MAX_TEMPLATE = 256_000
-"""Maximum number of characters of a template; published templates are more than ten times
-shorter."""
+"""Maximum number of characters of a template; published ones are ten times shorter."""
 MAX_TEXT = 1_000_000
 """Maximum number of characters of the messages and of the rendered text."""
 MAX_MESSAGES = 10_000

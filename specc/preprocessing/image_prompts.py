@@ -26,9 +26,7 @@ BATCHED_RANK = 5
 """Rank of an input with several images per text; a single image has rank 3."""
 GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 CONCATENATED_SIZINGS = ("area", "tiles")
-"""Rules (`sizing`) for which the patches or tiles of all images of a text are concatenated on one
-axis.
-"""
+"""Rules (`sizing`) that concatenate patches or tiles of all images of a text on one axis."""
 
 
 def prepare_images(

@@ -42,9 +42,7 @@ class PreprocessedImage:
 
 
 ResizedImage: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
-"""Resized images or tiles `[height, width, channels]`, the values of the shape input, and the grid
-of tokens in a prompt.
-"""
+"""Images `[height, width, channels]`, values of the shape input, and the grid of tokens."""
 
 
 def preprocess_pixels(pixels: Array, record: ImageConfig) -> PreprocessedImage:

@@ -21,17 +21,14 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SUFFIX = ".tokenizer.json"
 MAX_BYTES = 64 << 20
 MAX_EMBEDDED_BYTES = 256_000
-"""Maximum size in bytes of a tokenizer that is embedded in the model; a larger one is a file next
-to it."""
+"""Maximum bytes of a tokenizer in the model; a larger one is a file next to it."""
 MAX_ID = 2**31 - 1
 MAX_FILES = 1000
 MAX_IMAGE_TOKENS = 2**14
 """Maximum number of repetitions of an image token: an image of 128 × 128 patches."""
 MAX_REPLACEMENT_LENGTH = 256  # characters
 PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
-"""Numbers of strings in `replace`: the same replacement for every image, or a replacement that
-depends on the token grid.
-"""
+"""Numbers of strings in `replace`: the same for every image, or by its token grid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, JsonTokenizer
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
-"""Maximum factor by which all steps of one component (e.g. the normalizer) may lengthen a text
-(E0941)."""
+"""Maximum factor by which the steps of a component may lengthen a text (E0941)."""
 NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 

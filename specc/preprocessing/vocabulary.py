@@ -16,8 +16,7 @@ SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 WORD_PIECE = re.compile(r"\S+")
 WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
 MAX_VOCAB_SIZE_FOR_SUGGESTIONS = 100_000
-"""Maximum vocabulary size for suggestions of similar words; the search in larger vocabularies takes
-seconds."""
+"""Maximum vocabulary size for suggestions of similar words; larger ones take seconds."""
 
 
 def encode_words(text: str, record: WordTokenizer) -> list[int]:

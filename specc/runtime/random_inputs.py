@@ -322,8 +322,7 @@ def _convert_dtype(value: Array, dtype: str) -> Array:
 
 
 PAST, PRESENT = "past_key_values.", "present."
-"""Prefixes of state names before and after a step in models exported by Optimum and
-onnxruntime-genai."""
+"""Prefixes of states before and after a step, as of Optimum and onnxruntime-genai."""
 
 
 def find_exported_states(step: Graph) -> dict[str, str]:

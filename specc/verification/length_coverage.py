@@ -23,9 +23,7 @@ from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 MAX_FLOAT_THRESHOLD = 4096
-"""Maximum float constant that is treated as a distance between positions; larger constants are -inf
-or a RoPE base.
-"""
+"""Maximum constant that is a distance of positions; larger ones are -inf or a RoPE base."""
 
 STRIDES: tuple[int, ...] = (*range(1, 65), *range(80, 2049, 16))
 """The ratios of input positions to mask positions that are tried."""
@@ -112,9 +110,7 @@ def _find_stride(length: Dim, symbol: str, number: int) -> int:
 
 
 POSITIONS_PER_COUNT = 4
-"""The assumed minimum number of positions per counted position (true in a mask, or with a special
-token id).
-"""
+"""The assumed minimum of positions per counted one (true in a mask, or a special token)."""
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,9 @@ from specc.verification.length_coverage import (
 from specc.verification.rounding_errors import find_half_dtype
 
 MIXED_BATCH_SIZE = 5
-"""Batch size that executes branches whose conditions depend on differences between batch
-elements.
-"""
+"""Batch size that executes branches on differences between batch elements."""
 SHORT_ROUNDS = 12
-"""Number of rounds with minimum axis sizes, for branches whose conditions depend on input
-values.
-"""
+"""Rounds with minimum axis sizes, for branches whose conditions depend on values."""
 
 
 @dataclass
@@ -176,8 +172,7 @@ preference. The axes are long because only values close to a decision boundary c
 difference.
 """
 CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
-"""Range of constants that clip values, such as 6 in `relu6`. Larger constants represent
-infinity."""
+"""Range of constants that clip values, such as 6 in `relu6`; larger ones are infinity."""
 INPUT_SCALE_FACTOR = 2.0
 """Float inputs are scaled so that they exceed the largest clipping constant by this factor."""
 

@@ -11,8 +11,7 @@ from specc.ir.array import Array
 RELATIVE_TOLERANCE = 1e-5
 """Maximum difference of a float32 result, relative to the largest magnitude of the reference."""
 MAX_INFORMATIVE_BOUND = 1e-2
-"""Error bound, relative to the largest magnitude of the reference, above which a comparison cannot
-detect errors."""
+"""Error bound, relative to the reference's maximum, above which errors are not detected."""
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,7 @@ def _diff_inputs_and_outputs(a: Graph, b: Graph) -> Iterator[ArchitectureChange]
 
 
 ScopeFacts = tuple[tuple[str, str], ...]
-"""The operations and parameters of a scope, without nested scopes, as ordered (name, details)
-pairs."""
+"""Operations and parameters of a scope, without nested ones: ordered (name, details)."""
 
 
 def _map_scope_facts(graph: Graph) -> dict[str, ScopeFacts]:

@@ -17,8 +17,7 @@ ALIGNMENT = 64
 PAGE_BYTES = 4096
 PAGE_ALIGNED_BYTES = 1 << 20
 MAX_INLINE = (1 << 31) - (1 << 24)
-"""Maximum size of weights inside an ONNX file: protobuf messages are limited to 2 GiB, which
-includes the graph."""
+"""Maximum size of weights in an ONNX file: protobuf messages are limited to 2 GiB in all."""
 
 
 @dataclass(frozen=True, slots=True)

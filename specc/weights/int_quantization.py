@@ -146,12 +146,9 @@ BITS, LOW, HIGH = 4, -8, 7
 MAX_DIRECT_INVERSE = 256
 """Matrices up to this size are inverted without recursion."""
 BLOCK_COLUMNS = 8
-"""Number of columns per block; the error of a column is compensated within its block
-immediately.
-"""
+"""Columns per block; the error of a column is compensated within its block at once."""
 DAMPING_FRACTION = 0.01
-"""Damping: this fraction of the mean diagonal of H is added to the diagonal, so that H is
-invertible."""
+"""Damping: this fraction of the mean diagonal is added, so that H is invertible."""
 
 
 def compute_cholesky_factor(gram: Array) -> Array:

@@ -135,9 +135,7 @@ class BoundParameter:
 
 
 CheckedRange: TypeAlias = tuple[TensorView, str, str]
-"""A byte range of a tensor whose values are checked in its file, its dtype, and its description for
-messages.
-"""
+"""A byte range of a tensor that is checked in its file, its dtype, and its description."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,10 @@ from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan, WeightP
 from specc.weights import int_quantization
 from specc.weights.int_quantization import QuantizationErrorStats
 from specc.weights.parameter_sources import ParameterOverrides, ParameterSource
-from specc.weights.transposed_weights import iterate_transposed_rows, iterate_weight_rows
+from specc.weights.transposed_weights_and_norm_folding import (
+    iterate_transposed_rows,
+    iterate_weight_rows,
+)
 from specc.weights.weight_rules import RequiredParameter
 from specc.weights.weight_value_checks import check_quantized_range
 

@@ -27,8 +27,7 @@ PENALTY_INPUT = "repetition_penalty"
 """f32[]: the repetition penalty; 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
-"""The scalar inputs of a sampling model. 0 (`top_k`, `min_p`) and 1 (`temperature`, `top_p`) have
-no effect."""
+"""The scalar inputs of a sampling model; 0 (`top_k`, `min_p`) and 1 (others) have no effect."""
 
 GENERATED_DIM = Dim.symbol("generated")
 """Number of tokens generated so far."""

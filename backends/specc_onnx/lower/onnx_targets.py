@@ -61,9 +61,7 @@ OPERATOR_SINCE: dict[str, int] = {
     "RMSNormalization": 23,
     "RotaryEmbedding": 23,
 }
-"""The opset that introduced an operator, for operators that are newer than the oldest supported
-opset.
-"""
+"""The opset that introduced an operator, if it is newer than the oldest supported opset."""
 
 BF16_CONV_SINCE = 22
 """The first opset whose convolutions support bfloat16."""
@@ -103,9 +101,7 @@ linear_before_reset=0, `LSTM` with peepholes.
 """
 
 INT8_LSTM = "int8 lstm"
-"""Feature name for an `LSTM` with int8 weights and dynamically quantized activations:
-`DynamicQuantizeLSTM`.
-"""
+"""Feature of an `LSTM` with int8 weights and dynamic activations: `DynamicQuantizeLSTM`."""
 
 CUDA_MISSING_KERNELS = frozenset(
     {

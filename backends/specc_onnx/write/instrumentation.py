@@ -204,9 +204,7 @@ def _insert_repeated(field: Any, index: int, value: Any) -> None:
 
 
 PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
-"""Providers whose `Attention` does not return attention weights even if mode 3 is requested (ONNX
-Runtime 1.31).
-"""
+"""Providers whose `Attention` returns no weights even in mode 3 (ONNX Runtime 1.31)."""
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -259,9 +259,7 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""The name of a symbolic dimension. Names of axes of loop-carried values that grow contain a dot:
-`state.2`.
-"""
+"""A symbolic dimension; names of axes of growing carries contain a dot: `state.2`."""
 
 
 def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:

@@ -32,8 +32,7 @@ from specc.weights.formats.safetensors_header import (
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """Device, inode, size and modification time of a file."""
 SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
-"""Metadata of a file that uses the parameter names and shapes of the spec, so that `load` rules are
-skipped."""
+"""Metadata of a file with the names and shapes of the spec, which skips `load` rules."""
 
 CHUNK_BYTES = 1 << 20
 """Number of bytes read at once when a tensor is streamed; a multiple of every element width."""
