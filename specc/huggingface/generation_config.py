@@ -1,16 +1,16 @@
-"""Read generation_config.json: sampling, beam search and stopping settings."""
+"""Read the sampling, beam search and stopping settings of generation_config.json or config.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from specc.decode.settings_errors import check_spec_settings
-from specc.diagnostics.diagnostic import raise_error
+from specc.huggingface.generation_config_file import GenerationConfigFile
 from specc.huggingface.processor_files import find_repository_file, read_json_object
 from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
+from specc.library.spec_files import CONFIG_FILE_NAME
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 GENERAL_KEYS: Mapping[str, str] = {
@@ -82,6 +82,15 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 """Keys of unsupported features, with the values that disable the feature."""
 
 
+TOKEN_KEYS = frozenset(("eos_token_id", "pad_token_id", "decoder_start_token_id"))
+CONFIG_JSON_KEYS = TOKEN_KEYS | {
+    *(*GENERAL_KEYS, *SAMPLING_KEYS, *BEAM_SEARCH_KEYS, *NEUTRAL_VALUES, FORCED_BOS_KEY),
+    *("do_sample", "num_beams", "repetition_penalty", "min_length", "bad_words_ids"),
+    "forced_decoder_ids",
+}
+"""Generation settings that a config.json may contain; every file contains tokens."""
+
+
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("do_sample", "return_timestamps"), (bool, "true or false")),
     **dict.fromkeys(
@@ -108,46 +117,15 @@ class GenerationConfigResult:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass
-class _GenerationConfigFile:
-    """A generation_config.json, and the `settings` converted so far."""
-
-    path: Path
-    keys: Mapping[str, object]
-    settings: dict[str, object] = field(default_factory=dict)
-
-    def get_value(self, key: str) -> object:
-        """Return the value of a key, or None if it is absent or null."""
-        return self.keys.get(key)
-
-    def get_table(self, key: str) -> dict[str, object]:
-        """Return the object that is the value of a key, or {} if it is absent."""
-        value = self.get_value(key)
-        return value if isinstance(value, dict) else {}
-
-    def raise_unsupported(self, key: str, reason: str) -> NoReturn:
-        """Raise E0847 at a key, or for the whole file if no key is given."""
-        location = f"`{key}` in " if key else ""
-        raise_error(
-            "E0847",
-            f"{location}`{escape_text(self.path)}` {reason}",
-            helps=[
-                "remove the setting from the file if the generated sequences may differ",
-                "or compile from a directory without this file",
-            ],
-        )
-
-
 def apply_generation_config(
     model: ModelDefinition, directories: Sequence[Path]
 ) -> GenerationConfigResult:
     """Apply the settings of the file in the first directory that has one. Raise E0846 if the file
     is not a JSON object, and E0847 if a setting is not supported.
     """
-    path = find_repository_file(directories, GENERATION_CONFIG_FILE) if model.generation else None
-    if path is None or model.generation is None:
+    file = _open_config_file(directories) if model.generation else None
+    if file is None or model.generation is None:
         return GenerationConfigResult(model)
-    file = _GenerationConfigFile(path, read_json_object(path))
     _check_types(file)
     _read_general_settings(file)
     spec_settings = dict(model.generation.settings)
@@ -155,17 +133,41 @@ def apply_generation_config(
     _read_strategy(file)
     if errors := check_spec_settings(file.settings):
         file.raise_unsupported("", f"is invalid: {errors[0].title}")
-    file_name = escape_text(path)
-    drop_remarks = [f"{r} in `{file_name}`" for r in drop_unknown_tokens(model, file.settings)]
+    file_name = escape_text(file.path)
+    token_remarks = [f"{r} in `{file_name}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**spec_settings, **file.settings}
+    stop = settings.get("stop")
+    if (
+        "stop" not in file.settings
+        and stop is not None
+        and file.path.name == GENERATION_CONFIG_FILE
+    ):
+        token_remarks.append(
+            f"sequences stop at token {escape_text(stop)}: without `eos_token_id` in "
+            f"`{file_name}`, transformers does not stop"
+        )
     if (unknown_token := find_unknown_token(model, settings))[0]:
         file.raise_unsupported(*unknown_token)
     generation = replace(model.generation, settings=settings)
     new_model = replace(model, generation=generation)
-    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *drop_remarks))
+    return GenerationConfigResult(new_model, (*_iterate_remarks(file), *token_remarks))
 
 
-def _check_types(file: _GenerationConfigFile) -> None:
+def _open_config_file(directories: Sequence[Path]) -> GenerationConfigFile | None:
+    """Return the generation_config.json, or the generation settings in config.json where there is
+    no such file, or None. transformers does the same.
+    """
+    if path := find_repository_file(directories, GENERATION_CONFIG_FILE):
+        return GenerationConfigFile(path, read_json_object(path))
+    path = find_repository_file(directories, CONFIG_FILE_NAME)
+    config = read_json_object(path) if path else {}
+    keys = {key: config[key] for key in config.keys() & CONFIG_JSON_KEYS if config[key] is not None}
+    if path is None or keys.keys() <= TOKEN_KEYS:
+        return None
+    return GenerationConfigFile(path, keys)
+
+
+def _check_types(file: GenerationConfigFile) -> None:
     """Raise E0847 if a value has the wrong type; it would otherwise be ignored."""
     for key, (type, expected) in KEY_TYPES.items():
         value = file.get_value(key)
@@ -178,7 +180,7 @@ def _check_types(file: _GenerationConfigFile) -> None:
         file.raise_unsupported("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
 
 
-def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
+def _iterate_remarks(file: GenerationConfigFile) -> Iterator[str]:
     yield f"generation settings are from `{escape_text(file.path)}`"
     for feature in _iterate_unsupported(file):
         yield f"generated sequences may differ from transformers: {feature} is not supported"
@@ -194,7 +196,7 @@ def _iterate_remarks(file: _GenerationConfigFile) -> Iterator[str]:
         yield f"`{escape_text(key)[:60]}` in `{escape_text(file.path)}` has no effect"
 
 
-def _read_general_settings(file: _GenerationConfigFile) -> None:
+def _read_general_settings(file: GenerationConfigFile) -> None:
     """Read the settings that apply to all strategies."""
     for key, name in GENERAL_KEYS.items():
         value = file.get_value(key)
@@ -212,7 +214,7 @@ def _read_general_settings(file: _GenerationConfigFile) -> None:
     _read_banned_tokens(file)
 
 
-def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
+def _read_forced_eos_token(file: GenerationConfigFile) -> None:
     """Read `forced_eos_token_id`. transformers assigns the same score to all tokens of a list that
     are not suppressed, and greedy search selects the lowest id among equal scores.
     """
@@ -229,7 +231,7 @@ def _read_forced_eos_token(file: _GenerationConfigFile) -> None:
         file.settings[FORCED_EOS_KEY] = min(ids) if ids == allowed else allowed[0]
 
 
-def _read_banned_tokens(file: _GenerationConfigFile) -> None:
+def _read_banned_tokens(file: GenerationConfigFile) -> None:
     """Read `bad_words_ids`: single tokens are suppressed, but not stop tokens (transformers)."""
     sequences = _read_token_lists(file)
     # transformers applies forced tokens before `bad_words_ids` and after suppressed tokens
@@ -248,7 +250,7 @@ def _read_banned_tokens(file: _GenerationConfigFile) -> None:
         file.settings["bad_words_ids"] = longer_sequences
 
 
-def _read_token_lists(file: _GenerationConfigFile) -> list[list[object]]:
+def _read_token_lists(file: GenerationConfigFile) -> list[list[object]]:
     """Return `bad_words_ids` without sequences that consist of a single stop token."""
     sequences = file.get_value("bad_words_ids")
     if not isinstance(sequences, list):
@@ -266,7 +268,7 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _read_start_tokens(file: _GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
+def _read_start_tokens(file: GenerationConfigFile, spec_settings: Mapping[str, object]) -> None:
     """Read the decoder start tokens and the forced first tokens."""
     start = file.settings.get("start", spec_settings.get("start"))
     # if sequences begin with a start token that the file does not specify, it is `bos_token_id`
@@ -293,7 +295,7 @@ def _convert_to_token_list(value: object) -> list[object]:
     return [token for token in tokens if token is not None]
 
 
-def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> None:
+def _read_min_length(file: GenerationConfigFile, start_token_count: int) -> None:
     """Read `min_length`, which includes the start tokens."""
     min_length = file.get_value("min_length")
     is_set = file.get_value("min_new_tokens") is not None
@@ -305,7 +307,7 @@ def _read_min_length(file: _GenerationConfigFile, start_token_count: int) -> Non
         file.settings["min_length"] = min_length
 
 
-def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]) -> list[object]:
+def _split_forced_tokens(file: GenerationConfigFile, start_tokens: list[object]) -> list[object]:
     """Append the forced tokens of Whisper that are known in advance to `start_tokens`. Return the
     remaining forced tokens, from the first token that the model chooses.
     """
@@ -319,7 +321,7 @@ def _split_forced_tokens(file: _GenerationConfigFile, start_tokens: list[object]
     return forced_tokens
 
 
-def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
+def _read_transcription_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the tokens after Whisper's start token (arXiv:2212.04356, fig. 1): the language
     (chosen by the model if it is not set), the task, and the no-timestamps token.
     """
@@ -337,7 +339,7 @@ def _read_transcription_tokens(file: _GenerationConfigFile) -> list[object]:
     return [token for token in tokens if token is not None]
 
 
-def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
+def _read_named_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the language token (None if it is not set) and the task token."""
     language, tasks = file.get_value("language"), file.get_table("task_to_id")
     language_token = None
@@ -350,7 +352,7 @@ def _read_named_tokens(file: _GenerationConfigFile) -> list[object]:
     return [language_token] if task is None else [language_token, task]
 
 
-def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
+def _read_forced_tokens(file: GenerationConfigFile) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order, with None for unspecified tokens."""
     pairs, tokens = file.get_value("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(pairs if isinstance(pairs, list) else [], 1):
@@ -360,7 +362,7 @@ def _read_forced_tokens(file: _GenerationConfigFile) -> list[object]:
     return tokens
 
 
-def _read_strategy(file: _GenerationConfigFile) -> None:
+def _read_strategy(file: GenerationConfigFile) -> None:
     """Read the strategy and its options if the file sets them."""
     uses_sampling, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     has_beams = isinstance(beams, int) and beams > 1
@@ -385,7 +387,7 @@ def _choose_strategy(uses_sampling: bool, has_beams: bool) -> tuple[str, list[st
     return "greedy", []
 
 
-def _iterate_unsupported(file: _GenerationConfigFile) -> Iterator[str]:
+def _iterate_unsupported(file: GenerationConfigFile) -> Iterator[str]:
     """Yield the unsupported features that the file enables, each with its value."""
     for key, neutral_values in NEUTRAL_VALUES.items():
         value = file.get_value(key)

@@ -212,3 +212,24 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
 def test_tokens_beyond_the_vocabulary_cannot_be_generated(key: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=f"E0847.*{key}"):
         apply_config_with_vocabulary(tmp_path, {key: 10**9})
+
+
+def test_config_json_is_read_without_the_file(tmp_path: Path) -> None:
+    """Only generation settings, and not the tokens alone, which the spec reads."""
+    generation = GenerateSection("text", "ids", "logits", {"start": 1, "stop": 2})
+    model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
+    config = {"eos_token_id": 2, "bos_token_id": 7, "hidden_size": 4, "num_beams": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert apply_generation_config(model, [tmp_path]) == GenerationConfigResult(model)
+    config |= {"num_beams": 3, "min_length": 5, "bad_words_ids": [[2], [4]], "task": {"a": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = apply_generation_config(model, [tmp_path])
+    assert found.model_definition.generation
+    assert found.model_definition.generation.settings == {
+        "start": 1, "stop": 2, "min_tokens": 4, "suppress_tokens": [4],
+        "strategy": {"kind": "beam", "num_beams": 3},
+    }  # fmt: skip
+    (tmp_path / "generation_config.json").write_text("{}")
+    found = apply_generation_config(model, [tmp_path])
+    assert found.model_definition == model
+    assert any("transformers does not stop" in remark for remark in found.remarks)

@@ -2,6 +2,7 @@
 `generate`, for packages and standalone generators.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from support.hf_cases import ModelCase
 
 import specc
@@ -75,6 +77,26 @@ def test_encoder_decoder(name: str, tmp_path: Path) -> None:
     assert written(tmp_path / "package", source=SOURCE) == wanted
     specc.compile(str(tmp_path), tmp_path / "m.onnx", graphs="generate")
     assert written(tmp_path / "m.onnx", source=SOURCE) == wanted
+
+
+def test_settings_in_config_json(tmp_path: Path) -> None:
+    """A checkpoint without generation_config.json, as older versions of transformers wrote it."""
+    case = ModelCase(
+        config="BartConfig",
+        model="BartForConditionalGeneration",
+        tiny=BART,
+        weight_scale=2.0,
+        seed=1,
+    )
+    case.save_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | CONFIGS["every rule over runs"]))
+    theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path).double()
+    with torch.no_grad():
+        wanted = theirs.generate(torch.tensor(SOURCE))[0].tolist()[1:]
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    assert written(tmp_path / "package", source=SOURCE) == wanted
 
 
 @pytest.mark.parametrize(
