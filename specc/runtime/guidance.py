@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_selection import DecoderSession, Floats, Ints
+from specc.decode.token_selection import DecoderSession, Floats, Ints, compute_log_softmax_f32
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array, Arrays
 from specc.ir.model import find_default_sources
@@ -18,17 +18,21 @@ from specc.runtime.model_inputs import ModelInputs, find_batch_axis
 @dataclass(frozen=True)
 class GuidedSession:
     """A decoder session for a batch of n sequences. `session` has 2 n batch elements: each sequence
-    with the condition, followed by the same sequence without it.
+    with the condition, followed by the same sequence without it. `uses_log_probs` extrapolates
+    log-probabilities, which a repetition penalty changes differently from logits.
     """
 
     session: DecoderSession
     scale: float
+    uses_log_probs: bool
 
     def step(self, tokens: Ints) -> Floats:
         """Run the model on new tokens, int64 [n, length, …]. Return the logits
         `unconditional + scale · (conditional − unconditional)`, float32 [n, …, vocab].
         """
         logits = self.session.step(np.repeat(tokens, 2, axis=0))
+        if self.uses_log_probs:
+            logits = compute_log_softmax_f32(logits)
         conditional, unconditional = logits[0::2], logits[1::2]
         guided: Floats = unconditional + np.float32(self.scale) * (conditional - unconditional)
         return guided
@@ -52,7 +56,9 @@ def create_guided_session(
         name: _interleave(inputs, name, value, unconditional[name])
         for name, value in prepared.items()
     }
-    return GuidedSession(model.create_decoder_session(both), settings.guidance_scale)
+    # as in transformers: MusicGen, which has a start token, extrapolates logits
+    session = model.create_decoder_session(both)
+    return GuidedSession(session, settings.guidance_scale, uses_log_probs=not settings.start)
 
 
 def _remove_condition(

@@ -49,9 +49,11 @@ class FullForwardGuidance(LogitsProcessor):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("beams", "penalty"), [(1, 1.0), (1, 1.4), (1, 0.8), (3, 1.0)])
 @pytest.mark.parametrize("name", MODELS)
-def test_generated_tokens(name: str, beams: int, batch_size: int, tmp_path: Path) -> None:
+def test_generated_tokens(
+    name: str, beams: int, penalty: float, batch_size: int, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     hf_model: Any = MODELS[name]().eval()
     hf_model.generation_config.eos_token_id = None
@@ -64,7 +66,8 @@ def test_generated_tokens(name: str, beams: int, batch_size: int, tmp_path: Path
     if beams > 1:
         processor = FullForwardGuidance(hf_model)
         guidance = {"logits_processor": [processor], "renormalize_logits": True}
-    settings = {"num_beams": beams} if beams > 1 else {}
+    settings: dict[str, Any] = {"num_beams": beams} if beams > 1 else {}
+    settings |= {"repetition_penalty": penalty} if penalty != 1 else {}
     expected = hf_model.generate(
         PADDED[:batch_size],
         attention_mask=MASK[:batch_size],
