@@ -287,7 +287,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
     model = ModelProto()
     try:
         model.ParseFromString(data)
-        is_readable = all(isinstance(text, str) for text in iterate_model_strings(model))
+        is_readable = _has_valid_strings(model)
     except (DecodeError, ValueError):
         is_readable = False
     if not is_readable:
@@ -301,21 +301,25 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
     return OnnxModelFile(path, model)
 
 
-def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
-    """Yield every string of a message; strings that are not UTF-8 are yielded as bytes."""
+def _has_valid_strings(message: Message) -> bool:
+    """Return True if every string of a message is UTF-8; protobuf returns the others as bytes."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
-        if isinstance(value, str | bytes):
-            yield value
-        elif isinstance(value, Message):
-            if message.HasField(name):
-                yield from iterate_model_strings(value)
+        if isinstance(value, str):
+            continue
+        if isinstance(value, bytes):
+            return False
+        if isinstance(value, Message):
+            elements = [value] if message.HasField(name) else []
         else:  # repeated field
-            for element in value:
-                if isinstance(element, Message):
-                    yield from iterate_model_strings(element)
-                else:
-                    yield element
+            elements = value
+        for element in elements:
+            if isinstance(element, Message):
+                if not _has_valid_strings(element):
+                    return False
+            elif isinstance(element, bytes):
+                return False
+    return True
 
 
 @lru_cache(maxsize=64)
