@@ -109,6 +109,23 @@ def test_outputs(name: str, tmp_path: Path) -> None:
     assert_matches_float32(ours, given, lambda x: {result: run(theirs, x)}, results)
 
 
+@pytest.mark.parametrize("tied", [(True, False), (False, True), (False, False)])
+def test_tied_output_projection(tied: tuple[bool, bool], tmp_path: Path) -> None:
+    """Tied if the model or its text encoder says so."""
+    text = CONFIG["text_config"] | {"tie_word_embeddings": tied[1]}
+    config = transformers.BlipConfig(
+        **CONFIG | {"tie_word_embeddings": tied[0], "text_config": text}
+    )
+    kind = transformers.BlipForConditionalGeneration
+    theirs = randomize_weights(kind(config))
+    theirs.tie_weights()
+    theirs.save_pretrained(tmp_path)
+    theirs = kind.from_pretrained(tmp_path).eval().double()
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    given = make_samples(IMAGES | TARGET, {"tgt": (5, 1, 3)})
+    assert_matches_float32(ours, given, lambda x: {"logits": caption(theirs, x)}, {"logits": "tgt"})
+
+
 @pytest.mark.parametrize("part", ["Vision", "Text"])
 def test_encoders(part: str, tmp_path: Path) -> None:
     """Encoders by themselves."""

@@ -149,6 +149,7 @@ BERT_CASES = [
     ("Wav2Vec2BertModel", {"last_hidden_state": "frames"}, {"position_embeddings_type": "rotary"}),
     ("Wav2Vec2BertModel", {"last_hidden_state": "fewer"}, ADAPTER | {"output_hidden_size": 18}),
     ("Wav2Vec2BertForSequenceClassification", {"logits": ""}, {"position_embeddings_type": None}),
+    ("Wav2Vec2BertModel", {"last_hidden_state": "frames"}, {"num_attention_heads": 8}),
     ("Wav2Vec2BertForSequenceClassification", {"logits": ""}, {"use_weighted_layer_sum": True}),
     ("Wav2Vec2BertForAudioFrameClassification", {"logits": "frames"}, {"hidden_act": "relu"}),
     ("Wav2Vec2BertForXVector", {"logits": "", "embeddings": ""}, SPEAKER),

@@ -456,6 +456,14 @@ CASES = {
                     results=("heatmaps",)),
     "vitpose, classic": Seen(config="VitPoseConfig", model="VitPoseForPoseEstimation", size=(32, 24), results=("heatmaps",),
                              settings=POSE | {"use_simple_decoder": False}),
+    "vitpose, an index from the end": Seen(
+        config="VitPoseConfig", model="VitPoseForPoseEstimation", size=(32, 24), results=("heatmaps",),
+        settings=POSE | {"backbone_config": POSE["backbone_config"] | {"out_indices": [-1]}}),
+    "upernet, swin with absolute positions": Seen(
+        config="UperNetConfig", model="UperNetForSemanticSegmentation", size=(32, 40), given={"image": [32, 40]},
+        settings={**CLASSES, "hidden_size": 6, "backbone_config": {
+            "model_type": "swin", **WINDOWS, "image_size": [32, 40], "depths": [2, 1, 2, 1], "num_heads": [1, 2, 2, 4],
+            "use_absolute_embeddings": True, "out_features": ["stage1", "stage2", "stage3", "stage4"]}}),
     "videomae": vit("VideoMAEConfig", "VideoMAEForVideoClassification", settings=VIDEO, frames=4),
     "videomae, first token": vit("VideoMAEConfig", "VideoMAEForVideoClassification", frames=4, size=(8, 12),
                                  settings=VIDEO | OBLONG | {"use_mean_pooling": False, "qv_bias": False}),
