@@ -74,6 +74,12 @@ ROC = {
     "shape_embed_dim": 5,
     "shape_vocab_size": 7,
 }
+XMOD = {
+    **SMALL,
+    "adapter_reduction_factor": 3,
+    "languages": ["en_XX", "de_DE", "ha_NG"],
+    "default_language": "de_DE",
+}
 GLYPHS = {"input_shape_ids": TokenIds("seq", 7), "input_pronunciation_ids": TokenIds("seq", 9)}
 BOXES = {"bbox": BoundingBoxes("seq", 50)}
 
@@ -213,6 +219,18 @@ FAMILIES = [
     Family("RobertaPreLayerNorm", SMALL),
     Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2}),
     Family("XLMRobertaXL", {**SMALL, "type_vocab_size": 2, "is_decoder": True}, further=True),
+    Family("Xmod", XMOD),
+    Family(
+        "Xmod",
+        {**XMOD, "adapter_layer_norm": True, "ln_before_adapter": False, "hidden_act": "relu"},
+        further=True,
+    ),
+    Family(
+        "Xmod",
+        {**XMOD, "pre_norm": True, "adapter_reuse_layer_norm": False, "is_decoder": True},
+        further=True,
+    ),
+    Family("Xmod", {**XMOD, "pre_norm": True, "tie_word_embeddings": False}, further=True),
     Family("MegatronBert", {**SMALL, "is_decoder": True}, further=True),
     Family("SqueezeBert", {**SMALL, "embedding_size": 24, "q_groups": 2}),
     Family("ConvBert", {**SMALL, "embedding_size": 24, "conv_kernel_size": 3}, apart=True),

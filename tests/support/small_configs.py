@@ -653,6 +653,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": GQA_SIZES | {"head_dim": 8},
     "qwen3_moe": MOE_SIZES | {"mlp_only_layers": [0], "expert_hidden": 12},
     "roberta": CONTEXT_SIZES,
+    "xmod": CONTEXT_SIZES,
     "roformer": TRANSFORMER_SIZES,
     "siglip": TWO_TOWER_SIZES | {"text.projection_dim": 8},
     "siglip_text": CONTEXT_SIZES,
