@@ -100,7 +100,9 @@ def split_length_constant(length: Dim) -> AffineIndex:
 
 
 def solve_offset_interval(difference: AffineIndex, is_strict: bool, qk: QueryKeyTensor) -> Interval:
-    """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
+    """Return the interval of `t - u` (query time minus key time) in which `difference <= 0`
+    (`difference < 0` if `is_strict`) can hold.
+    """
     # a t + b u equals a (t - u) + (a + b) u and -b (t - u) + (a + b) t. A term that only makes the
     # comparison harder to satisfy is dropped.
     if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, qk):
@@ -180,7 +182,9 @@ def _match_constant(number: float) -> AffineIndex | None:
 def _combine_affine_indices(
     function: str, a: AffineIndex, b: AffineIndex, dtype: str
 ) -> AffineIndex | None:
-    """Return a sum, difference, product or quotient by a constant; None for other functions."""
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
+    return None for other functions.
+    """
     match function:
         case "add":
             return a.add(b)

@@ -92,7 +92,7 @@ def compute_receptive_fields(graph: Graph, flow: TimeDataflow) -> dict[str, Inte
 
 
 def _format_violation_reason(graph: Graph, leak: Leak, flow: TimeDataflow) -> str:
-    """Format a violation on one line: "`attend` (bert.specc:88:9): the mask is not proved …"."""
+    """Format a causality violation: "`attend` (bert.specc:88:9): the mask is not proved …"."""
     primary, _ = make_violation_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the first label is at the user's call

@@ -33,7 +33,7 @@ def find_batch_symbol(graph: Graph) -> str | None:
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return a warning W0602 for each op that mixes elements of the axis `symbol`."""
+    """Return W0602 for each op that mixes batch elements (axis `symbol`), in graph order."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
     mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
@@ -107,7 +107,7 @@ class _BatchAxis:
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
     def _has_mixed_axes(self, result: Value) -> bool:
-        """Return True if several axes depend on the batch size, or one is no multiple of it."""
+        """Return True if several axes depend on the batch size, or one is not a multiple of it."""
         batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
         return len(batch_lengths) > 1 or not all(map(self.is_multiple_of_batch, batch_lengths))
 

@@ -118,7 +118,7 @@ class _MaskDecomposer:
     def decompose(
         self, subproblem: _DecompositionKey
     ) -> Generator[_DecompositionKey, MaskDecomposition, MaskDecomposition]:
-        """Return the decomposition of a mask or its negation (a rule of `solve_memoized`)."""
+        """Decompose a mask or its negation; yield the subproblems to `solve_memoized`."""
         qk, is_negated = subproblem
         node = qk.value.node
         if qk.query_axis is None or qk.key_axis is None:
@@ -146,7 +146,7 @@ class _MaskDecomposer:
         return MaskDecomposition(find_query_key_band(qk, is_negated=is_negated))
 
     def _find_global_tokens(self, qk: QueryKeyTensor, is_negated: bool) -> MaskDecomposition:
-        """Return the decomposition of a condition on one axis: it selects global tokens."""
+        """Return the decomposition of a condition on one axis: it is true for global tokens."""
         tensor: QueryKeyTensor | None = qk
         while tensor is not None and not is_negated:
             if tensor.value in self.padding_masks:
@@ -215,7 +215,7 @@ class LocalAttentionPlan:
         return None if span == inf else int(span)
 
     def count_keys_per_query(self, length: Dim) -> Dim:
-        """Return the average number of keys per query at `length`, without global tokens."""
+        """Return the mean key count per query for `length` positions, without global tokens."""
         if self.band.is_empty:
             return Dim.from_value(0)
         if self.window is None:
@@ -242,7 +242,7 @@ class LocalAttentionPlan:
 def plan_local_attention(
     node: Node, padding_masks: Collection[Value] = ()
 ) -> LocalAttentionPlan | None:
-    """Plan blocked attention for a node; None without a bounded band or if it would be slower."""
+    """Plan blocked attention for a node, or return None if it has no bounded band or no speedup."""
     if not isinstance(node.op, ops.Attend):
         return None
     q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))

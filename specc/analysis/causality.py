@@ -109,7 +109,7 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_groups(graph: Graph) -> bool:
-    """Return True for a `same_group` mask: a step then receives all tokens of a group."""
+    """Return True if the graph has a `same_group` mask; a step then gets all tokens of a group."""
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
@@ -292,7 +292,7 @@ def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str 
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return E0718 for each default that `outputs` read and that changes as `symbol` grows."""
+    """Return E0718 for each default that `outputs` read and that changes as the time axis grows."""
     if defaults is None:
         return []
     used_inputs = [

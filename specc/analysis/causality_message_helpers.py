@@ -165,7 +165,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(value: Value, flow: TimeDataflow) -> float | None:
-    """Return the constant that all later keys, which are masked out, hold, or None."""
+    """Return the constant at later keys if all are masked out and hold the same one, or None."""
     time_axes = sorted(flow.get_state(value).axes)
     for query_axis in time_axes:
         for key_axis in time_axes:
@@ -272,7 +272,7 @@ def _solve_unproven_mask_term(
 
 
 def _list_mask_operands(qk: QueryKeyTensor, node: Node) -> list[QueryKeyTensor] | None:
-    """Return the operands to search: [] for a comparison of position ids, None for other ops."""
+    """Return the operands of a mask to search: [] for compared position ids, None for other ops."""
     if (inner := unwrap_view(qk)) is not None:
         return [inner]
     if (parts := split_concat(qk)) is not None:

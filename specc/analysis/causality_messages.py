@@ -63,7 +63,7 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
 def describe_violation(graph: Graph, leak: Leak, flow: TimeDataflow) -> CausalityMessage:
-    """Return the message for a causality violation, or for the op in the loop body."""
+    """Return the message for a causality violation; in a loop, for the op in the loop body."""
     # the fix is in the loop body
     if leak.body_violation:
         return describe_violation(*leak.body_violation, flow)

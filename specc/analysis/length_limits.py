@@ -54,7 +54,7 @@ def format_limit_reason(table: str, max_length: int) -> str:
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the smallest upper bound of each symbolic dimension, for minimal other dimensions."""
+    """Return the maximum of each symbolic dimension, with all others at their minimum."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
@@ -111,7 +111,7 @@ def compute_max_length(
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """Return the upper bounds of sums of dimensions, such as `m + seq`, by formatted sum."""
+    """Return the upper bounds of sums of dimensions, keyed by the formatted sum (`m + seq`)."""
     limits: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         is_tighter = limits.get(limit.symbol, limit).max_length >= limit.max_length

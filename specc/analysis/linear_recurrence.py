@@ -103,7 +103,7 @@ def _iterate_outer_products(
 
 
 def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
-    """Return True for `rank` axes of which the last two are `axis` and an axis of size 1."""
+    """Return True if a value has `rank` axes, the last two being `axis` and an axis of size 1."""
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 

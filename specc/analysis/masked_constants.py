@@ -180,7 +180,7 @@ def _infer_axis_op_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRu
 
 
 def _infer_product_constants(factors: list[QueryKeyTensor]) -> MaskedConstantRule:
-    """Return the interval outside which a product is zero: one factor is zero, others finite."""
+    """Return the interval outside which one factor of a product is 0 and all others are finite."""
     results: list[MaskedConstants] = []
     for n, factor in enumerate(factors):
         other_factors = factors[:n] + factors[n + 1 :]
@@ -264,7 +264,7 @@ def _infer_where_constants(operands: list[QueryKeyTensor]) -> MaskedConstantRule
 def _infer_boolean_constants(
     qk: QueryKeyTensor, node: Node, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return where a boolean tensor is not constant, from comparisons of ids or known constants."""
+    """Return the interval outside which a boolean tensor (e.g. an id comparison) is constant."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
@@ -286,7 +286,7 @@ def _infer_boolean_constants(
 def _infer_arithmetic_constants(
     function_name: str, operands: list[QueryKeyTensor]
 ) -> MaskedConstantRule:
-    """Return the constants of arithmetic on two constants, or one that absorbs, such as -inf."""
+    """Return the constants of arithmetic on two constants, or on an absorbing one such as -inf."""
     operand_constants: list[MaskedConstants] = yield from solve_each(operands)
     results = [propagate_binary_constants(function_name, *operand_constants)]
     for n, is_right_operand in ((0, False), (1, True)):
@@ -332,7 +332,7 @@ def compute_absorbing_result(
 
 
 def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return where attention weights can be nonzero: the mask is true or scores are not -inf."""
+    """Return the interval outside which attention weights are 0 (masked out or -inf scores)."""
     rank = qk.value.rank
     match node.op:
         case ops.Attend():
@@ -357,7 +357,7 @@ def _infer_weight_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRul
 
 
 def _infer_gathered_constants(qk: QueryKeyTensor, node: Node) -> MaskedConstantRule:
-    """Return the constants of a gather in the sort order of another value: masked come last."""
+    """Return the constants of a gather by sort indices that put masked positions last."""
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             sort = ops.Gather.ids(node).node

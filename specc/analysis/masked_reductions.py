@@ -41,7 +41,7 @@ VisibleKeys = tuple[int, Interval]
 def iterate_unaffected_reductions(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """Yield the query axes for which masked keys do not affect a reduction, with the other keys."""
+    """Yield the query axes of a reduction that masked keys do not affect, with the visible keys."""
     x = node.args[dependence.operand]
     if x is None or dependence.kind != "all":
         return
@@ -65,7 +65,7 @@ def iterate_unaffected_reductions(
 
 
 def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
-    """Return True if `length` is that of a time axis, or, without `time_axis`, the key count."""
+    """Return True if `length` is that of a time axis, or `key_length` if `time_axis` is None."""
     return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
 
 
@@ -129,7 +129,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if the indices of a gather are sort indices or ids of an axis of that size."""
+    """Return True if gather indices are sort indices or position ids of an equally long axis."""
     op, table = node.op, node.first_operand
     assert isinstance(op, ops.Gather)
     ids = skip_views(ops.Gather.ids(node))

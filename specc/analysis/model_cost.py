@@ -215,7 +215,7 @@ class SummaryNode:
     members: tuple[str, ...] = ()
 
     def sum_over_subtree(self, field_name: str) -> Dim:
-        """Return `parameter_count` or a multiply-add count of this scope and its children."""
+        """Return the count `field_name` summed over this scope and its children."""
         node_value: Dim = getattr(self, field_name)
         return (
             node_value + sum_dims(p.sum_over_subtree(field_name) for p in self.parts.values())
@@ -229,7 +229,7 @@ class SummaryNode:
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """Return the scope of a parameter: the module for `weight` or `bias`, otherwise its own."""
+    """Return the scope of a parameter: its module for a `weight` or `bias`, otherwise itself."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 

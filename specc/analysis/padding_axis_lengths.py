@@ -141,7 +141,7 @@ class PaddingOffsets:
         return not ambiguous_lengths and has_constant_rest and bool(self.count_repeats(lengths[0]))
 
     def count_repeats(self, length: Dim) -> int | None:
-        """Return the number of adjacent positions per position of the padding mask, or None."""
+        """Return the number of adjacent positions per padding mask position, or None if unknown."""
         return _count_repeats(length, self.padded_length)
 
     def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
@@ -314,7 +314,7 @@ def _can_contain_padding(
 
 
 def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
-    """Return the size of the result axis and the offset of padded positions, or None if none."""
+    """Return the size of the result axis and the offset of its padded positions, or None."""
     axis = _get_op_axis(node.op)
     added_counts = None if axis is None else _count_added_positions(node, operand, axis)
     if axis is None or added_counts is None:

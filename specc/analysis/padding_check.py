@@ -43,7 +43,7 @@ SIDES: tuple[PaddingSide, ...] = ("left", "right")
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """Return a warning W0601 per op and padding mask through which padding reaches an output."""
+    """Return W0601 for each op and mask through which padding reaches an output, in graph order."""
     warnings: dict[tuple[Node, str], Diagnostic] = {}
     for mask_name, (states, always_true_masks) in _infer_all_states(graph).items():
         affected_outputs = dict(_iterate_reached_outputs(graph, mask_name, states))
@@ -191,7 +191,7 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
 
 
 def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
-    """Return the message for a node that may be NaN or infinite at padding, and a source label."""
+    """Return the message and label text for a node that may be NaN or infinite at padding."""
     reader = format_op_name(leak.node.op)
     match node.op:
         case ops.Where():
@@ -204,7 +204,7 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
-    """Return the message for the padded positions that `leak` reads, and a source label."""
+    """Return the message and label text for the padded positions that the op of `leak` reads."""
     op_name, padded_read = format_op_name(leak.node.op), leak.padding_source.read
     if order := leak.get_output_order():
         suffix = ", with padded positions last" if order == "sorted" else ""
@@ -244,7 +244,7 @@ def _describe_position(leak: PaddingLeak, padded_read: PaddedRead) -> str:
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Return the message for an op that depends on the padded count, and a source label."""
+    """Return the message and label text for an op that depends on the amount of padding."""
     if leak.is_reading_length():
         op_name = format_op_name(leak.node.op)
         return f"`{op_name}` reads a length that includes padding", "this reads the length"

@@ -144,7 +144,7 @@ def map_number(function_name: str, number: float | None) -> float | None:
 
 
 def combine_numbers(function_name: str, numbers: Sequence[float | None]) -> float | None:
-    """Return a function or comparison of two constants, or None if it is unknown or inexact."""
+    """Apply a function or comparison to two constants; return None if unknown or inexact."""
     return _get_only_number(
         propagate_binary_constants(function_name, *map(_make_masked_constants, numbers))
     )
@@ -195,7 +195,9 @@ def _infer_arithmetic_number(
 
 
 def _is_clamped_to_zero(result: PaddedResult, numbers: Sequence[float | None], axis: int) -> bool:
-    """Return True for a maximum of 0 and nonpositive values, or a minimum and nonnegative ones."""
+    """Return True if a maximum with zero has no positive operand, or a minimum with zero no
+    negative one, at padded positions of `axis`.
+    """
     sign = -1 if result.op == ops.Arith("max") else 1
     return any(
         numbers[n] == 0 and _has_sign(result, result.node.args[1 - n], axis, sign) for n in (0, 1)

@@ -59,7 +59,7 @@ from specc.ir.graph import Graph, Node, Value
 def make_padding_dataflow(
     graph: Graph, padding_mask: Value, padding_side: str
 ) -> "PaddingDataflow":
-    """Return the analysis of the axis of `padding_mask`; the side may be "any"."""
+    """Return the analysis of the axis of `padding_mask`, with "left", "right" or "any" padding."""
     offsets = find_padding_offsets(graph, padding_mask, padding_side)
     lengths = find_padded_lengths(graph, offsets)
     return PaddingDataflow(
@@ -96,7 +96,7 @@ class PaddingDataflow:
     def infer_values(
         self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the padding properties of all values of a graph or body, given its inputs'."""
+        """Return the padding properties of all values of a graph, given those of its inputs."""
         states = dict(input_facts)
         for node, results in graph.nodes:
             operand_facts = _list_operand_facts(node, states)

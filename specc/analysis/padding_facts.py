@@ -84,7 +84,7 @@ class PaddingFacts:
 
     @property
     def is_counting(self) -> bool:
-        """True if the value depends on the padded count, directly or by rotary angles."""
+        """True if the value depends on the amount of padding, directly or through rotary angles."""
         return bool(self.padding_count or self.padding_count is None or self.rotation)
 
     @property
@@ -221,7 +221,7 @@ class PaddedResult:
         return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
     def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has the property `fact` on `axis` of the result."""
+        """Return, for each operand, whether it has `fact` where `axis` of the result is padded."""
         flags: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             axes: frozenset[int] = getattr(facts, fact)
@@ -229,7 +229,7 @@ class PaddedResult:
         return flags
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
-        """Return, for each operand, whether it has `axis` of the result (it may be broadcast)."""
+        """Return, for each operand, whether it has `axis` of the result (False if broadcast)."""
         return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
@@ -337,7 +337,7 @@ class PaddedRead:
 
     @property
     def is_shifted(self) -> bool:
-        """True if the left-padded count determines which positions a stride selects."""
+        """True if the amount of left padding determines which positions a stride selects."""
         is_strided = self.dependence.kind == "strided" and self.dependence.stride > 1
         is_aligned = self.repeat_count % self.dependence.stride == 0
         return is_strided and self.padding_side != "right" and not is_aligned

@@ -73,7 +73,9 @@ class PaddingLeak:
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return the nearest node upstream, or `node`, whose op satisfies `accept`, or None."""
+        """Return the nearest node upstream along padded operands, including `node` itself, whose op
+        satisfies `accept`, or None.
+        """
         while node is not None and not accept(node.op):
             value = self.find_padded_operand(node)
             node = value.node if value else None

@@ -186,7 +186,7 @@ def _has_low_scores(read: PaddedRead) -> bool:
 
 
 def _is_zero_product(read: PaddedRead) -> bool:
-    """Return True if a factor is zero at padded positions and all others are finite."""
+    """Return True if a factor of a contraction is zero at padding and the others are finite."""
     zero_operands = {
         o
         for o, axes in enumerate(_find_summed_axes(read))

@@ -69,7 +69,7 @@ def is_mask_constant_at_padding(result: PaddedResult, axis: int) -> bool:
 
 
 def _is_filled_with_mask_constant(result: PaddedResult, axis: int) -> bool:
-    """Return True if a `where` selects a mask fill value at padding, where it is false."""
+    """Return True if a `where` is false at padding and selects a mask fill value there."""
     fill = _get_fill_number(result.node)
     return (
         result.list_operands_with_fact("zero_pad_axes", axis)[0]
@@ -213,7 +213,9 @@ def _is_condition_true(result: PaddedResult, query: int | None, key: int | None)
 
 
 def is_true_at_valid_positions(result: PaddedResult, qk: QueryKeyTensor) -> bool:
-    """Return True if a mask is true at valid positions, or between each position and itself."""
+    """Return True if a mask is true at valid positions. A mask that compares positions must be true
+    between each position and itself.
+    """
 
     def rule(qk: QueryKeyTensor) -> Generator[QueryKeyTensor, bool, bool]:
         node = qk.value.node
@@ -297,7 +299,7 @@ def can_padding_hold_mask_constants(result: PaddedResult) -> bool:
 
 
 def _is_mask_constant(node: Node) -> bool:
-    """Return True for a constant, or added value, that is a mask fill value or its negation."""
+    """Return True if a node creates or pads with a mask fill value or its negation."""
     return isinstance(node.op, ops.Constant | ops.Pad) and abs(node.op.value) >= -LOW_SCORE
 
 

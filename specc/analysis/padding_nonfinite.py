@@ -190,7 +190,7 @@ def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(result: PaddedResult) -> bool:
-    """Return True if a result may be NaN at padding: inf - inf, 0 * inf, or outside a domain."""
+    """Return True if a result may be NaN at padding: inf - inf, 0 * inf, or outside the domain."""
     operand_facts, node = result.operand_facts, result.node
     if not _can_be_infinite(result.value):
         return False
@@ -287,7 +287,7 @@ def _can_be_undefined_at_padding(result: PaddedResult) -> bool:
 
 
 def _is_softmax_denominator(result: PaddedResult) -> bool:
-    """Return True if an operand is `sum(exp(x - max(x)))`, at least 1, with finite `x`."""
+    """Return True if an operand is `sum(exp(x - max(x)))` (>= 1), with finite `x` at padding."""
     match skip_views(result.node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (exponential,))):
             x = find_softmax_scores(exponential, axis)
@@ -308,7 +308,7 @@ def _can_power_be_undefined(result: PaddedResult) -> bool:
 
 
 def _is_nan_safe(result: PaddedResult) -> bool:
-    """Return True if infinite operands cannot give NaN, unlike `inf - inf` and `0 * inf`."""
+    """Return True if infinite operands cannot make a result NaN, as in `max`, unlike `0 * inf`."""
     node, signs = result.node, [r.infinity_signs for r in result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):

@@ -197,7 +197,7 @@ def has_mixed_sort_order(result: PaddedResult) -> bool:
 
 
 def find_sort_index_operands(result: PaddedResult) -> set[int]:
-    """Return the operands that are position ids combined with a sorted axis (ranks, too)."""
+    """Return the indices of operands that are position ids of a sorted axis, i.e. ranks."""
     return {
         k.operand
         for k in result.dependences
@@ -308,7 +308,7 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
 
 
 def is_shift_unaffected(read: PaddedRead) -> bool:
-    """Return True if padding does not affect an op that changes the size of the axis."""
+    """Return True if padding does not affect an op (a window, `pad`, …) that resizes an axis."""
     op = read.op
     if read.is_shifted or read.has_interior_result_padding:
         return False

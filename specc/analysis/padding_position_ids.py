@@ -129,7 +129,7 @@ def _infer_arithmetic_count(
 
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
-    """Return True if a cast preserves position ids: neither to bool nor float to integer."""
+    """Return True if a cast preserves position ids: not to bool, nor from float to integer."""
     x = node.first_operand
     is_integer = x is not None and x.dtype in ("i64", "i32")
     return to != "bool" and (is_integer or to not in ("i64", "i32"))
@@ -235,7 +235,7 @@ def _is_order_only(count: PaddingCount) -> bool:
 
 
 def is_last_index(node: Node, padding_mask: Value) -> bool:
-    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last valid index."""
+    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index with right padding."""
     if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
         return False
     match skip_views(node.first_operand):

@@ -56,7 +56,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, rotation: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op; otherwise the result depends on absolute angles."""
+    """Return the rotation after a unary op; if lost, the result depends on absolute angles."""
     if rotation is None:
         return EXPOSED_ROTATION
     match node.op:
@@ -127,7 +127,9 @@ def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) 
 def _infer_concat_rotation(
     node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
-    """Return the rotation of concatenated features or positions that are partly rotated."""
+    """Return the rotation of concatenated features, some of which are rotated, or of concatenated
+    positions with the same rotation.
+    """
     feature_axes = {t.feature_axis for t in rotations if t}
     if len(feature_axes) != 1 or None in feature_axes:
         return EXPOSED_ROTATION
@@ -150,7 +152,7 @@ def _combine_part_rotations(
 def _infer_scaled_rotation(
     node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Return the rotation of scaled features, or of a sum of values with the same rotation."""
+    """Return the rotation of features scaled by one factor, or of a sum with equal rotations."""
     # Rotation is linear: the sum of two vectors rotated by the same angle is rotated by this angle.
     are_equal = first is not None and first == second and first.feature_axis is not None
     if first and are_equal and function_name in ("add", "sub"):

@@ -178,7 +178,7 @@ NO_MASKED_CONSTANTS: MaskedConstants = {}
 def propagate_unary_constants(
     function: Callable[[float], float] | None, constants: MaskedConstants
 ) -> MaskedConstants:
-    """Return the constants after an elementwise function, none if it is unknown (None)."""
+    """Return the constants after an elementwise `function`; return no constants if it is None."""
     if function is None:
         return NO_MASKED_CONSTANTS
     # several constants may have the same result; their intervals are then joined, and NaN is
@@ -206,7 +206,7 @@ def propagate_binary_constants(
 
 
 def intersect_masked_constants(results: Iterable[MaskedConstants]) -> MaskedConstants:
-    """Combine results for one tensor: a constant holds outside all of its intervals."""
+    """Combine results for one tensor: a constant holds outside the intersection of intervals."""
     intersections: dict[float, Interval] = {}
     for constants in results:
         for number, interval in constants.items():

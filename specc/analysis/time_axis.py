@@ -282,7 +282,7 @@ def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
-    """Return the graph with `symbol * chunk_size` substituted for `symbol`."""
+    """Return the graph with `symbol` as the number of chunks (`symbol * chunk_size` positions)."""
     if chunk_size == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})

@@ -14,7 +14,7 @@ from specc.diagnostics.value_class import value_class
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source text. `name`, shown in messages, is the given path or e.g. `<input>`."""
+    """A source text; messages show `name`, the path as given or a placeholder such as `<input>`."""
 
     name: str
     text: str = field(repr=False)
@@ -66,7 +66,7 @@ class Span:
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":
-        """Return the span from the start of this one to the end of `other`, same source."""
+        """Return the span from the start of this one to the end of `other`, in the same source."""
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from specc.diagnostics.render import escape_control_characters
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """Convert a span to JSON: 1-based lines and columns, 0-based offsets (chars, UTF-8)."""
+    """Convert a span to JSON: 1-based lines and columns, 0-based character and UTF-8 offsets."""
     source = span.source
     line, column = source.get_line_and_column(span.start)
     end_line, end_column = source.get_line_and_column(span.end)
@@ -52,7 +52,7 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0; `help_uri` contains the placeholder `{code}`."""
+    """Format diagnostics as SARIF 2.1.0; `help_uri` is the URI of a code's page, with `{code}`."""
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [

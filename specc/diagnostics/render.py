@@ -244,7 +244,7 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render diagnostics in full, separated by empty lines; a repeated message once."""
+    """Render diagnostics in full, with empty lines between; show a repeated message only once."""
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
     )

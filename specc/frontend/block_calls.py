@@ -254,7 +254,7 @@ def bind_arguments(
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
-    """Bind parameters without an argument to their defaults. Raise E0211 if there is neither."""
+    """Bind the parameters without an argument to their defaults. Raise E0211 if one has none."""
     for param in block.params:
         # already bound by `bind_arguments`; defaults are evaluated in the block's scope
         if param.name in env.names:

@@ -112,7 +112,7 @@ def _copy_nodes(
 def _find_reachable_nodes(
     body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
-    """Return the body nodes that the outputs need, and the outer values they read, reversed."""
+    """Return the nodes that the outputs need and the outer values they read, in backward order."""
     required_nodes: set[Node] = set()
     captured: dict[Value, None] = {}
     input_values = set(inputs)
@@ -130,7 +130,7 @@ def _find_reachable_nodes(
 
 
 def _sort_captures(builder: GraphBuilder, captured: Iterable[Value]) -> list[Value]:
-    """Sort values in graph order: inputs, parameters, results of nodes; unknown ones first."""
+    """Sort values in graph order: inputs, parameters, node results; values not yet in it first."""
     leaves = (*builder.inputs.values(), *builder.parameters.values())
     indices = {value: n for n, value in enumerate(leaves)}
 
@@ -232,7 +232,7 @@ class EarlyExit:
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
     def check_axes(self, finished: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
-        """Raise E0730 if a tensor lacks the leading axes of `finished`. `role`: e.g. "carried"."""
+        """Raise E0730 if a tensor (`role`: "carried", …) lacks the leading axes of `finished`."""
         rank = finished.type.rank
         for name, value in other_tensors.items():
             if value.shape[:rank] == finished.shape:

@@ -143,7 +143,7 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 if a built-in function has the wrong type, e.g. `gelu` as a norm."""
+    """Raise E0203 if a built-in function (no block) has the wrong type, e.g. `gelu` as a norm."""
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
     names, expected, hint = FUNCTION_TYPES[type.name]

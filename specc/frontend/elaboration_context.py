@@ -129,7 +129,7 @@ class SpecModule:
         return self.extended.root if self.extended else self
 
     def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
-        """Return the block or definition of this module or its base, and its module, or None."""
+        """Return the definition `name` of this module or its base spec, and its module, or None."""
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
@@ -249,7 +249,7 @@ class Context:
             self.facts.position_ids = outer_ids
 
     def locate_at_user_call(self, span: Span | None) -> Span | None:
-        """Return `span` with the user's call (in std) and the name of the current normalizer."""
+        """Return `span` with the user's call if it is in std, and the current normalizer's name."""
         if span is None:
             return span
         if self.errors.normalizer and not span.normalizer:
@@ -327,7 +327,7 @@ class Context:
 
 @dataclass
 class ErrorScope:
-    """Collects the errors raised in its `with` blocks; with a context, it reports them there."""
+    """Collects the errors raised in its `with` blocks and reports them to the context, if any."""
 
     context: Context | None = None
     errors: list[Diagnostic] = field(default_factory=list)

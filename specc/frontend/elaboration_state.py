@@ -111,7 +111,7 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """A context manager that raises the recursion limit by `EXTRA_FRAMES`, or raises E0110."""
+    """Raise the recursion limit by `EXTRA_FRAMES` in a `with` block; E0110 if it is exceeded."""
     with _RecursionState.lock:
         # the recursion limit is global: the first thread raises it, and the last thread restores it
         if not _RecursionState.thread_count:
@@ -217,14 +217,14 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values of names and calls by span; `is_complete` if there were no errors."""
+    """The values of names and calls by span, in order; `is_complete` is true without errors."""
 
     is_symbolic: bool
     values_by_span: dict[Span, list[str]] = field(default_factory=dict)
     is_complete: bool = False
 
     def add_value(self, span: Span, value: EvalResult) -> None:
-        """Record the value of a name or call at `span`, at most `MAX_VALUES_PER_SPAN` of them."""
+        """Record a value of the name or call at `span`, at most `MAX_VALUES_PER_SPAN`."""
         first_value = take_first_result(value)
         # a dimension is recorded as its formula
         text = str(first_value) if isinstance(first_value, Dim) else describe_value(value)

@@ -60,7 +60,7 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the graph. Raise E0203 or UnresolvedValueError."""
+    """Return an integer that fixes the graph structure. Raise E0203 or UnresolvedValueError."""
     if isinstance(value, RuntimeNumber):
         raise UnresolvedValueError(value.symbols, span)
     if not isinstance(value, Dim):
@@ -194,7 +194,7 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """Return the selected branch of `a if c else b`, unevaluated, or another expression."""
+    """Return the selected branch of `a if c else b`, unevaluated; other expressions unchanged."""
     while isinstance(expr, ast.Conditional):
         is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
         expr = expr.then if is_true else expr.otherwise
@@ -271,7 +271,7 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
 
 
 def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
-    """Return the indices with `...` replaced by full slices. Raise E0208 for too many indices."""
+    """Replace `...` in indices by full slices. Raise E0208 for too many indices or two `...`."""
     ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
     if ellipses > 1:
         raise_error("E0208", "`...` may occur once in an index", expr.span)

@@ -98,7 +98,7 @@ def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
 
 
 def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
-    """Return the items of a list or pair. A single value is a list, or both items of a pair."""
+    """Return the items of a list or pair; a single value is one item, or both items of a pair."""
     if isinstance(value, JsonList):
         return value.items
     if isinstance(value, JsonObject) and type.name == "list":

@@ -174,7 +174,7 @@ class _RopeReader:
         return member.value
 
     def _make_unscaled_rope(self, default: Rope | None, theta: float) -> Rope:
-        """Return the RoPE settings of a file without a scaling kind, with the original length."""
+        """Return the RoPE settings of a file without scaling kind, which may set a length."""
         if default is None:
             return Rope(theta)
         member = self.data.find_non_null(ORIGINAL_LENGTH_KEY)
@@ -329,7 +329,7 @@ class _ScalingTable:
         self.reader.raise_invalid(title, self.table.span, label)
 
     def _read_attention_factor(self) -> float | None:
-        """Return the factor of cos and sin, or None if unknown (arXiv:2405.04434, code)."""
+        """Return the factor of cos and sin, or None if unknown (code of arXiv:2405.04434)."""
         explicit_factor, scale, all_dim = (
             self._read_number(key)
             for key in (self.reader.defaults.attention_factor_key, "mscale", "mscale_all_dim")

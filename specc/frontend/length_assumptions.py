@@ -188,7 +188,7 @@ def _expand_equations(
 
 
 def _substitute_length(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
-    """Return `length` with symbols replaced. Raise E0309 or E0310 at `equation` on failure."""
+    """Return `length` with symbols replaced; raise E0309 or E0310 at `equation` if undefined."""
     try:
         return length.substitute(values)
     except DimError as error:

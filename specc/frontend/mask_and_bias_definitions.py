@@ -146,7 +146,7 @@ MAX_EXPANSION_DEPTH = 8
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """Return a definition with arguments bound, as in `window(128)`, evaluated in `env`."""
+    """Return a definition with bound arguments (`window(128)`); `env` is the caller's scope."""
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":

@@ -70,7 +70,7 @@ QUERY_KEY_INDEX_NAMES = ("i", "j")
 
 
 def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
-    """Return the value of a dotted name. If unknown, raise E0202, or return POISON (`is_quiet`)."""
+    """Return the value of a dotted name; if unknown, raise E0202 or return POISON (`is_quiet`)."""
     head, *rest = name.path.split(".")
     value: EvalResult | Missing = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, Missing) and head == "config" and rest:
@@ -348,7 +348,7 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer with this name from the spec or std, or None if there is none."""
+    """Return the normalizer `name` of the spec or std, or None if it is unknown or a value."""
     if _is_bound_name(name.path, env):
         return None
     item_and_module = env.module.find_definition(name.path) or context.library.find_std_item(

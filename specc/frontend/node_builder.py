@@ -286,7 +286,7 @@ def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
 def _suggest_shape_fixes(
     dims: Sequence[Dim], tensors: Sequence[Tensor], operation: MismatchedOperation
 ) -> list[str]:
-    """Suggest an inserted axis, attention between sequences, or an equation of the dimensions."""
+    """Suggest how shapes can match: a new axis, attention between sequences, or an equation."""
     equality_fixes = _suggest_equal_lengths(dims, operation.dynamic_lengths)
     # in elementwise ops, axes of size 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):

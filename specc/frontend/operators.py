@@ -78,7 +78,7 @@ def apply_arithmetic(
 def _compute_numbers(
     context: Context, op: str, left: Number, right: Number, expr: ast.Binary
 ) -> Number:
-    """Apply an operator to two numbers. Raise E0309 if too large, E0310 if undefined."""
+    """Apply an operator to two numbers. Raise E0309 for too large a result, E0310 if undefined."""
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             # two integers produce an integer, unless the exponent is negative, large or a symbol
@@ -355,7 +355,7 @@ def _evaluate_membership(
 def _compare_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> Tensor:
-    """Compare two operands elementwise, at least one a tensor. Raise E0206 for booleans."""
+    """Compare two operands, at least one a tensor, elementwise. Raise E0206 for booleans."""
     a, b = convert_operands(context, left, right, expr.span)
     if a.type.dtype == "bool":
         title = "booleans are combined with `&`, `|` and `not`, not compared"
@@ -375,7 +375,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
 
 
 def _make_comparable(value: SpecValue) -> object:
-    """Return the comparison key of a value. Functions are compared by name and options."""
+    """Return the comparison key of a value. Functions compare by name and options, not location."""
     match value:
         case BlockFunction():
             return value.kind, value.name, tuple(sorted(value.bound_arguments.items()))

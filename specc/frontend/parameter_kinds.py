@@ -97,7 +97,7 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | Missing:
-    """Convert an integer to a float. Return symbols unchanged, MISSING for other values."""
+    """Convert an integer to a float; return symbols and run-time numbers unchanged, or MISSING."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else MISSING

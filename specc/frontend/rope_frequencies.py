@@ -201,7 +201,7 @@ def _list_numbers(value: RopeNumber) -> tuple[RopeNumber, ...]:
 
 
 def _scale_llama3(frequency: float, numbers: _ScalingParameters) -> float:
-    """Divide frequencies of long wavelengths, keep those of short ones, interpolate between."""
+    """Divide frequencies of long wavelengths, keep short ones, and interpolate in between."""
     wavelength = 2 * math.pi / frequency
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original"]

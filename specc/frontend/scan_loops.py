@@ -28,7 +28,7 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], int]:
-    """Return the scanned tensors and the scanned axis of the first, or the iteration indices."""
+    """Return the scanned tensors and the axis of the first; without `along`, iteration indices."""
     if statement.along is None:
         count = _evaluate_iteration_count(context, statement, env)
         return [add_op(context, ops.Range(count), span=statement.span)], 0

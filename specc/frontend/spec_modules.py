@@ -58,7 +58,7 @@ class Program:
         )
 
     def get_identity(self) -> Hashable:
-        """Return the identity of the program: its cached trees, its values and its used specs."""
+        """Return the program's identity: its cached syntax trees, config values and used specs."""
         assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()

@@ -263,7 +263,7 @@ def _add_inputs(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Env:
-    """Add the inputs of a graph; return the scope with them. Raise E0303 for other types."""
+    """Add the inputs of a graph; return the scope with them. Raise E0303 unless all are tensors."""
     env = Env(module=program.module, config=config, config_file=reader.config_file)
     env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:

@@ -47,7 +47,9 @@ class StepEstimator:
         config: Config,
         span: Span | None,
     ) -> None:
-        """Raise E0223 if a call at `span` (or the item) needs more steps than are left."""
+        """Raise E0223 if a call at `span` needs more steps than are left. If there is no span, show
+        the largest statement of the item.
+        """
         estimate = self.estimate_item(item, module, config)
         if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()

@@ -273,7 +273,7 @@ class _TrialRunner:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
     def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
-        """Elaborate with valid sizes for fields that determine the graph; record the sizes."""
+        """Elaborate with valid sizes of structural fields, and add them to `fixed_values`."""
         fields = apply_trial_specs(self.program, fixed_values).map_fields_by_path()
         free_fields: dict[str, ast.Field] = {}
         defaults: dict[str, SpecValue] = {}

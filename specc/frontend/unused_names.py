@@ -223,7 +223,7 @@ class LivenessAnalysis:
         return _remove_names(live, (t.name for t in statement.targets)) | used_names
 
     def _suggest_reading(self, name: str, statement: ast.Let, live: set[str]) -> str:
-        """Suggest to read a value instead of its first operand, or "" if that is read later."""
+        """Suggest reading a value instead of its first operand if that is read later, or ""."""
         params = {p.name for p in self.block.params or ()}
         targets = {n.name for n in walk_tree(self.block) if isinstance(n, ast.Target)}
         names = (n.path for n in walk_tree(statement.value) if isinstance(n, ast.Name))

@@ -72,7 +72,7 @@ def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | No
 def _raise_missing_section(
     used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
 ) -> NoReturn:
-    """Raise E0227 because a config file lacks the section, or it is no object."""
+    """Raise E0227 because a config file lacks the section, or the section is not an object."""
     keys, span = used_spec.use.sources, used_spec.use.span
     keys_text = " or ".join(f'"{key}"' for key in keys)
     label = f"`{used_spec.name}` reads its config there"

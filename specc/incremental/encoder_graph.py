@@ -73,7 +73,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_first_result(graph: Graph, flow: TimeDataflow, output_name: str) -> bool:
-    """Return True if an output has a last position before any token, in a prefix."""
+    """Return True if an output has a last position before any token, because of a prefix."""
     value, time_axis = graph.outputs[output_name], flow.time_axis
     axes = [*flow.get_state(value).axes]
     if not all(time_axis.has_prefix(value.shape[axis]) for axis in axes):
@@ -164,7 +164,9 @@ class LastPositionBuilder:
         }
 
     def _find_passed_operand(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand of a Concat or Slice with the last position, its index, or None."""
+        """Return the operand of a Concat or Slice that supplies the last position of the result,
+        with its index, or None.
+        """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.shape[axis] else None
@@ -176,7 +178,7 @@ class LastPositionBuilder:
         return None
 
     def build_position(self, builder: GraphBuilder, new_values: Mapping[Value, Value]) -> Value:
-        """Build the last position in another graph; `new_values` maps values to that graph's."""
+        """Build the last position in another graph, whose values `new_values` gives."""
         built_positions: dict[LastPosition, Value] = {}
 
         def get_position(position: LastPosition) -> Value:

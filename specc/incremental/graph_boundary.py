@@ -103,7 +103,7 @@ def _find_length_inputs(
     needed_symbols: set[str],
     length_equations: Mapping[str, Dim],
 ) -> list[str]:
-    """Return the candidates that determine symbols which `present_inputs` do not."""
+    """Return the candidates that determine `needed_symbols` which `present_inputs` do not."""
     length_inputs: list[str] = []
     known_symbols = find_determined_symbols(present_inputs, length_equations)
     for name, value in candidates.items():

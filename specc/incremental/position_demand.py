@@ -100,7 +100,7 @@ def _propagate_demand(
 def _propagate_into_body(
     context: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
-    """Merge the demands of a body on its values and captures into `needs` (no time loop)."""
+    """Merge the demands of a body on its values and captures into `needs` (non-time-axis loop)."""
     loop = NonTimeAxisLoop.from_node(context, node)
     live_nodes = collect_step_nodes(loop.body_outputs, context.flow)
     previous: list[Mapping[int, float]] = []
@@ -130,7 +130,7 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeDataflow) -> set[Node]
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeDataflow) -> bool:
-    """Return True if a node selects only positions before the first token (constant)."""
+    """Return True if a node selects only prefix positions, which stay constant in generation."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first_operand

@@ -137,7 +137,7 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 
 
 def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
-    """Return a name for every axis of operands and results; equal names, equal sizes."""
+    """Return a name for every operand and result axis; axes with equal names have equal sizes."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
@@ -228,7 +228,7 @@ class NonTimeAxisLoop:
     def get_output_positions(
         self, results: NodeResults, needs: PositionNeeds
     ) -> list[Mapping[int, float]]:
-        """Return the earlier positions of each result that the loop computes, by body axis."""
+        """Return how many earlier positions of each result are computed, by body output axis."""
         output_positions: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             is_scan_output = r >= len(self.body_carries)
@@ -275,7 +275,7 @@ class NonTimeAxisLoop:
         result_demands: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """Return the demand on an operand along `axis`; `operand_index` counts body inputs."""
+        """Return the demand on an operand along `axis`; `operand_index` is its body input index."""
         first_carry = len(self.body_inputs) - len(self.body_carries)
         if 0 <= operand_index < first_carry:
             body_input, body_axis = self.body_inputs[operand_index], axis - (axis > self.scan_axis)

@@ -225,7 +225,7 @@ def select_cached_values(context: DemandContext, outputs: Mapping[Value, float])
 def iterate_nodes_and_loop_bodies(
     graph: Graph, flow: TimeDataflow
 ) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Yield the nodes of a graph and, after it, of each loop over a non-time axis."""
+    """Yield the nodes of a graph; a loop over a non-time axis is followed by its body nodes."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.loop_body_dataflows:

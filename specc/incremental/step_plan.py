@@ -132,14 +132,14 @@ class StepPlan(DemandContext):
         return self.count_past_positions(demand, layout) + self.new_chunks * layout.rate
 
     def count_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the earlier positions on an axis, with the prefix, for `demand` positions."""
+        """Return the number of earlier positions on an axis, including the prefix, for `demand`."""
         chunks = _count_chunks(self, demand, layout)
         is_prefix_fixed = layout.prefix_length.number is not None
         takes_all = demand == inf or (chunks >= self.max_cached_chunks > 0 and is_prefix_fixed)
         return self._count_needed_positions(self.past_chunks, demand, layout, takes_all)
 
     def count_next_past_positions(self, demand: float, layout: TimeAxisLayout) -> Dim:
-        """Return the earlier positions on an axis in the next step, with this step's."""
+        """Return the number of earlier positions in the next step, with this step's new ones."""
         return self._count_needed_positions(
             self.past_chunks + self.new_chunks, demand, layout, demand == inf
         )

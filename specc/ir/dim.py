@@ -184,7 +184,7 @@ class Dim:
         return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the size for these symbol values. Raise DimError if it is undefined."""
+        """Return the size for symbol `values`; DimError for an unknown symbol or a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
         try:

@@ -54,7 +54,9 @@ def evaluate_live_nodes(
 def _plan_evaluation(
     graph: Graph, requested: tuple[Value, ...]
 ) -> list[tuple[Node, tuple[Value | None, ...], list[Value]]]:
-    """Return the nodes that `requested` need, their used results, and the operands read last."""
+    """Return the nodes that `requested` depend on, each with its results (None if unused) and the
+    operands that no later node reads.
+    """
     live = collect_required_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last_uses = _map_last_uses([node for node, _ in nodes], requested)
@@ -69,7 +71,7 @@ def _plan_evaluation(
 
 
 def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
-    """Map each value to the index of the last node that reads it, the end if requested."""
+    """Map each value to the index of its last reader, or to the end for requested values."""
     last_uses = {a: n for n, node in enumerate(nodes) for a in node.args}
     return last_uses | dict.fromkeys(requested, len(nodes))
 
@@ -273,7 +275,7 @@ def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """Return the patches along height and width. Raise E0912 if the size is not divisible."""
+    """Return the patch counts along height and width. Raise E0912 if the size is not divisible."""
     (*_, height, width), (*_, p, r) = image, patch
     if height % p or width % r:
         raise_error(
@@ -295,7 +297,7 @@ def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """Return the output positions of a transposed convolution. Raise E0912 if negative."""
+    """Return the output size of a transposed convolution per axis. Raise E0912 if negative."""
     counts = [
         op.compute_length(Dim.from_value(size), n).evaluate({}) for n, size in enumerate(sizes)
     ]
@@ -306,7 +308,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
-    """Return the positions of the downsampled mask. Raise E0912 if the mask is too short."""
+    """Return the size of the downsampled mask. Raise E0912 if a mask of `size` is too short."""
     count = op.compute_length(Dim.from_value(size)).evaluate({})
     if count < min(size, 1):
         raise_axis_too_short(size, op.lag + 1)

@@ -159,7 +159,7 @@ class _GraphParser:
                 lines.raise_error_here(f"`{padding_side}` is not a padding side")
 
     def read_parameter(self) -> None:
-        """Parse a parameter: `parameter "norm.weight" %1: f32[768] initial="ones"`."""
+        """Parse a parameter: `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
         lines.expect_word(" ")
@@ -223,7 +223,7 @@ class _GraphParser:
         return name
 
     def parse_definition(self) -> Type:
-        """Parse the definition of an input or parameter, e.g. `%4: f32[n]`. Return the type."""
+        """Parse the definition of an input or parameter, `%4: f32[n]`; 4 must be the next index."""
         self.expect_number(len(self.values))
         return self.lines.read_type()
 

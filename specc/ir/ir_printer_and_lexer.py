@@ -29,7 +29,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """Format `graphs`, by different names, as textual IR. The text is deterministic."""
+    """Format `graphs`, whose names must differ, as textual IR. The text is deterministic."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:

@@ -19,7 +19,7 @@ ROPE_TABLE = "--context-length"
 
 @dataclass(frozen=True)
 class PositionLimit:
-    """The limit of a position embedding: `length` at most `max_positions`; RoPE has no table."""
+    """The limit of a position embedding: `length <= max_positions`; `table` is None for RoPE."""
 
     node: Node
     length: Dim
@@ -39,7 +39,7 @@ def iterate_position_limits(graph: Graph) -> Iterator[PositionLimit]:
 
 
 def find_position_limit(node: Node) -> PositionLimit | None:
-    """Return the limit of a position embedding, or None without one that can be inferred."""
+    """Return the limit of a position embedding, or None if it has none that can be inferred."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_position_limit(node, ids, table.shape[0].number, table)
@@ -115,7 +115,7 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A dimension that must be defined, and non-negative if it counts positions."""
+    """A dimension that must be defined (no remainder), and non-negative if it counts positions."""
 
     length: Dim
     is_position_count: bool
@@ -170,7 +170,7 @@ def _exclude_lengths(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """Return the largest divisor of each symbol that occurs in a floor division."""
+    """Return the total stride (largest divisor) of each symbol in a floor division."""
     strides: dict[str, int] = {}
     for quotient in _iterate_quotients(graph):
         dividend, divisor = quotient.args
@@ -254,7 +254,7 @@ def _list_length_slacks(
 
 
 def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
-    """Return True if a constraint combines this symbol with others, which are chosen later."""
+    """Return True if a constraint combines this symbol with others (then it is chosen later)."""
     symbol_sets = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in symbol_sets)
 
@@ -272,7 +272,7 @@ def _search_lengths(
     candidate_lengths: Mapping[str, list[int]],
     open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
-    """Return the first combination of sizes that satisfies all constraints, or None."""
+    """Return the first sizes that satisfy all constraints, or None after MAX_TRIES attempts."""
     # check a constraint as soon as all of its dimensions have sizes, to prune the search early
     constraints_by_index: list[list[LengthConstraint]] = [[] for _ in symbols]
     for constraint in open_constraints:
@@ -373,7 +373,7 @@ def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """Replace each exact quotient `a / b` by `a // b`, equal whenever it is defined."""
+    """Replace each exact quotient `a / b` by `a // b`, which is equal where `a / b` is defined."""
 
     def replace_atom(atom: Atom) -> Dim:
         if isinstance(atom, str):

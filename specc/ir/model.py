@@ -38,7 +38,7 @@ class GenerateSection:
 
 
 def count_codebooks(sequence_type: Type) -> int:
-    """Return the codebooks of ids [batch, time, codebooks], or 0 for other generated inputs."""
+    """Return the number of codebooks of ids [batch, time, codebooks], or 0 for other inputs."""
     if sequence_type.rank != 3 or sequence_type.dtype != "i64":
         return 0
     return sequence_type.shape[2].number or 0
@@ -143,7 +143,7 @@ determines this number. With in-place buffers, the caller passes it.
 
 @value_class(slots=True)
 class KVCache:
-    """The KV cache of an attention layer: its inputs, and the outputs with the update."""
+    """The KV cache of an attention layer: names of its inputs and of the updated outputs."""
 
     key: str
     value: str

@@ -101,7 +101,7 @@ def _build_body(
 def compute_cell(
     f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states of the cell, for one position's projection and captures `w`."""
+    """Return the next states, given the projected input of a position and captured weights `w`."""
     match op:
         case ops.Rnn(activation):
             projection = f.add_linear(states[0], w["u"], w.get("c"))

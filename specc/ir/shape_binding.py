@@ -99,7 +99,7 @@ def _check_length_equations(length_equations: Mapping[str, Dim], sizes: Mapping[
 
 
 def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_ShapeEquation]:
-    """Return the shape equations of `name`, one per axis. Raise E0911 for another rank."""
+    """Return the shape equations of array `name`, one per axis. Raise E0911 for a wrong rank."""
     if len(shape) != type.rank:
         raise_error(
             "E0911",
@@ -113,7 +113,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dimension, or None. Raise E0912 for a division with remainder."""
+    """Return the value of a dimension, or None if unknown. Raise E0912 for an inexact division."""
     try:
         return dim.substitute(sizes).number
     except DimError as error:
@@ -125,7 +125,7 @@ def _evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """Solve `c · symbol + rest = size` for its only unknown symbol; None if not just one."""
+    """Solve `c · symbol + rest = size`; return None unless it has exactly one unknown symbol."""
     if equation.dim.symbols() <= sizes.keys():
         return None
     try:

@@ -152,7 +152,7 @@ class AxisBindings:
         raise make_length_mismatch(name, mismatch[0], first_operand, mismatch[1], operand)
 
     def broadcast_loose_axes(self) -> None:
-        """Broadcast axes marked `#` (size 1 or missing). Raise ShapeError if others differ."""
+        """Broadcast axes marked `#` (missing or 1). Raise ShapeError if other sizes differ."""
         for name, operand_dims in self.broadcastable.items():
             if fixed_dims := self.dims.get(name):
                 # operands without `#` determine the axes

@@ -190,7 +190,7 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open_spec(self, spec: str | Source) -> SpecModule:
-        """Return the module of a built-in spec, file or text. Raise E0222 or E0802 if none."""
+        """Return the module of a built-in spec, file or text. Raise E0222 or E0802 if not found."""
         if isinstance(spec, Source):
             return self._load_source(spec)
         models = find_builtin_specs()

@@ -89,7 +89,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of the files that are unchanged since."""
+        """The serialized syntax trees of the files that have not changed since serialization."""
         # without the generated table (in a checkout), files are parsed, which is slower
         if not self.table_path.is_file():
             return {}

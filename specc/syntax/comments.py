@@ -62,7 +62,7 @@ class CommentAttacher:
 
 
 class BodyBuilder(Generic[T]):
-    """Builds a body child by child; `previous_end` is the end of the last child."""
+    """Builds a body child by child; `previous_end` ends the last child or the opening bracket."""
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
@@ -147,7 +147,7 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """Return the children and final comments of a body; the first comment moves to a child."""
+    """Return the children and final comments; the opening comment moves above the first child."""
     if not body.trailing:
         return body.children, body.end
     if not body.children:

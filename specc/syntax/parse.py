@@ -77,7 +77,7 @@ def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Translate the code in helps of diagnostics about YAML files. Return all diagnostics."""
+    """Translate code in help texts for YAML files from the DSL to YAML. Return all diagnostics."""
     results = list(diagnostics)
     if not any(map(_is_about_yaml, results)):
         return results

@@ -209,7 +209,7 @@ class _ChunkBodyBuilder(CellBuilder):
         return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _add_chunk_input(self, name: str, x: Value) -> Value:
-        """Add an input for the slice of a chunk, [b, 64, …, x], and move its position axis."""
+        """Add an input for a chunk [b, 64, …, x]; move its position axis before the last axis."""
         shape = (x.shape[0], *x.shape[2:])
         chunk = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
@@ -241,7 +241,7 @@ class _ChunkBodyBuilder(CellBuilder):
         state: Value,
         masks: Sequence[Value],
     ) -> Value:
-        """Return the vectors that the delta rule writes: the solution of the triangular system."""
+        """Return what the delta rule writes to the state (see the module docstring's system)."""
         strict, identity, *levels = masks
         zero = self.b.add_op(ops.Constant(0.0, "f32"))
         read_key, rate = chunk_operands["read key"], chunk_operands.get("rate")

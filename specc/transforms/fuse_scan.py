@@ -287,7 +287,7 @@ class _LoopFusion:
     def _build_combined_weight(
         self, first_part: Value | None, other_part: Value | None
     ) -> Value | None:
-        """Return the weight of all gates: two concatenated, or that of which both are slices."""
+        """Return the weight of all gates: both parts concatenated, or the weight they slice."""
         if first_part is None or other_part is None:
             return first_part
         match first_part.node, other_part.node:

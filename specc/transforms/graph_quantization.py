@@ -46,7 +46,7 @@ def expand_recurrent_layers(graph: Graph, weight_names: Collection[str] | None =
 
 
 def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Return input and recurrent weight names of LSTMs without projection (both parameters)."""
+    """Return names of input and recurrent weights of LSTMs without projection (both parameters)."""
     names = {value: name for name, value in graph.parameters.items()}
     pairs: list[tuple[str, str]] = []
     for node, _ in graph.nodes:
@@ -197,7 +197,7 @@ class _WeightQuantizer:
         return self._convert_linear(node, weight)
 
     def _slice_weight(self, op: ops.Slice, weight: QuantizedParameters) -> QuantizedParameters:
-        """Slice codes, scales and zero points along the last axis (`columns`) or the first."""
+        """Slice codes, scales and zero points on the last axis (layout `columns`) or the first."""
         is_last_axis = weight.format.layout == "columns"
         return weight.convert_parts(
             lambda _, v: self.builder.add_op(replace(op, axis=v.rank - 1 if is_last_axis else 0), v)

@@ -38,7 +38,7 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
-    """Return `graph` with the matrices `names` stored as `[in, out]` and transposed."""
+    """Return `graph` with matrices `names` stored as `[in, out]`, each followed by a transpose."""
     builder = GraphBuilder()
     facts = {
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
@@ -172,7 +172,7 @@ class _ValueUsers:
         return self.names[value], is_transposed
 
     def _match_transposed_view(self, view: Value | None) -> bool | None:
-        """Return True if a view transposes a weight, False without a view, None for others."""
+        """Return True for a transpose of a weight, False for no view, None for other views."""
         is_transposed = False
         while view is not None and view.node is not None:
             # slices of a weight are not analyzed

@@ -57,7 +57,7 @@ BOUNDED_FUNCTIONS = frozenset(("cos", "erf", "sigmoid", "sign", "sin", "tanh"))
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
-    """Return True if an op does not amplify rounding errors: its operands set its dtype."""
+    """Return True if an op can use its operands' dtype: it does not amplify rounding errors."""
     match op:
         case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS

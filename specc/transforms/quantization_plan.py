@@ -158,7 +158,7 @@ def _keep_complete_pairs(
 def _move_pair_to_loop(
     weights: str, states: str, plan: dict[str, QuantizationFormat], lstm_weights: set[str]
 ) -> None:
-    """Change both weights of an LSTM to MatMul formats; drop them from `lstm_weights`."""
+    """Change both weights of an LSTM in `plan` to MatMul formats; drop them from `lstm_weights`."""
     for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
         if name in lstm_weights:
             plan[name] = replace(plan[name], rounding=rounding)

@@ -96,7 +96,7 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """Return the query and its scale. A scale that depends on an input is folded into the query."""
+    """Return the query and scale; multiply a run-time scale into the query and return scale 1."""
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
@@ -109,7 +109,7 @@ def _fold_scale(
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
-    """Return `x` with axes inserted to [batch, heads, length, d]. Raise E0307 for other ranks."""
+    """Expand `x` to [batch, heads, length, d]. Raise E0307 for a rank other than 2 to 4."""
     rank = len(x.shape)
     if rank == 4:
         return x
@@ -126,7 +126,7 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Remove the axes that the query did not have: length and heads, or only heads."""
+    """Drop axes that `q` lacked: length and heads for [batch, d], heads for [batch, length, d]."""
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.squeeze_axis(x, axis)
     return x

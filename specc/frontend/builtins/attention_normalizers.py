@@ -238,7 +238,9 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, pair_indices: PairIndices, score_rank: int
 ) -> MaskValue:
-    """Evaluate the option `mask` to a mask for scores with `score_rank` axes, or to a bool."""
+    """Evaluate the option `mask` to a mask tensor for scores with `score_rank` axes, or to a bool
+    if every key or no key is visible.
+    """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
         return expand_mask(site.context, mask, pair_indices, site.scope, span, score_rank)

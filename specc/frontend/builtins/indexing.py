@@ -1,4 +1,4 @@
-"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample, group norm."""
+"""Built-in functions along an axis: sort, top-k, roll, pad, resize, grid sample and norms."""
 
 import math
 from fractions import Fraction

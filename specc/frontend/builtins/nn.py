@@ -221,7 +221,7 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return `x` minus its maximum along an axis, and the maximum; infinity becomes 0."""
+    """Return `x` minus its maximum along an axis, and the maximum (0 instead of infinity)."""
     maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     is_finite = site.add_op(
         ops.Compare("lt"),

@@ -164,7 +164,7 @@ class CallSite:
         return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
-        """Return a scalar constant of `dtype`. Raise E0206 for an infinite or NaN integer."""
+        """Return a scalar constant of `dtype`. Raise E0206 if an integer is infinite or NaN."""
         if not math.isfinite(value) and not dtype.startswith("f"):
             title = f"`{self.call.function.path}`: expected floats, got integers"
             self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
@@ -173,7 +173,7 @@ class CallSite:
     def add_weight(
         self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. `size_options` set its dimensions (for messages)."""
+        """Return the weight `scope.leaf`; errors name `size_options`, which set its dimensions."""
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.raise_error(

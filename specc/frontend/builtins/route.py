@@ -88,7 +88,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
-    """Raise E0331 because an expert's op depends on other tokens, with labels at op and call."""
+    """Raise E0331 as `node` reads other tokens (`violation`); label it and the `route` call."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
     fn = node.op.get_attributes().get("fn")
@@ -262,7 +262,7 @@ def _elaborate_expert(
     stack: ExpertStack,
     lengths: dict[str, Dim],
 ) -> Tensor:
-    """Elaborate the expert block for the routed tokens. Raise E0331 unless it returns vectors."""
+    """Elaborate an expert for routed tokens. Raise E0331 unless it returns one vector per token."""
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # the block is called as if the user had written this call in place of `route`

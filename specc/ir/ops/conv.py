@@ -67,11 +67,11 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_after
 
     def get_window_extent(self, n: int) -> int:
-        """Return the distance between the ends of a window along window axis `n`."""
+        """Return the distance from first to last position of a window along window axis `n`."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
-        """Return the lag along window axis `n`: t exists if input `t · stride + lag` exists."""
+        """Return the lag on window axis `n`: output t exists if input `t · stride + lag` exists."""
         return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
     def get_offset_bounds(self, n: int) -> tuple[int, int]:
@@ -81,11 +81,11 @@ class SlidingWindowOp(PaddedWindow):
         return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def is_position_preserving(self, n: int) -> bool:
-        """Return True if result position t is operand position t on window axis `n`."""
+        """Return True if operand and result have the same positions along window axis `n`."""
         return self.stride[n] == 1 and not self.get_lag(n)
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of window axis `n` of the result, of `length` in the operand."""
+        """Return the result size of window axis `n` for an operand axis of size `length`."""
         # return an unchanged size as it is: a quotient would hide that both sizes are equal
         if self.is_position_preserving(n):
             return length
@@ -117,7 +117,7 @@ class SlidingWindowOp(PaddedWindow):
         return marked_axes, result_names
 
     def infer_window_axes(self, axes: AxisBindings) -> None:
-        """Bind the sizes of the result axes. Raise ShapeError if one is too small for a window."""
+        """Bind the sizes of the result axes. Raise ShapeError if a static size is too small."""
         for n, (operand_name, result_name) in enumerate(self.pair_axis_names()):
             length = axes[operand_name]
             # dynamic sizes are checked at run time
@@ -241,7 +241,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         )
 
     def compute_length(self, length: Dim, n: int) -> Dim:
-        """Return the size of window axis `n` of the result, of `length` in the operand."""
+        """Return the result size of window axis `n` for an operand axis of size `length`."""
         extent = self.dilation[n] * (self.kernel[n] - 1)
         cropping = self.padding_before[n] + self.padding_after[n]
         return (length - 1) * self.stride[n] + (extent + 1 - cropping)
@@ -281,7 +281,7 @@ class Pooling(SlidingWindowOp):
         self.infer_window_axes(axes)
 
     def compute_length_slack(self, length: Dim, n: int) -> Dim:
-        """Return a dimension that is negative if `length` is too short for a window."""
+        """Return a Dim that is negative if `length` is too short or a window reads only padding."""
         missed_length = self._find_missed_length(n)
         # if the padding exceeds the window extent, a window may read only padding
         if self.get_lag(n) < 0:

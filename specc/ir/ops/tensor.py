@@ -183,7 +183,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", is_view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", is_view=True):
-    """Merge `count` adjacent axes from `axis` on: `[…, h, d, …]` to `[…, h·d, …]`."""
+    """Merge `count` adjacent axes from `axis` on, row-major: `[…, h, d, …]` to `[…, h·d, …]`."""
 
     axis: int
     count: int

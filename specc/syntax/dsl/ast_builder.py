@@ -68,7 +68,7 @@ class AstBuilder(ErrorCollector):
         return ESCAPE_SEQUENCE.sub(unescape_character, token.text[1:-1])
 
     def convert_child(self, child: object) -> object:
-        """Convert a child to a field value. A literal's token is an error: it cannot be bound."""
+        """Convert a child to a field value: a token to a string; a literal's token is an error."""
         if not isinstance(child, Token):
             return child
         is_string = child.kind == "STRING"

@@ -84,7 +84,7 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
 
 def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[int]:
-    """Return the tokens at which parsing may resume: keywords in column 1 that begin an item."""
+    """Return the token indices at which parsing may resume: item keywords in column 1."""
     text = fragment.text
     tokens = lexer_result.tokens
     return [
@@ -99,7 +99,7 @@ def find_restart_points(fragment: Fragment, lexer_result: LexerResult) -> list[i
 
 
 def limit_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Sort errors by position and keep 20. Add the number of omitted ones to the last."""
+    """Sort errors by position and keep the first 20; add the number of omitted ones to the last."""
     sorted_errors = sorted(
         errors, key=lambda error: error.primary.span.start if error.primary else 0
     )

@@ -60,7 +60,7 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def get_action(self, state: int, kind: str) -> int | None:
-        """Return the action for a token: the next state, `~rule` for a reduction, or None."""
+        """Return the action for a token: the next state, `~rule` to reduce, None if unexpected."""
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
 

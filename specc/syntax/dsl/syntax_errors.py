@@ -50,7 +50,7 @@ def find_unbalanced_brackets(
 def _close_bracket(
     tokens: Sequence[Token], closer: int, stack: list[int], unbalanced: UnbalancedBrackets
 ) -> None:
-    """Remove the partner of a closing bracket, and all brackets opened after it."""
+    """Remove the partner of a closing bracket, and all opened after it, from the open brackets."""
     text = tokens[closer].text
     pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
     if not pairs:
@@ -123,7 +123,7 @@ def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int)
 
 
 class SyntaxErrorExplainer:
-    """Explains the syntax errors of a fragment; `description` is e.g. `an expression`."""
+    """Explains syntax errors of a fragment, which `description` names, e.g. `an expression`."""
 
     def __init__(self, fragment: Fragment, description: str) -> None:
         self.fragment = fragment
@@ -253,7 +253,9 @@ def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
-    """Return E0101 for a name parsed as a result without `=` (unnamed, or no operator), or None."""
+    """Return E0101 for a name parsed as a result without `=`, or None: an operator is missing
+    before it, or its result has no name.
+    """
     if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
     name, previous = error.tokens[error.index - 1], error.tokens[error.index - 2]

@@ -30,7 +30,7 @@ def _join_hyphenated_name(error: UnexpectedToken) -> str:
 
 
 def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
-    """Return True if a token of this kind precedes the error, before tokens `between`."""
+    """Return True if a `kind` token precedes the error, with only `between` tokens in between."""
     for token in reversed(error.tokens[: error.index]):
         if token.kind == kind:
             return True

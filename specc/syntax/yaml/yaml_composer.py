@@ -180,7 +180,9 @@ YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def compose_yaml(source: Source) -> tuple[YamlNode | None, list[Comment]]:
-    """Return the root of a YAML text, or None, and comments. Raise E0110, E0116, E0121 to 0124."""
+    """Return the root of a YAML text (None if it is empty) and its comments. Raise E0110, E0116, or
+    E0121 to E0124.
+    """
     composer = YamlComposer(source)
     try:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
@@ -286,7 +288,9 @@ class YamlComposer:
                 mapping.key = None
 
     def check_key(self, mapping: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return `node` as the next key of `mapping`. Raise E0122 or E0124, report E0116."""
+        """Return `node` as the next key of `mapping`. Raise E0124 or E0122 if it is not a string.
+        Report E0116 for a duplicate key.
+        """
         if not isinstance(node, YamlScalar):
             raise_error(
                 "E0124",

@@ -233,7 +233,7 @@ def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
 
 
 def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """Make a list with one line per item, or an empty map to contain only comments."""
+    """Make a list with one line per item, or an empty map if there are only comments."""
     if not items and end:
         return YamlMap([], end, is_multiline=True)
     return YamlList(items, end, is_multiline=bool(items))
