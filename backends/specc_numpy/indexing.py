@@ -152,7 +152,7 @@ def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
 def _compute_antialiased_weights(
     mode: str, length: int, size: int, step: float
 ) -> list[tuple[Array, Array]]:
-    """Return the source indices in the support of a triangle or cubic filter, and weights."""
+    """Return the source indices in the support of a triangle or cubic filter, and their weights."""
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     radius = filter_scale * (1 if mode == "bilinear" else 2)
@@ -198,7 +198,7 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return two neighboring pixels per axis for points in [-1, 1], and weights; NaN is -1."""
+    """Return two neighboring pixels per point in [-1, 1] of an axis, and weights; NaN means -1."""
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (
         (coordinates + 1) / 2 * (size - 1)

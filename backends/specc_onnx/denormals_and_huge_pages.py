@@ -123,7 +123,7 @@ class SessionMemory:
         )
 
     def count_run(self) -> None:
-        """Count a run; after `RUNS_BEFORE_MOVE` runs, move the memory on another thread."""
+        """Count a run; after `RUNS_BEFORE_MOVE` runs, move the memory to huge pages on a thread."""
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 

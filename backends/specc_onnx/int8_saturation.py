@@ -169,7 +169,9 @@ def _read_int8(tensor: TensorProto, directory: str) -> Array:
 
 
 def _make_uint8_nodes(name: str, result: str) -> list[NodeProto]:
-    """Return nodes that add 128 to int8: `Add` has no 8-bit kernel; constants are folded."""
+    """Return nodes that add 128 to int8 values. `Add` has no 8-bit kernel; ONNX Runtime folds the
+    nodes if the values are constant.
+    """
     floats = f"{result}:floats"
     return [
         helper.make_node("Cast", [name], [floats], to=TensorProto.FLOAT),

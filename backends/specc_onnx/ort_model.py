@@ -151,7 +151,7 @@ class OrtModel:
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return inputs as contiguous arrays. Raise E0907 or one of E0910 to E0912."""
+        """Return checked inputs as contiguous arrays. Raise E0907, or E0910 to E0912."""
         specs = {**self.optional_inputs, **self.inputs}
         arrays = {
             name: prepare_ort_input(name, specs.get(name), self.inputs, inputs)
@@ -317,7 +317,7 @@ class FixedShapeModel:
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model. Raise E0907 or E0910 to E0912 for invalid inputs, E0924 on failure."""
+        """Run the model; return outputs by name. Raise E0907, E0910 to E0912, E0924 on failure."""
         arrays = self.model.prepare_inputs(inputs)
         with self.lock, self.model.guard_run():
             for name, array in arrays.items():

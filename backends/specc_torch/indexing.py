@@ -137,7 +137,7 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor shaped like `x`, with axes of sizes `lengths` for `axis`."""
+    """Return a constant tensor shaped like `x`, but with axes of the sizes `lengths` for `axis`."""
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 

@@ -310,7 +310,7 @@ def _run_expert(
     other_inputs: list[Tensor],
     leading_axes: int,
 ) -> Tensor:
-    """Return the output of one expert for `tokens`; its body has `leading_axes` axes of 1."""
+    """Return an expert's output for `tokens`; its body expects `leading_axes` axes of size 1."""
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)
     body_tokens = tokens.reshape(*[1] * leading_axes, *tokens.shape)

@@ -137,7 +137,9 @@ def _run_torch_layer(
 def _run_cell(
     step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Run a cell over all steps; return outputs and final states, unchanged at masked steps."""
+    """Run a recurrent cell over all time steps. Return all outputs and the final states. Masked
+    positions do not change the states.
+    """
     input_projections = linear(x.sequence, x.input_weights, x.input_bias)
     batch, steps, _ = input_projections.shape
     outputs: list[Tensor] = []

@@ -186,7 +186,9 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values` with a value of a parameter tied to `root` as that of `root` if absent."""
+    """Return `values`, with the value of a parameter that is tied to `root` added as the value of
+    `root` if it has none.
+    """
     if root in values:
         return values
     tied_names = [n for n in ties if n in values and _find_tie_root(n, ties) == root]

@@ -324,7 +324,9 @@ def _mark_ties(graph: Graph, initializers: Mapping[str, str]) -> Graph:
 def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
-    """Parse metadata of quantized weights. Raise E0917 unless they are (stacked) matrices."""
+    """Parse the metadata of the quantized weights by name. Raise E0917 unless each is a matrix or a
+    stack of matrices in the graph.
+    """
     if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")

@@ -72,7 +72,7 @@ def is_sha256(text: str) -> bool:
 
 
 def read_weight_file_metadata(path: Path, sha256: str) -> WeightFileMetadata:
-    """Measure size and header hash of the weight file at `path` with content hash `sha256`."""
+    """Measure size and header hash of the weight file `path`, whose content has hash `sha256`."""
     size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
@@ -333,7 +333,7 @@ def _limit_files(entries: dict[str, object], location: str) -> dict[str, object]
 
 
 def _check_roles(index: PackageIndex, location: str) -> None:
-    """Raise E0831 unless graphs (at most `MAX_GRAPHS`, distinct) and extras are files."""
+    """Raise E0831 unless graphs (<= `MAX_GRAPHS`, different files) and extras are package files."""
     for role, name in (*index.graphs.items(), *index.extras.items()):
         if name not in index.files:
             _raise_invalid_index(
@@ -347,7 +347,7 @@ def _check_roles(index: PackageIndex, location: str) -> None:
 
 
 def read_previous_index(directory: Path) -> PackageIndex | None:
-    """Return the index of the package that is replaced, or None without a valid one."""
+    """Return the index of the package that a compilation replaces, or None without a valid one."""
     try:
         return read_package_index(directory)
     except Failed:

@@ -159,7 +159,7 @@ class BatchInferenceModel:
 
     @cached_property
     def formatter(self) -> GraphResultColumns | GeneratedResultColumns:
-        """The formatter of results. Raise E0731 to E0733 or E0879 for invalid settings."""
+        """The result formatter; E0731 to E0733 for bad settings, E0879 for selected outputs."""
         generator = self.model.generator
         if not self.is_generative or generator is None:
             manifest = self.model.default_model.manifest

@@ -286,7 +286,7 @@ class BlockComputation:
         self.statistics.padding_count += padding
 
     def _generate_continuously(self, rows: Sequence[InputRow]) -> list[InputRow]:
-        """Generate by continuous batching, short prompts first; return rows that crashed."""
+        """Generate by continuous batching, short prompts first; return rows of crashed workers."""
         crashing_rows, start_time = self.journal.find_crashing_rows(), time.perf_counter()
         safe_rows = [row for row in rows if row.row_number not in crashing_rows]
         for group in group_by_shape(safe_rows, self.padded_inputs):

@@ -135,7 +135,7 @@ class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
-        """Return the keys of all objects as columns, with types for all their values."""
+        """Return the union of all objects' keys as columns, with types that fit all values."""
         element_types: dict[str, str] = {}
         previous_types: dict[str, type] = {}
         for line in read_lines(self.path):
@@ -280,7 +280,7 @@ def find_image_files(directory: Path) -> list[Path]:
 
 
 class ImageDirectory(DataFile):
-    """A directory of images as a table with the columns `image` and `path` (relative)."""
+    """A directory of images as a table of columns `image` (file) and `path` (relative path)."""
 
     def read_columns(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""

@@ -80,7 +80,7 @@ class JobReport:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The predicted compute time (first block, cost model); None for a single block."""
+        """The compute time predicted from the first block's, or None for a single block."""
         seconds, multiply_adds = self.block_costs[0] if self.block_costs else (0.0, 0)
         if len(self.block_costs) < 2 or not multiply_adds:
             return None
@@ -151,7 +151,7 @@ def run_job(request: JobRequest, on_progress: ProgressCallback = lambda report: 
 
 @contextmanager
 def _note_complete_parts(report: JobReport) -> Iterator[None]:
-    """A context that makes errors state the number of completed parts."""
+    """A context manager that makes errors state the number of completed part files."""
     try:
         yield
     except Failed as failed:

@@ -192,7 +192,7 @@ def hash_model(path: Path) -> str:
 
 
 def record_file_state(path: Path) -> InputFileState:
-    """Return size and time of a file, or total size and latest time of images."""
+    """Return size and modification time of a file, or total and latest of a directory's images."""
     if not path.is_dir():
         status = path.stat()
         return InputFileState(str(path), status.st_size, status.st_mtime_ns)
@@ -275,7 +275,7 @@ def read_block_statistics(plan: JobPlan, out: Path, block_number: int) -> BlockS
 def encode_part(
     output_format: str, columns: Sequence[TableColumn], values: dict[str, list[object]]
 ) -> tuple[bytes, int]:
-    """Encode columns as a part file; return its bytes and the rows with NaN made null."""
+    """Encode columns as a part file; return bytes, and the number of rows with NaN made null."""
     if output_format == "parquet":
         convert_json_columns_to_text(columns, values)
         return encode_parquet(columns, values), 0

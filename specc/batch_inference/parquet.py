@@ -131,7 +131,7 @@ def _has_nanoseconds(type: Arrow) -> bool:
 
 
 def _convert_value(name: str, value: Arrow) -> object:
-    """Convert an Arrow value to Python, or a string; `UnreadableRow` on failure."""
+    """Convert an Arrow value to Python, or to a string; return `UnreadableRow` if this fails."""
     if not value.is_valid:
         return None
     with suppress(ValueError, OverflowError):

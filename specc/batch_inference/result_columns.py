@@ -91,7 +91,7 @@ class GraphResultColumns:
         return locate_attention_nodes(self.graph)
 
     def _get_attention_shape(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Return (heads, queries, keys) of an attention column. Raise E0879 if unavailable."""
+        """Return (heads, queries, keys) of a column. Raise E0879 if it is absent or in a loop."""
         nodes = self.attention_nodes
         node = nodes.get(name.removeprefix(ATTENTION_PREFIX))
         if node is None:

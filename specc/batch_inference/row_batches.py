@@ -68,7 +68,7 @@ class RowReader:
         )
 
     def convert_rows(self, table: ColumnValues, count: int) -> list[InputRow | Diagnostic]:
-        """Convert all rows; return each row or its error, errors of the file first."""
+        """Convert all rows; return each row or its error (errors of reading the file first)."""
         errors = _find_unreadable_rows(table)
         # converts each column for all valid rows at once
         readable_rows = [row_number for row_number in range(count) if row_number not in errors]
@@ -101,7 +101,7 @@ class RowReader:
         return results
 
     def _convert_whole_column(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """Convert a whole column at once (half the time), or None if values need it singly."""
+        """Convert a whole column at once (faster); None if values need separate conversion."""
         record = self.input_signature.preprocessing.get_input_config(name)
         input_type = self.input_signature.graph.inputs[name].type
         # compares exact types: in Python, a bool is an int
@@ -308,7 +308,7 @@ class CostFormulas:
             return 0
 
     def estimate_bytes(self, rows: int, length: int) -> int:
-        """Estimate activation bytes of a batch: the largest operands and results of a node."""
+        """Estimate the activation bytes of a batch: the largest operands plus results of a node."""
         return self._get_cached_cost("memory", rows, length)
 
     def estimate_multiply_adds(self, rows: int, length: int) -> int:

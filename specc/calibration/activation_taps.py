@@ -58,7 +58,7 @@ class _GraphCopier:
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
     def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
-        """Copy the nodes of a graph, with activations of weights `names` in `activations_of`."""
+        """Copy the nodes of a graph; add the activations of weights `names` to `activations_of`."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
                 self._record_activation(WeightMatrix(name), self.copies[x])

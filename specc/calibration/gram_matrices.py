@@ -302,7 +302,9 @@ def _run_stage(
     directory: Path,
     sums: "_GramMatrixSums",
 ) -> None:
-    """Run a stage on all samples: add to `sums`, and store its outputs in `directory`."""
+    """Run a stage on all samples: add its activations to `sums`, and store its outputs for later
+    stages in `directory`.
+    """
     with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
@@ -336,7 +338,7 @@ class _GramMatrixSums:
     def pop_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
-        """Yield and remove Gram matrices that `activations_of` complete for all samples."""
+        """Yield and remove the Gram matrices that are complete once `activations_of` are added."""
         added = set(activations_of)
         for activations, pending_values in self.pending.items():
             pending_values -= added

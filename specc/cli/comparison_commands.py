@@ -197,7 +197,7 @@ def _check_coverage(verify_results: VerifyResults) -> None:
 
 
 def _raise_incomplete_coverage(uncovered_cases: Sequence[str], subgraph_count: int) -> NoReturn:
-    """Raise E0933 because no round executed some subgraphs, or had a long sequence."""
+    """Raise E0933 because no round executed some subgraphs, or none had a long sequence."""
     title = "no round compared long sequences"
     help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
     if subgraph_count:

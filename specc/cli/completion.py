@@ -234,7 +234,7 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_complete(args: Namespace) -> int:
-    """Print completion candidates; nothing if the spec does not exist."""
+    """Print the candidates, or nothing (no error, as it is not displayed) if the spec is absent."""
     for candidate in _list_candidates(args.kind, args.spec):
         print(candidate)
     return 0

@@ -31,7 +31,9 @@ from specc.version import __version__
 
 
 class Command(NamedTuple):
-    """A command: its module in `specc.cli`, its summary, and an example for its help."""
+    """A command: its module in `specc.cli` (imported on demand), its summary, and an example for
+    its help text and usage errors.
+    """
 
     module: str
     summary: str

@@ -238,7 +238,7 @@ def _print_outputs(
 def _stream_chunks(
     model: InferenceModel, inputs: Mapping[str, Array], outputs: RunOutputFiles, chunk_size: int
 ) -> None:
-    """Run a streaming model on chunks. Raise E0977 for other models, or `--attention`."""
+    """Run a streaming model on chunks. Raise E0977 for another model, or for `--attention`."""
     streaming_model = open_stream(model)
     if outputs.attention_plot_path:
         require_attention_model(model)  # E0931, raised here, takes precedence over E0977
@@ -263,7 +263,7 @@ def _is_printed_while_generated(stream: GenerationStream) -> bool:
 
 
 def _generate(model: InferenceModel, stream: GenerationStream, outputs: RunOutputFiles) -> None:
-    """Generate sequences; print one sequence meanwhile, and several at the end."""
+    """Generate sequences; print a single sequence during generation, and several at the end."""
     if outputs.attention_plot_path:
         require_attention_model(model)  # report a missing attention graph before generating
     prints_pieces = _is_printed_while_generated(stream)

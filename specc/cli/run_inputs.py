@@ -290,7 +290,9 @@ def _batch_values(
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """Raise E0912 for values of an input that cannot be batched, with the reason."""
+    """Raise E0912 because the values of an input cannot be batched: arrays are mixed with text,
+    differ in shape, or have no batch axis.
+    """
     shape_texts = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
@@ -300,7 +302,7 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
 
 
 def _parse_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
-    """Convert texts, token id lists or one list to batch elements; ids become arrays."""
+    """Convert texts, lists of token ids or one such list to batch elements; ids become arrays."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
         return texts

@@ -124,7 +124,7 @@ def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[SlotValues, 
 
 
 def _fill_optional_slots(record: Mapping[str, Value], task: Task) -> dict[str, Value]:
-    """Return a record with None for absent optional values, which keeps records apart."""
+    """Return a record with None for absent optional values, so that records are not combined."""
     return {slot.name: None for slot in task.slots if slot.is_optional} | dict(record)
 
 

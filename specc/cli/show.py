@@ -156,7 +156,9 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def execute_show(args: Namespace) -> int:
-    """Print the scope tree, IR or package overview; write diagrams (`--html`, `--svg`)."""
+    """Print the tree of scopes, the IR (`--ir`), or an overview of the package if `--graph` is
+    absent; write diagrams (`--html`, `--svg`).
+    """
     if check_drawing_options(args):
         return _draw_architecture(args)
     prints_ir = args.ir or args.print_after
@@ -244,7 +246,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after passes up to `--print-after`; without it, no pass runs."""
+    """Run the passes up to `--print-after` (none without it) and return the resulting graphs."""
     names = [compiler_pass.name for compiler_pass in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         hint = f"the passes are {', '.join(names)}"

@@ -151,7 +151,7 @@ def _advance_beams(
     position: DecodePosition,
     ends_sequence: EndsSequence | None,
 ) -> None:
-    """Extend every beam by a token: the best become live beams or finished hypotheses."""
+    """Extend the beams by a token; the best candidates become live beams or finished hypotheses."""
     log_probs = compute_log_softmax_f32(logits)
     scores = (
         log_probs

@@ -148,7 +148,9 @@ def select_next_tokens(
 
 
 def compute_token_log_probs(logits: Floats, chosen: Ints, is_padded: Bools) -> Floats:
-    """Return log-probabilities of chosen tokens, float32 [batch], and 0 for padding."""
+    """Return the log-probabilities of the chosen tokens, float32 [batch], and 0 for sequences that
+    get a padding token.
+    """
     log_probs = compute_log_softmax_f32(logits)
     scores: Floats = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
     scores[is_padded] = 0

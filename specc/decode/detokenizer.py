@@ -103,13 +103,13 @@ def truncate_at_stop_string(text: str, stop_strings: Iterable[str]) -> str:
 
 
 def make_stop_check(decode: Decode, stop_strings: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Return a predicate: the decoded tokens contain a stop string (for beam search)."""
+    """Return a predicate that is true if decoded tokens contain a stop string (for beam search)."""
     stops = tuple(stop_strings)
     return lambda tokens: find_stop_string(decode(tokens), stops) is not None
 
 
 class BatchDetokenizer:
-    """The detokenizer of a batch; `feed` observes decode steps and ends at stop strings."""
+    """The detokenizer of a batch; `feed` observes decode steps, and ends them at stop strings."""
 
     def __init__(self, decode: Decode, batch_size: int, stop_strings: Iterable[str] = ()) -> None:
         stops = tuple(stop_strings)

@@ -55,7 +55,9 @@ class DecodeObserver(Protocol):
     """A stopping criterion: a callable that may end sequences, e.g. at stop strings."""
 
     def __call__(self, tokens: Ints, has_ended: Bools) -> Bools:
-        """Return bool [batch], true to end now, for int64 and bool [batch]."""
+        """Return a bool array [batch], true for the sequences to end now. `tokens` is int64
+        [batch], `has_ended` bool [batch].
+        """
         ...
 
 
@@ -357,7 +359,7 @@ def _filter_typical_tokens(probabilities: Float64s, mass: float) -> Float64s:
 
 
 def _drop_small_probabilities(probabilities: Float64s, bound: float | Float64s) -> Float64s:
-    """Keep the best token and those at the bound or above (Hewitt, arXiv:2210.15191, sec. 4)."""
+    """Keep the best token and tokens of at least the bound (Hewitt, arXiv:2210.15191, sec. 4)."""
     normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
     return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)

@@ -97,7 +97,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
 def _draw_attention_layer(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelGroup:
-    """Draw an attention layer: overlays if its keys are patches, or heat maps per head."""
+    """Draw a layer: overlays on the image if its keys are patches, or one heat map per head."""
     if plot.image is not None and attention.key_axis.grid is not None:
         return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)

@@ -61,7 +61,9 @@ class ColorScale:
 
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """Return the color scale from min(0, minimum) to the maximum, perhaps logarithmic."""
+        """Return the color scale from 0 (or the minimum, if negative) to the maximum. A logarithmic
+        scale covers LOG_DECADES decades.
+        """
         finite_values = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite_values if v.size), default=0.0)
         high = max((float(v.max()) for v in finite_values if v.size), default=1.0)
@@ -218,7 +220,9 @@ def _measure_width_in_ems(character: str) -> float:
 
 
 def make_printable_label(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:
-    """Truncate a label to `max_length`, with printable control and outer space characters."""
+    """Truncate a label to `max_length` characters, and replace control characters and leading or
+    trailing spaces by printable characters.
+    """
     printable = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1]
         for c in text[: max_length + 1]

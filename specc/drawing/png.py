@@ -198,7 +198,7 @@ def _draw_runs(
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield pieces of a string with a font; characters without a glyph as code points."""
+    """Yield pieces of a string with a font; code points replace characters without a glyph."""
     fonts = _load_fonts(size)
     character_fonts = ((_find_font(c), c) for c in text)
     glyph_runs = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in character_fonts)

@@ -64,7 +64,7 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
-    """Return an unused output name for a tap, with `.` for `:`, which suffixes an index."""
+    """Return an unused output name for a tap; `.` replaces `:`, as `:0` means an output index."""
     unique_name = name.replace(":", ".")
     while unique_name in used_names:
         unique_name += "_"
@@ -254,7 +254,7 @@ class LoweringJob(CompileJob):
 
     @property
     def manifest_graph(self) -> Graph:
-        """Return the full-forward graph for the manifest: as converted if it is 16 bits."""
+        """The full-forward graph for the manifest: of the spec, or converted if it uses 16 bits."""
         converted = self.convert_dtype(self.simplified_graph)
         return self.graph if converted is self.simplified_graph else converted
 

@@ -67,7 +67,9 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
-    """Return True if states have a fixed size and a batch axis, and no input needs positions."""
+    """Return True if every state has a fixed size and a batch axis, and no input depends on the
+    number of past positions.
+    """
     has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
     reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
     return has_fixed_size and not reads_past
@@ -152,7 +154,7 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if specc's runtime can run the decode loop: logits give token ids."""
+    """Return True if specc's runtime can run the decode loop: token ids are sampled from logits."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -161,7 +163,7 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Return the metadata for the generation runtime; `in_place` states are updated so."""
+    """Return the generation runtime's metadata; `in_place` are the states updated in place."""
     return replace(
         build_step_metadata(job, derived, require_generation(job.model)),
         first_token_logits=derived.initial_logits_output,

@@ -162,7 +162,9 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
 def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
-    """Yield the inputs of the calibration data. Raise E0802 at its span if unreadable."""
+    """Yield the inputs of the calibration data. Raise E0802 if it cannot be read, at the span in
+    the spec if the spec names the file.
+    """
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
         raise_error(

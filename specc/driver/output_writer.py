@@ -223,7 +223,7 @@ def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGr
 def _build_buffered_step(
     job: LoweringJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
-    """Return the step graph, with KV buffers if the target has them, and their input names."""
+    """Return the step graph, with in-place KV buffers if supported, and the buffer input names."""
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
     # there are no buffers if the target has no in-place updates or its kernel supports no attention
     # layer of the graph

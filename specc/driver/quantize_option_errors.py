@@ -1,4 +1,4 @@
-"""Check quantization options for invalid values, patterns without a match, and no effect."""
+"""Check quantization options: invalid values, patterns without a match, options without effect."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -182,7 +182,7 @@ def find_ineffective_options(
 
 
 def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951 with the reason, at the `kv_cache` entry of the spec or None."""
+    """Raise E0951 with the reason; `span` is the spec's `kv_cache` entry, or None for an option."""
     fix = "compile with `--kv-cache none`" if span else "remove `--kv-cache`"
     raise_error(
         "E0951",

@@ -69,7 +69,7 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """The source of a graph in construction: statements, blocks, and `v`, the dimension."""
+    """The source of a graph in construction: statements, blocks, and `v`, the embedding size."""
 
     root: Path
     lines: list[str] = field(default_factory=list)
@@ -156,7 +156,7 @@ def wrap_encoder_config(data: JsonObject) -> JsonObject:
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return True if `Transformer` is a cross-encoder. Raise E0427 for an unsupported task."""
+    """Return True for a cross-encoder with classification head. Raise E0427 for another task."""
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
     config = read_optional_object(path)
     task = config.get("transformer_task", "feature-extraction")

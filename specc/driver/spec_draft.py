@@ -166,7 +166,9 @@ def _find_nearest_spec(
 
 
 def _extract_name_patterns(names: frozenset[str]) -> set[str]:
-    """Return the last three components of names, `{i}` for layers; families vary the rest."""
+    """Return the last three components of names, with layer indices as `{i}`. Prefixes, which
+    differ between model families, are dropped.
+    """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 

@@ -329,7 +329,9 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | RandomInitWeights:
-    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet."""
+    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet; the help
+    explains how to start without weights.
+    """
     try:
         return load_parameters(spec, graph, sources)
     except Failed as failed:

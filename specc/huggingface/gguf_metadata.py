@@ -130,7 +130,7 @@ def _build_rope_fields(file: GGUFFile, model_type: str, config: Fields, rope: Me
 
 
 def _build_rope_scaling(file: GGUFFile, fields: Fields, rope: Metadata) -> Fields | None:
-    """Build `rope_scaling`, or return None. GGUF files have RoPE factors as tensors."""
+    """Build `rope_scaling`, or return None without scaling; GGUF stores factors as tensors."""
     length = rope.get("scaling.original_context_length", fields.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
     short, long, factors = (file.read_rope_factors(name) for name in ROPE_TENSORS)

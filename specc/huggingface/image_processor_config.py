@@ -234,7 +234,7 @@ class _FileReader:
                 self.raise_unsupported(key, "unsupported value")
 
     def read_pixel_options(self) -> dict[str, object]:
-        """Read resampling, rescale and normalization options, also disabled ones."""
+        """Read the resampling, rescale and normalization options; disabled ones are validated."""
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
@@ -265,7 +265,9 @@ class _FileReader:
         return default if member is None else member.value.to_plain()
 
     def _read_sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """Read the output size and the size before the center crop, None if absent."""
+        """Read the output size (None if the model determines it), and the size before the center
+        crop (None if there is no crop).
+        """
         if self.kind.is_page:
             return _read_page_size(self), None
         size = self.read_size("size", self.kind.size, edge=self.kind.resizes_short_edge)

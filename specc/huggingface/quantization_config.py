@@ -112,7 +112,7 @@ def _get_integer(fields: Mapping[str, Json], key: str) -> int:
 
 
 def _require_value(fields: Mapping[str, Json], key: str, *supported: Json) -> Json:
-    """Return `key`, or the first supported value if null. Raise if it is unsupported."""
+    """Return the value of `key` (null: the first supported one). Raise if it is unsupported."""
     value = fields.get(key)
     if isinstance(value, str):
         value = value.lower()

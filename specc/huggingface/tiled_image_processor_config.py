@@ -50,7 +50,7 @@ class _Settings:
         self.reader, self.defaults = reader, default
 
     def read_length(self, key: str, *parts: str) -> int:
-        """Read a positive integer: `key`, or its first member whose name is in `parts`."""
+        """Read a positive integer: the value of `key`, or its first member named in `parts`."""
         value = self.reader.read_value(key, self.defaults.get(key))
         if isinstance(value, dict):
             value = next((value[part] for part in parts if value.get(part) is not None), None)

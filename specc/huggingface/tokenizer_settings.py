@@ -142,7 +142,7 @@ def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
 
 
 def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
-    """Apply `add_bos_token`, `add_eos_token`. Yield the key if the file contradicts it."""
+    """Apply `add_bos_token` and `add_eos_token`; yield a key that the post-processor rejects."""
     keys = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
     names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not keys or not _collect_added_tokens(content) <= {*names}:
@@ -248,7 +248,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
 
 
 def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
-    """Return key and description of a read or generated token beyond the vocabulary, or ""."""
+    """Return key and description of a token used outside the vocabulary, or "" and ""."""
     vocabulary = _read_vocabulary(model)
     for name, key in GENERATED_SETTINGS.items():
         value = settings.get(name)

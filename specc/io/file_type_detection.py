@@ -96,7 +96,7 @@ _MAX_FIELDS = 10_000
 
 
 def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
-    """Return a function that tests the content of a file, False for unreadable files."""
+    """Return a function that applies `test` to a file's content, and is False if unreadable."""
 
     @wraps(test)
     def has_content(path: Path) -> bool:
@@ -194,7 +194,7 @@ def find_unused_sidecar_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     directory: Path, names: Collection[str], *, excluded_models: Collection[str]
 ) -> list[str]:
-    """Return `names` that no model in the directory uses, except `excluded_models`."""
+    """Return the `names` that no model in the directory, except `excluded_models`, uses."""
     unreferenced = list(names)
     try:
         # The directory, which may be large, is listed only if necessary.

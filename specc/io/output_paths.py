@@ -179,7 +179,7 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
 
 
 def resolve_output_link(path: Path) -> Path:
-    """Return the regular file that a path is or would be. Raise E0811 for other kinds."""
+    """Return the regular file, existing or not, that a path refers to. Raise E0811 for others."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -224,7 +224,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(directory: Path) -> bool:
-    """Return True for an existing directory; a deleted working directory has no links."""
+    """Return True if a directory exists and is not a deleted working directory (no links)."""
     return directory.is_dir() and directory.stat().st_nlink > 0
 
 

@@ -178,7 +178,7 @@ class ProcessTerminated(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Install handlers that raise `ProcessTerminated`, except for ignored signals (`nohup`)."""
+    """Install handlers that raise `ProcessTerminated`; ignored signals (`nohup`) stay ignored."""
     for name in SIGNAL_NAMES:
         # some systems lack some of these signals
         number = vars(signal).get(name)

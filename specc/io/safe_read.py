@@ -44,7 +44,7 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class FileTooLargeError(UnreadableFileError):
-    """Raised if the `size` of a file exceeds the limit, or grew while it was read."""
+    """Raised if a file's `size` in bytes exceeds the limit, or the file grew while it was read."""
 
     size: int
 
@@ -84,7 +84,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
 
 
 def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Return a regular file of at most `max_bytes` bytes. Raise UnreadableFileError."""
+    """Return the bytes of a file. Raise UnreadableFileError if unreadable or over `max_bytes`."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
@@ -148,7 +148,7 @@ def read_required_file(
 
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
-    """Return an image or array file. Raise E0802 if unreadable, E0904 above `max_bytes`."""
+    """Return an image or array file. Raise E0802 if it is unreadable, E0904 if over `max_bytes`."""
     try:
         return read_regular_file(path, max_bytes)
     except FileTooLargeError as error:
@@ -182,7 +182,7 @@ _MAX_REVISION_BYTES = 200
 
 
 def suggest_cached_snapshot(directory: Path) -> str:
-    """Return a help with a snapshot if a directory is in the hub cache, or ""."""
+    """Return a help text that names a snapshot if a directory is in the hub cache, or ""."""
     snapshot = next(_iterate_cached_models(directory), None)
     if snapshot is None:
         return ""
@@ -191,7 +191,7 @@ def suggest_cached_snapshot(directory: Path) -> str:
 
 
 def suggest_local_model_path(name: str) -> str:
-    """Return a help with a local path if `name` is a hub model, or ""."""
+    """Return a help text that suggests a local path if `name` is a hub model, or ""."""
     if not _MODEL_ID.fullmatch(name):
         return ""
     environment_path = os.environ.get("HF_HOME", "")

@@ -76,7 +76,7 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of source spans, with symbols; elaborations without errors first."""
+        """The types of spans, with symbolic dimensions; elaborations without errors win."""
         symbolic = [r for r in self.elaborations if r.is_symbolic]
         return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
@@ -232,7 +232,7 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes at an offset, innermost last; after a word is part of the word."""
+    """Return the nodes that contain an offset (or end a word there), innermost last."""
     sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:

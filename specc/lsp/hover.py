@@ -254,7 +254,9 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
 
 
 def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
-    """Return the hover of a config value; only of this file if the spec has errors."""
+    """Return the hover of a config value by name. If the spec could not be opened, only the fields
+    of this file are known.
+    """
     if analysis.spec is not None:
         return _find_config_path_hover(analysis, name)
     return next(

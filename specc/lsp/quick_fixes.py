@@ -200,7 +200,7 @@ def _propose_mask_edits(
 
 
 def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
-    """Yield edits at a label: replacements, appended text, and lines above it."""
+    """Yield edits at a label: replace its text, append to it, or insert lines above it."""
     if not is_addition and not code.startswith("@ "):
         yield replace_span(span, code)
     else:
@@ -345,7 +345,7 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) per code fragment of a help; False if it replaces text."""
+    """Yield (code, is_addition) per code fragment; is_addition is False if it replaces text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])

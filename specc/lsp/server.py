@@ -243,7 +243,7 @@ class SpeccLanguageServer:
         )(_run_safely(handlers.handle_code_actions))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
-        """Serve until `exit` or the end; return why no `shutdown` came, or ""."""
+        """Serve until `exit` or end of input; return why it ended without `shutdown`, or ""."""
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
         self.documents.close()
@@ -354,7 +354,7 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Return a handler that logs errors, as a function, because pygls sets attributes."""
+    """Return a notification handler that logs errors: a function, since pygls sets attributes."""
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:

@@ -150,7 +150,7 @@ def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
 
 
 def _is_condition_true(condition: object, text: str) -> bool:
-    """Return True if a condition on `extends` holds for this text, or is another one."""
+    """Return True if a condition on `extends` holds for this text, or for any other condition."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True

@@ -123,7 +123,9 @@ def stack_padded(arrays: Sequence[Array]) -> Array:
 
 
 def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
-    """Stack images (float32 [images, …]) of texts. Raise E0912 for other counts, unmasked."""
+    """Stack the images (float32 [images, …]) of all texts. Raise E0912 if the numbers of images
+    differ and there is no mask input.
+    """
     _check_counts(graph, name, [*map(len, images_by_text)])
     return stack_padded(images_by_text)
 

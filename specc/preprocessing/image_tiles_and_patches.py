@@ -162,7 +162,7 @@ def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _split_into_tiles(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to multiples of a tile, split, and append the whole image last (Idefics3)."""
+    """Resize to multiples of the tile size, split, and append the whole image as in Idefics3."""
     tile, longest_side = record.size[0], record.size_bounds[0][1]
     image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest_side), record)
     if not record.do_image_splitting:
@@ -223,7 +223,7 @@ def _split_into_best_grid(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
-    """Choose the size in `bounds` that keeps most pixels, then has the least padding."""
+    """Choose the size in `bounds` that keeps the most pixels, and of these the least padded one."""
 
     def score_size(size: tuple[int, ...]) -> tuple[int, int]:
         scale = min(size[1] / sides[1], size[0] / sides[0])
@@ -235,7 +235,7 @@ def _choose_grid_size(sides: ImageSize, record: ImageConfig) -> ImageSize:
 
 
 def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageConfig) -> int:
-    """Return the tokens of the tiles: one per unpadded feature, and a newline per row."""
+    """Return the number of tokens of the tiles: one per unpadded feature, and a newline per row."""
     tile = record.size[0]
     token_rows, token_columns = (n // tile * (tile // record.size_multiple) for n in size)
     rows, columns = sides

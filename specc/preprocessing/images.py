@@ -61,7 +61,9 @@ def decode_pil_image(image: Any, name: str) -> Array:
 
 
 def normalize_image(pixels: Array, record: ImageConfig) -> Floats:
-    """Normalize pixels [height, width, 1 or 3] to [1, channels, height, width]. Raise E0990."""
+    """Normalize pixels [height, width, 1 or 3] to float32 [1, channels, height, width]. Raise E0990
+    if they exceed the frame.
+    """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.shortest_longest_edge else record.size
@@ -135,7 +137,7 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
 
 
 def resize_pixels(pixels: Array, size: ImageSize, record: ImageConfig) -> Array:
-    """Resize pixels [height, width, 1 or 3] to `size`, in uint8 if `resizes_to_uint8`."""
+    """Resize pixels [height, width, 1 or 3] to `size`, rounded to uint8 with `resizes_to_uint8`."""
     if pixels.shape[:2] == size:
         return pixels
     if record.resizes_to_uint8 and pixels.dtype == np.uint8:
@@ -204,7 +206,7 @@ def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
 
 
 def _compute_fitted_size(rows: int, columns: int, record: ImageConfig) -> ImageSize:
-    """Return (height, width), rounded as by DETR and YOLOS. Raise E0990 beyond the frame."""
+    """Return (height, width), rounded as in DETR and YOLOS. Raise E0990 if beyond the frame."""
     edge, max_edge = record.shortest_longest_edge
     short, long = min(rows, columns), max(rows, columns)
     exact_edge = float(edge)

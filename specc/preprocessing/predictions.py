@@ -160,7 +160,7 @@ def _find_answers(
 
 
 def _find_word_span(encoding: TextEncoding, token_index: int) -> tuple[int, int]:
-    """Return the character span of the word of a token, or of the token without an index."""
+    """Return the character span of a token's word, or of the token if it has no word index."""
     word = encoding.word_ids[token_index]
     if word is None:
         return encoding.offsets[token_index]

@@ -201,7 +201,7 @@ def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
 def _format_boxes(
     name: str, record: DetectionOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> FormattedResults:
-    """Return a table of boxes per image, in pixels if its size is known, or relative."""
+    """Return a table of boxes per image, in pixels, or relative if the image size is unknown."""
     logits, boxes = outputs[name], outputs.get(record.boxes_output)
     expected = logits.shape[-1] - (record.score_function == "softmax") if logits.ndim == 3 else 0
     if boxes is None or expected < 1 or boxes.shape != (*logits.shape[:2], 4):
@@ -265,7 +265,7 @@ def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
 def _format_transcripts(
     name: str, record: CtcDecoding, value: Array, mask: Array | None
 ) -> list[str]:
-    """Format the transcript of each audio from scores [batch, positions, tokens] in `mask`."""
+    """Format each transcript from scores [batch, positions, tokens] at the positions in `mask`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
         _raise_unexpected_output(name, value, "scores [batch, positions, tokens]")
     if mask is None or mask.shape != value.shape[:2]:
@@ -326,7 +326,9 @@ def _format_class_maps(name: str, record: SegmentationMap, value: Array) -> Form
 
 
 def _read_class_ids(name: str, record: SegmentationMap, value: Array) -> tuple[Array, int]:
-    """Return class ids [batch, height, width] and the number of classes."""
+    """Return class ids [batch, height, width] and the number of classes (from the labels, the
+    scores, or the largest id).
+    """
     declared_count = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
         scored_count, ids = _choose_classes(name, value)

@@ -173,7 +173,9 @@ class TextEncoding:
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
-    """Tokenize a text or pair. Raise E0906 for a pair without tokenizer.json."""
+    """Tokenize a text or text pair. Raise E0906 if there is a pair but no tokenizer.json, and the
+    errors of `encode_text_ids`.
+    """
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, JsonTokenizer):
         if pair is not None:
@@ -288,7 +290,9 @@ def batch_encodings(
     with_token_types: bool,
     generated_input: str,
 ) -> dict[str, Array]:
-    """Batch encodings: input `name` [batch, longest], mask, and token types if requested."""
+    """Batch encodings: return the input `name` [batch, longest] and its padding mask, and, if
+    `with_token_types`, the token type ids.
+    """
     ids = [np.array(encoding.ids, np.int64) for encoding in encodings]
     arrays = batch_sequences(graph, name, ids, generated_input=generated_input)
     if with_token_types and TOKEN_TYPES in graph.inputs:

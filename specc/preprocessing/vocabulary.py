@@ -38,7 +38,7 @@ def decode_words(ids: Sequence[int], record: WordTokenizer, unknown: str) -> str
 
 
 def find_unreachable_words(record: WordTokenizer) -> list[str]:
-    """Return words that no text can produce: with whitespace, or uppercase if lowercased."""
+    """Return words no text can produce: with whitespace, or uppercase if lookup lowercases."""
     return [
         word
         for word in record.vocab

@@ -132,7 +132,7 @@ ITERATION_SEPARATOR = " turn "
 
 
 def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Split attention weights [batch, heads, iteration, query, key] into numbered maps."""
+    """Split weights [batch, heads, iteration, query, key] into one map per iteration, from 1."""
     if weights.ndim != 5:
         yield name, weights
         return

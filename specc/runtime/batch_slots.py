@@ -33,7 +33,7 @@ class BatchSubset:
 
 
 def count_extra_padding_columns(states: Sequence[DecodeState]) -> int:
-    """Return the masked positions to insert before each sequence: 1 with a time axis, or 0."""
+    """Return the number of masked positions before each sequence: 1 if a state has a time axis."""
     return int(any(state.time_axis is not None for state in states))
 
 
@@ -60,7 +60,7 @@ def stack_prompts(input_signature: ModelInputs, prompts: Sequence[Arrays]) -> di
 
 
 def list_unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
-    """Return what batched prompts share: input names, and sizes of axes without a mask."""
+    """Return what prompts of a batch must share: input names, and sizes of axes without a mask."""
     graph = input_signature.graph
     masked_values = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all axes except the first, which is the batch axis
@@ -178,7 +178,7 @@ class _MergedBatch:
         return state_array
 
     def merge_loop_invariant_inputs(self) -> DeviceTensors:
-        """Return the inputs that are the same in all steps: encoder outputs, or of the caller."""
+        """Return the inputs that are equal in all steps, from the encoder or the caller."""
         names, graph = self.target_session.metadata.loop_invariant_inputs, self.target_session.graph
         arrays = self._stack_inputs(
             names, graph, lambda s, n: s.session.copy_to_host(s.loop_invariant_inputs[n])

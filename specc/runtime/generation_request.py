@@ -81,7 +81,7 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """The function that decodes ids, or None without a tokenizer or with several codebooks."""
+        """The function from ids to text, or None without a tokenizer or with several codebooks."""
         if self.codebooks:
             return None
         record = find_text_tokenizer(self.preprocessing, self.generation)
@@ -240,7 +240,7 @@ def _add_start_tokens(
 def _recompute_padding_mask(
     input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
 ) -> Arrays:
-    """Recompute the padding mask of each prompt without padding, as in an unbatched prompt."""
+    """Recompute the default padding mask of each prompt without its padding, as if unbatched."""
     defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
     if defaults is None or mask_input not in defaults.outputs:
         return prepared
@@ -370,7 +370,7 @@ def check_context_length(model: GenerativeModel, prompt: Ints) -> None:
 def compute_max_new_tokens(
     model: GenerativeModel, settings: GenerationSettings, prompt_length: int
 ) -> int:
-    """Return the maximum of new tokens after `prompt_length`. Raise E0733 if it is 0."""
+    """Return the maximum of new tokens after `prompt_length` tokens. Raise E0733 if it is 0."""
     max_tokens = settings.max_tokens
     if model.max_context is not None:
         # the model is not run on the last generated token, so this token needs no position

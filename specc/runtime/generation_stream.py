@@ -132,7 +132,7 @@ class GenerationStream(GenerationRequest):
         )
 
     def _log_next_step(self) -> bool:
-        """Run and log the next step; return False if there is none. Errors are raised again."""
+        """Run and log the next step; False if there is none. After an error, always raise it."""
         if self.error is not None:
             raise self.error
         if self.step_iterator is None:

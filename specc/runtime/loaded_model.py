@@ -138,7 +138,7 @@ class LoadedModel:
         return self._wrap_kv_buffers(session), products
 
     def open_with_execution_counts(self, wrap: Callable[[Session], Computation]) -> Computation:
-        """Return a session that counts executions of subgraphs; `wrap` wraps that of ORT."""
+        """Return a session that counts subgraph executions; `wrap` wraps the runtime's session."""
         return self._wrap_kv_buffers(wrap(self.file.open_with_execution_counts(self.provider)))
 
     def _wrap_kv_buffers(self, runtime: Computation) -> Computation:

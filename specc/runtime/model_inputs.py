@@ -172,7 +172,9 @@ def build_model_inputs(
 def find_unused_inputs(
     graph: Graph, defaults: Graph | None, read_names: Iterable[str]
 ) -> frozenset[str]:
-    """Return inputs without a consumer, directly or through defaults, in `read_names`."""
+    """Return the inputs without a consumer: those outside `read_names` on which the default of no
+    input in `read_names` depends.
+    """
     pending, used_names = list(read_names), set[str]()
     while pending:
         name = pending.pop()

@@ -76,7 +76,7 @@ class StreamingModel(StepGraphs):
         return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
     def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
-        """Concatenate the chunks of an output along its time axis, or return the last chunk."""
+        """Concatenate an output's chunks along its time axis, or return the last if it has none."""
         time_symbols = (
             self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
         )
@@ -250,7 +250,7 @@ class InputStream:
             )
 
     def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
-        """Infer all dimensions but the time axis. Raise E0912 if earlier pieces differ."""
+        """Infer the sizes of all symbols but the time axis. Raise E0912 if one has changed."""
         input_signature = self.model.input_signature
         lengths = infer_lengths(input_signature.graph, prepared)
         lengths.pop(str(input_signature.sequence_length), None)

@@ -117,7 +117,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
-    """Return True if texts can form one batch: they are masked or of equal length."""
+    """Return True if texts can form one batch: there is a padding mask, or lengths are equal."""
     has_equal_lengths = len({len(row.ids) for row in batch.encodings}) <= 1
     return has_equal_lengths or bool(find_mask_input(model.manifest.graph, task.text_input))
 
@@ -163,7 +163,7 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[s
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with defaults. Raise E0910 for unknown names, E0753 for values."""
+    """Return options with defaults. Raise E0910 for an unknown name, E0753 for an invalid value."""
     slots = [slot.name for slot in task.slots]
     options = dict(task.options)
     for name, value in inputs.items():

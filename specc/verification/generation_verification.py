@@ -278,7 +278,9 @@ def _explain_difference(
     mismatches: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note if rounding errors change the reference, too; otherwise raise E0930."""
+    """Return a note if perturbations of the size of rounding errors change these results of the
+    reference, too; otherwise raise E0930.
+    """
     half_dtype = find_half_dtype(decode.graph)
     bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     last_seed = SAMPLE_COUNT + EXTRA_SAMPLE_COUNT

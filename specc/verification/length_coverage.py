@@ -88,7 +88,7 @@ def _collect_input_symbols(graph: Graph) -> set[str]:
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return, by dimension in `length`, its value above which `length` exceeds `number`."""
+    """Return, for each dimension in `length`, its value above which `length` exceeds `number`."""
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
@@ -115,7 +115,7 @@ POSITIONS_PER_COUNT = 4
 
 @dataclass(frozen=True)
 class _PositionCount:
-    """A position id or count on an axis of size `length`, one in `positions_per_count`."""
+    """A position id or count on an axis of size `length`; counts one in `positions_per_count`."""
 
     length: Dim
     positions_per_count: int = 1

@@ -111,7 +111,7 @@ def _compute_matmul_error(matmul: QuantizedMatMul, values_by_role: Mapping[str, 
 def _compute_group_matmul_error(
     values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
 ) -> float:
-    """Return the error of a group-quantized MatMul beyond that of float32 summation."""
+    """Return the relative error of a group-quantized MatMul beyond float32 summation errors."""
     expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
     difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
     max_difference = float(np.where(difference <= error_bound, 0.0, difference).max())
@@ -119,7 +119,7 @@ def _compute_group_matmul_error(
 
 
 def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
-    """Multiply integers without zero points; each iteration of a loop has its own."""
+    """Multiply integers minus the zero point, of which each iteration of a loop has its own."""
     broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
     centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
     products: Array = _flatten_leading_axes(centered) @ w
@@ -220,7 +220,7 @@ def _flatten_leading_axes(x: Array) -> Array:
 
 
 def _get_first_iteration(w: Array, rank: int = 2) -> Array:
-    """Return a weight without iteration axes before its last `rank` axes."""
+    """Return a weight, equal in all iterations, without iteration axes before `rank` last axes."""
     while w.ndim > rank:
         w = w[0]
     return w

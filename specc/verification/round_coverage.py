@@ -191,7 +191,7 @@ positions, few random masks differ in their numbers of valid rows and columns.
 
 @dataclass(frozen=True)
 class _RoundPlan:
-    """Random inputs of a round: axis sizes, probability of true, and scale of floats."""
+    """The random inputs of a round: axis sizes, probability of True in masks, scale of floats."""
 
     sizes: dict[str, int]
     true_fraction: float = DEFAULT_DENSITY
@@ -311,7 +311,9 @@ def _choose_large_batch_sizes(
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return True if the graph has integer results or data inputs, a top-k or an argmax."""
+    """Return True if the graph has an integer result, an integer input that is not a table index, a
+    top-k or an argmax.
+    """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
     index_inputs = _find_index_inputs(graph, sizes)

@@ -168,7 +168,7 @@ def _is_gelu(node: Node | None) -> bool:
 
 
 def _compute_change(perturbed: Array, exact: Array) -> Array:
-    """Return the absolute change; infinite for a new NaN or a changed integer or boolean."""
+    """Return the absolute change: infinite for a new NaN, or a changed integer or boolean."""
     if exact.dtype.kind in "iub":
         return np.where(perturbed != exact, np.inf, 0.0)
     # unchanged NaN and infinities have no error
@@ -195,7 +195,7 @@ class HalfFormat:
     max_value: float
 
     def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
-        """Round to this type after adding `offset` half units; overflow becomes infinite."""
+        """Round after adding `offset` half units in the last place; overflow becomes infinite."""
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
         nearest: Array = np.rint(x / unit + 0.5 * offset) * unit

@@ -115,7 +115,9 @@ def compute_position_changes(values: Array, baseline: Array) -> Array:
 
 
 def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
-    """Return True if elements that exceed the tolerance differ by at most `error_bound`."""
+    """Return True if each element that differs by more than the tolerance differs by at most
+    `error_bound`, its absolute rounding error.
+    """
     return result.shape == expected.shape and not count_unexplained_positions(
         result, expected, error_bound
     )

@@ -31,7 +31,9 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _choose_inner_scope(node: Node, consumer_scope: str, node_scopes: Mapping[Node, str]) -> str:
-    """Return the deepest scope around `consumer_scope` that has an operand, or the node's."""
+    """Return the deepest scope around `consumer_scope` that computes an operand of the node, or the
+    scope of the node itself.
+    """
     operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
     for scope in _iterate_outer_scopes(consumer_scope, node_scopes[node]):
         if any(is_scope_inside(operand_scope, scope) for operand_scope in operand_scopes):

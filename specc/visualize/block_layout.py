@@ -52,7 +52,9 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
-    """Draw the data flow of a block, with `title` if headed; `is_expanded` selects blocks."""
+    """Draw the data flow of a block, under `title` if it has a heading. `is_expanded` selects the
+    nested blocks whose data flow is drawn.
+    """
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
     offset_y = 50 if has_heading else 20
@@ -188,7 +190,9 @@ def _compute_depths(flow: BlockDataflow) -> list[int]:
 
 
 def _assign_lanes(flow: BlockDataflow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return a lane per edge that skips rows or points upward, distinct if edges overlap."""
+    """Return the lane of each edge that skips rows or points upward. Overlapping edges get
+    different lanes; shorter edges get inner lanes.
+    """
     spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
     spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}

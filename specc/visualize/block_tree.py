@@ -48,7 +48,9 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope, or `repeats` equal scopes from `path` on, with the sums of costs and counts."""
+    """A scope of a graph, or `repeats` equal scopes, of which `path` is the first. Costs and
+    parameter counts are sums over all of them.
+    """
 
     name: str
     path: str
@@ -99,7 +101,7 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def build_block(self, summary: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Build the block of a summary node of scopes inside `outer`."""
+        """Build the block of a summary node; `outer` is the outermost scope merged into it."""
         inner_blocks: dict[str, Block] = {}
         block_names: dict[str, str] = {}
         for child in summary.parts.values():
@@ -130,7 +132,7 @@ class _BlockBuilder:
         )
 
     def _make_child(self, summary: SummaryNode, path: str) -> Block:
-        """Create the block of a nested scope, merged with a single child."""
+        """Create the block of a nested scope; a scope with a single child is merged with it."""
         merged_names, repeats, members_of_part = [summary.name], 1, summary.members
         outer = path_of_first = f"{path}.{summary.members[0]}".lstrip(".")
         while (

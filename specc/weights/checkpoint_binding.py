@@ -248,7 +248,9 @@ def _list_mismatches(
 
 
 def get_dtype_family(dtype: str) -> str:
-    """Return the family of convertible dtypes: floats, integers, or the dtype alone."""
+    """Return the family of mutually convertible dtypes: floats or integers. Any other dtype forms a
+    family of its own.
+    """
     if dtype in CONVERTIBLE_FLOATS:
         return "float"
     return "int" if dtype[0] in "iu" else dtype

@@ -119,7 +119,7 @@ def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> s
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """Return an expression for rows `start` to `stop` that reads no other rows, or None."""
+    """Return an expression that reads only the rows `start` to `stop` (of axis 0), or None."""
     match expr:
         case TensorExpr():
             return SliceExpr(expr, 0, start, stop)
@@ -141,7 +141,7 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A contiguous range of the stored bytes of a tensor, relative to its first byte."""
+    """A contiguous range of a tensor's stored bytes; `offset` is relative to its first byte."""
 
     tensor: str
     offset: int

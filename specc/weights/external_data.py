@@ -122,7 +122,7 @@ def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """Return the first offset from `end` on for `piece`: page-aligned if large, or 64 bytes."""
+    """Return the first offset >= `end` for `piece`: page-aligned if large, else 64-byte aligned."""
     alignment = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // alignment) * alignment
 

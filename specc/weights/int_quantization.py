@@ -47,7 +47,7 @@ def compute_group_scales(groups: Array, bits: int) -> Array:
 
 
 def round_to_integers(groups: Array, scales: Array, bits: int) -> Array:
-    """Return codes of `[out, blocks, block]`: values over scales, as integers in float32."""
+    """Return codes of `[out, blocks, block]`: values / scales, rounded to integers, as float32."""
     # this function takes most of the compile time, so it avoids copies
     codes = groups / replace_zero_scales(scales)[..., None]
     np.rint(codes, out=codes)
@@ -76,7 +76,7 @@ def choose_zero_points(codes: Array, bits: int) -> Array:
 
 
 def pack_zero_points(zero_points: Array, bits: int) -> Array:
-    """Pack uint8 zero points `[out, blocks]`: two per byte for 4 bits, unchanged for 8 bits."""
+    """Pack uint8 zero points `[out, blocks]`: two blocks per byte for 4 bits, else unchanged."""
     if bits != 4:
         return zero_points
     return pack_nibbles(np.pad(zero_points, ((0, 0), (0, zero_points.shape[1] % 2))))

@@ -81,7 +81,7 @@ class NameCaptures:
     wildcards: tuple[str, ...]
 
     def fill_template(self, template: str) -> str:
-        """Return `template` with captures for each `{i}` and, in order, each `*`."""
+        """Return `template` with captures in place of each `{i}` and of the n-th `*`."""
         wildcards = iter(self.wildcards)
         return _PLACEHOLDER.sub(
             lambda match: (

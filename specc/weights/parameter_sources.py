@@ -239,7 +239,9 @@ class CheckpointBinding:
         return None if view and view.tensor in computed_tensors else view
 
     def _compute_values(self, expr: Expr) -> Iterator[Array]:
-        """Yield an expression in blocks; over decoded tensors, rows at a time, to bound memory."""
+        """Yield the values of an expression in blocks. An expression over decoded tensors is
+        evaluated in chunks of rows, to bound memory.
+        """
         get, tensors = self.checkpoint.read_tensor, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in iterate_tensor_names(expr)}
         pieces = [expr]
@@ -311,7 +313,7 @@ class RandomInitWeights:
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Split an expression into chunks of rows; only `expr` if a chunk needs other rows."""
+    """Split an expression into chunks of rows, or return only `expr` if one needs other rows."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, MAX_DECODED_ELEMENTS // max(1, math.prod(rest)))
     parts = [

@@ -268,7 +268,7 @@ class QuantizedWeights(ParameterOverrides):
             yield _view_bytes(_pack_int4_tensor(columns) if format.bits == 4 else columns)
 
     def _iterate_rows(self, name: str, values: ParameterSource | None = None) -> Iterator[Array]:
-        """Yield f32 rows `[chunk, in]` of a weight in order, one per output channel."""
+        """Yield f32 rows `[chunk, in]`, one per output channel; `values` may replace the base's."""
         stream = self.streams[name]
         chunk_rows = max(1, CHUNK_VALUES // max(stream.in_channels, 1))
         iterate = iterate_transposed_rows if stream.format.is_transposed else iterate_weight_rows

@@ -54,7 +54,9 @@ def derive_stream_key(seed: int, name: str) -> int:
 
 
 def generate_uniforms(key: int, start: int, count: int) -> Floats:
-    """Return uniform float32 numbers `start` to `start + count` of `key`, multiples of 2**-24."""
+    """Return the uniform random numbers `start` to `start + count` of the stream `key`: float32 in
+    [0, 1), multiples of 2**-24.
+    """
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
@@ -81,7 +83,9 @@ def generate_normals(key: int, start: int, count: int) -> Floats:
 
 
 def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """Yield `count` uniform numbers `low + u * (high - low)` in blocks, each step in float32."""
+    """Yield `count` uniform random numbers `low + u * (high - low)` in blocks. Each operation is
+    rounded to float32.
+    """
     key, span = derive_stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK_WORDS):
         block = generate_uniforms(key, start, min(BLOCK_WORDS, count - start))

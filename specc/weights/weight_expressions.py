@@ -340,7 +340,7 @@ def plan_rearrange(
 
 
 def _check_distinct(side: list[str]) -> None:
-    """Raise PatternMismatchError if a name occurs twice on one side of a pattern."""
+    """Raise PatternMismatchError if a side repeats a name: diagonals are not supported."""
     for name in side:
         if side.count(name) > 1:
             raise PatternMismatchError(f"duplicate `{name}` on one side of the pattern")

@@ -139,7 +139,9 @@ def _expand_ties(
 def _drop_unused_spec_rules(
     parameters: Mapping[str, RequiredParameter], rules: WeightRules
 ) -> WeightRules:
-    """Drop rules of used specs about absent parameters; their own specs were checked."""
+    """Drop rules of used specs about parameters that this graph lacks, e.g. of task heads. They
+    were checked with their own spec.
+    """
     ties = [r for r in rules.ties if not r.is_from_used_spec]
     for rule in rules.ties:
         if rule.is_from_used_spec:

@@ -117,7 +117,7 @@ def _emit_updated_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy: emits the selection of tokens; `carries` are its loop-carried values."""
+    """A decoding strategy: emits the choice of next tokens; `carries` are loop-carried values."""
 
     carries: list[LoopCarry]
 
@@ -137,7 +137,7 @@ class DecodingStrategy(Protocol):
 def make_decoding_strategy(
     g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs
 ) -> DecodingStrategy:
-    """Return the requested strategy, after its loop-invariant nodes are emitted."""
+    """Return the strategy, whose constructor emits loop-invariant nodes into the open graph."""
     strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
     return strategy(g, decoding, inputs)
 

@@ -250,7 +250,7 @@ def _emit_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, selection: TokenSelection
 ) -> str:
-    """Emit the padding mask with one more position, false if the default masks the new token."""
+    """Emit the padding mask with one more position: false if the default masks out the token."""
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)

@@ -179,7 +179,9 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
 
 
 def lower_encoder(context: GenerationContext) -> None:
-    """Lower start tokens, defaults and encoder into the main graph, as `context.main_tensors`."""
+    """Lower the start (BOS) tokens, the input defaults and the encoder into the main graph; add
+    their results to `context.main_tensors`.
+    """
     g, definition = context.g, context.definition
     is_absent = _emit_begin_token(context) if definition.can_start_empty else None
     for graph in (*definition.default_graphs, context.derived.encode):
@@ -279,7 +281,7 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit a loop-carried decode state that begins with an output of `encode`, or empty."""
+    """Emit the loop-carried value of a decode state, initially an output of `encode`, or empty."""
     if state.initial_output:
         initial_value = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
@@ -304,7 +306,7 @@ def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit the padding mask of the prompt, bool[batch, n], repeated per beam, or None."""
+    """Emit the prompt's padding mask, bool[batch, n], repeated per beam, or return None."""
     for name in context.definition.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])

@@ -254,7 +254,9 @@ def _emit_can_improve(
 
 
 def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> str:
-    """Emit `scores / count ** length_penalty` in f32: `NO_SCORE` unused, else >= `MIN_SCORE`."""
+    """Emit `scores / count ** length_penalty` in f32, which is at least `MIN_SCORE`, or `NO_SCORE`
+    for unused beams.
+    """
     g = step.g
     # The score is computed in f64 and rounded once, as in the Python implementation, so that ties
     # are equal.
@@ -289,7 +291,7 @@ def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
 
 
 def _emit_gathered_beams(step: BeamSearchStep, x: str, indices: str, width: int) -> str:
-    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`: `[s, m, t]`."""
+    """Gather the beams at `indices` `[s, m]` from `x` `[s, width, t]`; return `[s, m, t]`."""
     g = step.g
     length = emit_axis_length(g, x, 2)
     count = g.emit_node("Mul", emit_axis_length(g, x, 0), [width])

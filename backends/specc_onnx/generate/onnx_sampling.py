@@ -163,7 +163,9 @@ def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: st
 
 
 def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) -> str:
-    """Emit sorted probabilities `[batch, k]`, zero beyond top-p or min-p; the first is kept."""
+    """Emit the sorted probabilities `[batch, k]` with zeros for tokens that top-p or min-p
+    excludes. The first token is never excluded.
+    """
     preceding_sum = g.emit_node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so top-p = 1 is handled separately and keeps all tokens.
     is_top_p_off = g.emit_node(

@@ -158,7 +158,7 @@ def _get_weight_axes(x: Tensor) -> QueryKeyAxes:
 
 @lower
 def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower a softmax over unmasked keys; local-p computes only the scores of the window."""
+    """Lower a softmax over unmasked keys; for local-p, compute only the scores of the window."""
     if center := find_window_center(g, mask):
         return emit_window_weights(g, center, (scores, mask), _emit_masked_softmax)
     return _emit_masked_softmax(g, scores, mask)
@@ -170,7 +170,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower
 def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Lower to a one-hot encoding of the first maximum of unmasked scores; zeros if all masked."""
+    """Lower to a one-hot of the key with the first maximum score, or to zeros if all are masked."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.emit_constant(float("-inf"), dtype)
     visible_scores = g.emit_node("Where", mask, scores, lowest)

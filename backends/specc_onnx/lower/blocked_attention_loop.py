@@ -174,7 +174,9 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, plan: LocalAttentionPlan, global_tokens: GlobalTokens
 ) -> str:
-    """Emit bool[], true for blocked attention: long, few global tokens, a nonempty batch."""
+    """Emit bool[], true if blocked attention applies: the sequence is long, there are few global
+    tokens, and the batch is not empty.
+    """
     g.facts.add_branch_length_threshold(queries, plan.length_threshold)
     with g.hoist_nodes("lengths"):
         is_long = g.emit_node("Greater", g.emit_length(queries), plan.length_threshold)
@@ -190,7 +192,9 @@ def emit_is_long_enough(
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
-    """Emit the positions, i64[n], where a condition holds for any element or head; "" if none."""
+    """Emit the positions, i64[n], where any of the conditions holds for any batch element or head.
+    Return "" if there are no conditions.
+    """
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
@@ -219,7 +223,9 @@ def assume_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 
 @contextmanager
 def bind_length(g: Emitter, length: Dim, count: str) -> Iterator[None]:
-    """A context in which the symbolic dimension `length` has the nonzero size `count`, i64[]."""
+    """A context manager in which the symbolic dimension `length` has the nonzero size `count`, the
+    name of an i64[].
+    """
     length_inputs = {**g.lengths.length_inputs, str(length): count}
     nonzero = g.lengths.nonzero | {length}
     with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
@@ -252,7 +258,7 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit a result `[…, n, e]` in blocks: `emit_block` emits a query span's attention."""
+    """Emit a result `[…, n, e]` in blocks, by `emit_block` of a span of queries and one of keys."""
     length = g.emit_shape([n])
     padded_length = g.emit_node("Add", length, [plan.block_size - 1])
     block_count = g.emit_node("Div", padded_length, [plan.block_size])
@@ -368,7 +374,7 @@ def _emit_concatenated_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, operands: AttentionOperands, result: Tensor, indices: str
 ) -> str:
-    """Emit `result` with the outputs of global queries, at `indices`, that attend to all keys."""
+    """Emit `result` with the positions `indices` replaced by their attention to all keys."""
     axis = result.rank - 2
     count = g.emit_node("Size", indices)
     has_global_queries = g.emit_node("Greater", count, 0)

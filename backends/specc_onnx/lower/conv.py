@@ -202,7 +202,7 @@ def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Ten
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """Pads window axes that are empty at run time with a placeholder, and removes its results."""
+    """Pads axes of a sliding-window op that are empty at run time, and removes the new results."""
 
     g: Emitter
     op: ops.SlidingWindowOp
@@ -249,7 +249,7 @@ class _EmptyWindowGuard:
         return result
 
     def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
-        """Emit `length_name`, i64[1]; fails at run time if axis `n` of `x` has no window."""
+        """Emit `length_name`, i64[1]; the model fails if axis `n` of `x` has no window."""
         surplus = self.op.compute_length_slack(x.shape[self.first_axis + n], n)
         return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 

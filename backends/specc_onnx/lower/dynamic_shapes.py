@@ -171,7 +171,7 @@ def _emit_axis_length(g: "Emitter", lengths: LengthResolver, source: AxisSource)
 
 
 def _emit_dim_from_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit a size without sources for its symbols, e.g. `a * b`, i64[1], by reading an axis."""
+    """Emit a size such as `a * b`, i64[1], whose symbols have no source, by reading an axis."""
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )

@@ -113,7 +113,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `x ** y` of integers, `y` constant, by squaring: ONNX Runtime's `Pow` uses floats."""
+    """Emit integer `x ** y`, `y` constant, by repeated squaring: `Pow` computes in floats."""
     exponent = find_tensor_constant(y)
     assert isinstance(exponent, int), "the exponent of an integer is static"
     assert exponent >= 0, "the exponent of an integer is not negative"
@@ -139,7 +139,9 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """Emit `x // y` or `x % y` of floats; remainders have the sign of `y`; `x // 0` is `x / 0`."""
+    """Emit `x // y` (if `fn` is "floordiv") or `x % y` ("mod") of floats. The remainder has the
+    sign of `y`, and `x // 0` is `x / 0`.
+    """
     dtype = x.dtype
     zero = g.emit_constant(0, dtype)
     # `Mod` supports floats only with `fmod=1`, which is exact and has the sign of the dividend.

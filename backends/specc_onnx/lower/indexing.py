@@ -211,7 +211,7 @@ def grid_sample(op: ops.GridSample, g: Emitter, x: Tensor, grid: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, length: int, target_length: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return source positions and weights of `target_length` output positions per filter tap."""
+    """Return source positions and weights of `target_length` outputs, one pair per filter tap."""
     step = length / target_length
     filter_scale = max(step, 1.0)
     radius = filter_scale if mode == "bilinear" else 2 * filter_scale
@@ -245,7 +245,7 @@ output position, divided by the filter scale, to filter weights.
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Emits the resize of one axis from `length` to `target_length`, the `index`-th resized."""
+    """Emits the resize of one axis, number `index` of the resized ones, to `target_length`."""
 
     g: Emitter
     op: ops.Resize

@@ -240,7 +240,7 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Emit `[b, t, h·d]` with zeros for queries without keys; all heads share the mask."""
+    """Emit output `[b, t, h·d]` with zeros for fully masked queries; all heads share the mask."""
     visibility = g.emit_node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.emit_node("Transpose", visibility, perm=[0, 2, 1])
     return g.emit_node(
@@ -289,7 +289,9 @@ def _find_attention_cache(
     states_by_input: Mapping[Value, DecodeState],
     use_counts: Counter[Value],
 ) -> KVCache | None:
-    """Return the states that an attention node extends with keys and values, or None."""
+    """Return the states to which an attention node appends its keys and values, or None if one of
+    them is not a state or has other users.
+    """
     key = _find_appended_state(op.key(node), states_by_input, use_counts)
     value = _find_appended_state(op.values(node), states_by_input, use_counts)
     # if keys and values were the same state, it would be written twice

@@ -189,7 +189,7 @@ def lower_scan_body(
 
 
 def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower the outputs of every iteration; the others inside an `If` for unfinished sequences."""
+    """Lower the outputs of every iteration, and the others in an `If` for unfinished sequences."""
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional_nodes = collect_required_nodes(values[len(conditional_outputs) :])
@@ -216,7 +216,7 @@ def _lower_body_with_early_exit(op: ops.Scan, g: Emitter) -> list[str]:
 def _emit_at_valid_positions(
     g: Emitter, position_mask: Tensor, new_value: Tensor, old_value: str
 ) -> str:
-    """Emit `new_value` `[b, …]` where `position_mask`, bool[b], is true, else `old_value`."""
+    """Emit `new_value` `[b, …]` where `position_mask`, bool[b], is true, `old_value` elsewhere."""
     shape = (*position_mask.shape, *[Dim.from_value(1)] * (new_value.rank - position_mask.rank))
     return emit_where(
         g, new_value.dtype, emit_reshape(g, position_mask, shape), new_value, old_value
@@ -291,7 +291,7 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 
 def _emit_any_unfinished(g: Emitter, is_finished: str | Tensor) -> str:
-    """Emit bool[], true if a sequence is unfinished; a sum, which an empty batch defines."""
+    """Emit bool[], true if a sequence is unfinished; a sum also works for an empty batch."""
     count = emit_count_nonzero(g, g.emit_node("Not", is_finished), dtype="i32")
     return g.emit_node("Greater", count, g.emit_constant(0, "i32"))
 

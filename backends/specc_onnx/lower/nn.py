@@ -60,7 +60,7 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) -> str:
-    """Emit `x @ w.T` as `FusedMatMul` if the weight is stored `[out, in]`, or `x @ w`."""
+    """Emit `x @ w.T` (`FusedMatMul`) if the weight is stored as `[out, in]`, otherwise `x @ w`."""
     if not is_transposed:
         return g.emit_node("MatMul", x, w)
     name = g.emit_node("FusedMatMul", x, w, domain=CONTRIB_DOMAIN, transB=1)
@@ -105,7 +105,7 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
-    """Emit a `Sum` of `args` of type `type`, or None, without a node, if a type differs."""
+    """Emit a `Sum` of `args`, or return None without a node if the type of one is not `type`."""
     terms = [a for a in args if a is not None and a.type == type]
     if len(terms) != 2:
         return None

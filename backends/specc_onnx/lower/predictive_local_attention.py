@@ -37,7 +37,7 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """The span of keys inside the window; `reads_window_only`, bool[]: only these are read."""
+    """The span of keys in the window; `reads_window_only`, bool[]: no other keys are read."""
 
     keys: PositionSpan
     reads_window_only: str
@@ -119,7 +119,9 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> WindowKeys:
-    """Emit the span of `keys` from the minimum to the maximum center, extended by radius + 1."""
+    """Emit the span of the `keys` positions from the minimum to the maximum center, extended by the
+    radius plus 1 on both sides.
+    """
     span_ends = {}
     margin = g.emit_node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
     margin = g.emit_node("Add", margin, 1.0)
@@ -144,7 +146,7 @@ def _emit_window_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> Wi
 
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
-    """Emit the minimum ("ReduceMin") or maximum of a value and of `placeholder`, f32[]."""
+    """Emit the minimum (`kind` "ReduceMin") or maximum of a value and `placeholder`, f32[]."""
     x = g.values.tensors[value]
     elements = g.emit_node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
@@ -228,7 +230,9 @@ def _emit_recomputed_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> T
 
 
 def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum of `values` in the window; None for other `weights`."""
+    """Emit the weighted sum of `values` over the keys of the window. Return None if `weights` were
+    not computed by `emit_window_weights`.
+    """
     window = _find_window_keys(g, weights.value)
     if window is None:
         return None
@@ -245,7 +249,7 @@ def emit_window_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
 
 def _find_window_keys(g: Emitter, value: Value | None) -> WindowKeys | None:
-    """Return the window of attention weights `value`, or of a factor of them, or None."""
+    """Return the window of attention weights `value`, or of a factor of it; otherwise None."""
     pending = [value]
     while pending:
         value = pending.pop()

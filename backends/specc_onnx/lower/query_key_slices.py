@@ -123,7 +123,7 @@ class QueryKeySlicer:
     def _recompute_node(
         self, value: Value, axes: QueryKeyAxes, operands: Sequence[Value | None]
     ) -> Value | None:
-        """Add the node of `value` with sliced `operands`; None if the result has another shape."""
+        """Add the node of `value` with sliced `operands`; None if the slice has another shape."""
         node = value.node
         assert node is not None, "a value without a node is a leaf"
         shape = list(value.type.shape)
@@ -157,7 +157,7 @@ def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -
 
 
 def _align_query_key_operand(operand: Value) -> tuple[Value, QueryKeyAxes]:
-    """Return an operand with query and key as last axes, or None for a broadcast axis of size 1."""
+    """Return an operand with its query and key axis; None for an axis of size 1 (broadcast)."""
     key_axis = operand.type.rank - 1
     axes = (axis if operand.type.shape[axis] != 1 else None for axis in (key_axis - 1, key_axis))
     query, key = axes
@@ -275,7 +275,7 @@ def emit_recomputed_slice(
 def emit_recomputed_mask(
     g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
 ) -> Tensor:
-    """Emit a mask or bias `[b, h, q, k]`, recomputed for spans of queries and keys; None: all."""
+    """Emit a mask or bias `[b, h, q, k]` for spans of queries and keys (None: all positions)."""
     shape = x.shape
     axes: QueryKeyAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
     return emit_recomputed_slice(g, x, axes, (queries, keys))
@@ -308,7 +308,7 @@ def _emit_head_slice(
 def emit_position_slice(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Emit `x` sliced to `spans` (None: all) along `axes` (None: `x` lacks the axis)."""
+    """Emit `x` sliced to `spans` along `axes`; skip a span of None, or an axis of None (absent)."""
     axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x

@@ -88,7 +88,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Pad", x, g.emit_node("Concat", *[[0]] * len(shape), *ends, axis=0))
 
     def remove_placeholder(self, x: str, shape: Sequence[Dim]) -> str:
-        """Emit `x` without the positions of `pad_empty_axes`; `shape` has its leading sizes."""
+        """Emit `x` without the positions of `pad_empty_axes`; `shape`: original leading sizes."""
         g = self.g
         if all(g.lengths.is_positive(d) for d in shape):
             return x
@@ -96,7 +96,7 @@ class RecurrentBatchLayout:
         return g.emit_node("Slice", x, [*[0 for _ in axes]], g.emit_shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Emit lengths i32[b], with a 0 for an empty batch. CUDA has no `Pad` for i32."""
+        """Emit lengths i32[b], with a 0 appended if the batch is empty (CUDA cannot pad i32)."""
         g = self.g
         if g.lengths.is_positive(self.batch):
             return lengths

@@ -26,7 +26,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, selected_nodes: Collection[Node] | None = None) -> None:
-    """Lower `graph`, or only `selected_nodes`, by op rules; fill `g.values.tensors`."""
+    """Lower `graph`, or only `selected_nodes`, by op rules; add results to `g.values.tensors`."""
     outer_site = g.site
     use_counts = count_users(graph)
     # Use counts of the whole graph also apply to values that are recomputed in blocks.
@@ -89,7 +89,7 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Find axes that static slices partition; return the ascending ends by value and axis."""
+    """Return the ascending ends of static slices that partition an axis, by value and axis."""
     slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:

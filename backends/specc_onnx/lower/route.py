@@ -156,7 +156,7 @@ class _ExpertEmitter:
         return sums
 
     def _emit_used_experts(self) -> str:
-        """Emit bool[experts + 1], true for experts with tokens; the last: tokens without expert."""
+        """Emit bool[experts + 1], true for experts with tokens; the last one means no expert."""
         g, count = self.g, self.op.num_experts + 1
         flat_ids = g.emit_node("Reshape", self.expert_ids, [-1])
         ones = g.emit_node("Expand", True, g.emit_node("Shape", flat_ids))
@@ -211,7 +211,7 @@ class _ExpertEmitter:
         return g.emit_node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Emit the weights of `count` experts, split outside loops, where they are folded."""
+        """Emit the weights of `count` experts, split outside loops so that they can be folded."""
         g = self.g
         stored_name = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.hoist_nodes(g.site.scope, level=0):

@@ -69,7 +69,7 @@ def _is_sigmoid(node: Node) -> bool:
 
 
 def _find_ordinary_values(graph: Graph) -> set[Value]:
-    """Return parameters, results of `ORDINARY_OPS`, and values computed elementwise from these."""
+    """Return parameters, results of `ORDINARY_OPS`, and elementwise results of such values."""
     ordinary_values = set(graph.parameters.values())
     for node, results in graph.nodes:
         float_operands = [a for a in node.args if a is not None and a.dtype in DTYPES_BY_KIND["f"]]

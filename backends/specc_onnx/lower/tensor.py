@@ -196,7 +196,7 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
 
 @lower
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
-    """Lower to a reduction; `any` and `all` compare a count with 0, also on an empty axis."""
+    """Lower to a reduction; `any` and `all` compare a count with 0, which allows an empty axis."""
     kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
     if op.fn == "sum" and x.dtype in INTEGER_DTYPES:
         return emit_integer_sum(g, x, op.axis)

@@ -24,7 +24,7 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 def emit_reshape(
     g: Emitter, x: str | Tensor, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] = ()
 ) -> str:
-    """Emit a reshape to `shape`, valid for empty tensors; a name `x` needs `source_shape`."""
+    """Emit a reshape to `shape`, valid for empty tensors; `source_shape` is required for a name."""
     if isinstance(x, Tensor):
         source_shape, x = x.shape, x.name
     if tuple(source_shape) == tuple(shape):
@@ -53,7 +53,7 @@ def _find_constant_target(
 def _plan_target_shape(
     source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> list[int | None]:
-    """Return the shape operand of `Reshape`: 0 copies an axis, None is another dynamic size."""
+    """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is another such size."""
     is_unchanged = [
         axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
     ]
@@ -87,7 +87,7 @@ def emit_slice(g: Emitter, x: str | Tensor, axis: int, start: DimLike, stop: Dim
 
 
 def emit_checked_length(g: Emitter, length: Dim, *nonnegative: Dim) -> str:
-    """Emit `length`, i64[1]; fails at run time if a dimension of `nonnegative` is negative."""
+    """Emit `length`, i64[1]; the model fails at run time if a size in `nonnegative` is negative."""
     return g.lengths.emit_length_check(g, g.emit_shape([length]), *nonnegative)
 
 
@@ -145,7 +145,7 @@ def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
-    """Emit a cast to `dtype` unless `x` has it; `source_dtype` is that of a name `x`."""
+    """Emit a cast to `dtype` if `x` has another one (`source_dtype` if `x` is a name)."""
     if isinstance(x, Tensor):
         source_dtype, x = x.dtype, x.name
     return x if source_dtype == dtype else g.emit_node("Cast", x, to=ONNX_TYPE_CODES[dtype])

@@ -138,7 +138,7 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output with execution counts of subgraphs to `node`, constants to `nodes`."""
+        """Add an output with its subgraphs' counts to `node`; append constants to `nodes`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -229,7 +229,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Return the name of the attention weights of a layer, made available, or None."""
+    """Make attention weights of a layer a model value; return its name, or None if absent."""
     # The value of an inlined branch has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:

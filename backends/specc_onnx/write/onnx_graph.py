@@ -178,7 +178,7 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types, and the scalar inputs that contain sizes, by dimension."""
+    """Return the input types by name, and the scalar input with the size of each dimension."""
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_buffer_type(types[name]) for name in buffers}
     if not caches:

@@ -242,7 +242,7 @@ def _infer_top_k(inferred_types: InferredTypes, node: NodeProto) -> list[TypePro
 def _check_reshape_count(
     inferred_types: InferredTypes, node: NodeProto, types: Sequence[TypeProto]
 ) -> None:
-    """Raise OperandMismatchError if a `Reshape` without -1 changes the number of elements."""
+    """Raise OperandMismatchError if a `Reshape` changes the element count (ONNX checks only -1)."""
     source_shape, result_shape = (
         inferred_types.get_static_shape(node.input[0]),
         read_shape(types[0]),

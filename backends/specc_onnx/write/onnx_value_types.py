@@ -76,7 +76,7 @@ class InferredTypes:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
-        """Raise UnsoundModelError if a dimension has two sizes, or one contradicts its formula."""
+        """Raise UnsoundModelError if a symbol has two sizes or a size contradicts its formula."""
         lengths = dict(self.lengths)
         formulas = []
         for name, axis, text in self.unknown_lengths:

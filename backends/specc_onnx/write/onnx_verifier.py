@@ -156,7 +156,7 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the types of an `If`: of the selected branch, or common ones if it is unknown."""
+    """Infer the types of an `If`: those of the selected branch, or common ones if unknown."""
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
     is_outer_reached, branch_types = inferred_types.is_reached, []
@@ -173,7 +173,9 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
 
 
 def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the types of a `Scan`: carries keep theirs; scan outputs get a first axis."""
+    """Infer the output types of a `Scan`. Loop-carried values keep their types; scan outputs get a
+    first axis of the scanned size.
+    """
     count = get_node_attribute(node, "num_scan_inputs")
     carry_names, scanned_names = list(node.input)[:-count], list(node.input)[-count:]
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)
@@ -297,7 +299,9 @@ def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Run ONNX's checker and `check_value_types` on `model`; return the types of its values."""
+    """Run ONNX's checker and `check_value_types` on `model`, the copy from `make_weights_inputs`;
+    return the inferred types of its values.
+    """
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

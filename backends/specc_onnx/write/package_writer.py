@@ -125,7 +125,9 @@ def _check_output_files(
     input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Return extra files that exist with equal content. Raise E0811, E0814 or E0833 for others."""
+    """Return the extra files that already exist with equal content. Raise E0811, E0814 or E0833 if
+    another output file may not be written.
+    """
     file_names = [
         *(p.file for p in graphs.values()),
         *(e.name for e in extra_files if not e.is_hashed),
@@ -142,7 +144,9 @@ def _check_output_files(
 
 
 def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
-    """Assert that there is a graph, and that file names are distinct even ignoring case."""
+    """Assert that there is a graph, and that file names contain no directory and are distinct, even
+    on case-insensitive file systems.
+    """
     names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
     assert graphs, "a package has a graph"
     assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"

@@ -199,7 +199,7 @@ class GGUFFile(TensorFile):
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """Return the prefix `model.layers.N.` or "", the name within the layer, and its suffix."""
+    """Return the prefix (`model.layers.N.` or ""), the name in the layer, and weight or bias."""
     match = re.fullmatch(r"blk\.(\d+)\.(.+)\.(\w+)", name)
     if match:
         return f"model.layers.{match[1]}.", match[2], match[3]

@@ -135,7 +135,9 @@ class _Reader:
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
 
     def make_range(self, count: int) -> range:
-        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left."""
+        """Return `range(count)`. Raise an error if the file has fewer than `count` bytes left,
+        because each item takes at least one byte.
+        """
         if count > len(self.data) - self.offset:
             raise _InvalidHeaderError(
                 f"the header declares {count} items, more than the file can hold"
@@ -230,7 +232,7 @@ def _raise_unread_type(path: str, name: str, type_code: int) -> NoReturn:
 
 
 def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> None:
-    """Raise E0506 unless tensors are distinct, aligned, disjoint, and within `size` bytes."""
+    """Raise E0506 unless tensors have distinct names, are aligned, disjoint, in `size` bytes."""
     names: set[str] = set()
     previous: StoredTensor | None = None
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):

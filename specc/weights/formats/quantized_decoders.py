@@ -310,7 +310,9 @@ def _decode_float16(raw: Array) -> Array:
 
 
 def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
-    """Split bytes into fields of `bits` bits, the lowest of every `width` bytes first."""
+    """Split bytes into fields of `bits` bits. Of every `width` consecutive bytes, the lowest fields
+    of all bytes come first.
+    """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts = raw.reshape(*raw.shape[:-1], -1, 1, width)
     fields = (parts >> shifts) & np.uint8((1 << bits) - 1)

@@ -96,7 +96,9 @@ class TensorFile(Closeable):
     def iterate_chunks(
         self, name: str, offset: int = 0, nbytes: int | None = None
     ) -> Iterator[memoryview]:
-        """Yield stored bytes of a tensor, or of a range; a chunk is valid for one further read."""
+        """Yield the stored bytes of a tensor, or of `nbytes` bytes from `offset` on. A chunk is
+        valid until the next but one is read.
+        """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside the tensor"
@@ -116,7 +118,7 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def read_all_bytes(self) -> Iterator[tuple[str, int, memoryview]]:
-        """Yield all bytes in order, with tensor name (or "") and offset of each chunk in it."""
+        """Yield all bytes in order, with tensor name ("" for others) and offset in the tensor."""
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         # all tensors use the same pair of buffers, because allocating new memory is slow
         buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
