@@ -122,7 +122,7 @@ def _solve_constant_difference(difference: AffineIndex, is_strict: bool) -> Inte
 
 
 def _is_nonnegative(difference: AffineIndex, qk: QueryKeyTensor) -> bool:
-    """Return True if the symbolic terms of `difference`, never negative, can be dropped."""
+    """Return True if the symbolic terms of `difference` are never negative (then drop them)."""
     if difference.length_sum == 0:
         return True
     return qk.time_axis is not None and qk.time_axis.is_non_negative(difference.length_sum)

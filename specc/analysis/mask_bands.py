@@ -114,7 +114,7 @@ def find_band_interval(
 
 
 def find_query_key_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
-    """Return the interval of offsets at which a query-key tensor, or its negation, is nonzero."""
+    """Return the interval of offsets where a query-key tensor, or its negation, can be nonzero."""
     return _search_band(qk, is_negated).interval
 
 
@@ -126,7 +126,7 @@ def find_side_band(qk: QueryKeyTensor, *, is_negated: bool = False) -> Interval:
 
 
 def can_be_nan(qk: QueryKeyTensor) -> bool:
-    """Return True if a query-key tensor may be NaN or infinite by a division by zero."""
+    """Return True if a query-key tensor may be NaN or infinite because of a division by zero."""
     return _BandSearch().can_divide_by_zero(qk)
 
 
@@ -209,7 +209,7 @@ class _BandSearch:
         return solve_memoized(qk, find_affine_index, self.known_affine_indices, self.budget, None)
 
     def can_divide_by_zero(self, qk: QueryKeyTensor) -> bool:
-        """Return True if a query-key tensor may be NaN by a division by zero."""
+        """Return True if a query-key tensor may be NaN because of a division by zero."""
         return solve_memoized(
             qk, solve_division_by_zero, self.known_zero_divisors, self.budget, True
         )
@@ -288,7 +288,7 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _multiply_intervals(self, left: QueryKeyTensor, right: QueryKeyTensor) -> _BandSolver:
-        """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
+        """Return the interval where both factors can be nonzero, unless 0 meets NaN or infinity."""
         pairs = (left, right), (right, left)
         factors = (a for a, b in pairs if not self.can_divide_by_zero(b))
         return (yield from _solve_all(_NonZeroBandKey(factor, False) for factor in factors))

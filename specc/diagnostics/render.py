@@ -304,7 +304,7 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge diagnostics that differ in location into the first; not syntax errors."""
+    """Merge diagnostics that differ only in location into the first, except syntax errors."""
     merged: dict[object, Diagnostic] = {}
     for diagnostic in diagnostics:
         label = diagnostic.primary.text if diagnostic.primary else ""
