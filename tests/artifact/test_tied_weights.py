@@ -43,7 +43,7 @@ def test_tied_weights_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFix
     specs = []
     for layers in (1, 2):
         specs.append(tmp_path / f"m{layers}.specc")
-        values = "d = 16  heads = 2  vocab = 64  context = 16  stop = 3"
+        values = "d = 16  heads = 2  vocab = 64  context = 16  stop = [3]"
         text = f"config {{ layers = {layers}  {values} }}\n"
         specs[-1].write_text(f"specc 1\nmodel m\nextends gpt2\n{text}")
     specc.compile(specs[1], tmp_path / "m.onnx", init=0)

@@ -130,7 +130,7 @@ CASES = [
     ),
     Case(
         "gpt2",
-        {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "stop": 0},
+        {"vocab": 17, "context": 9, "d": 16, "heads": 2, "layers": 2, "stop": [0]},
         {"input_ids": TokenIds("seq", 17), "attention_mask": PaddingMask("seq")},
         {"logits": "seq"},
         {"seq": (6, 1, 3)},

@@ -36,7 +36,7 @@ from specc.cli.main import main
 pytestmark = pytest.mark.parity
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "support" / "other_programs"
-GPT2 = {"layers": 2, "d": 32, "heads": 4, "vocab": 61, "context": 64, "stop": 60}
+GPT2 = {"layers": 2, "d": 32, "heads": 4, "vocab": 61, "context": 64, "stop": [60]}
 LLAMA = {"layers": 2, "d": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocab": 61, "stop": "[60]"}
 T5 = {
     "d": 32,

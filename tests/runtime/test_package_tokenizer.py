@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (checkpoint / "config.json").write_text('{"model_type": "gpt2"}')
     (checkpoint / "tokenizer.json").write_text(train_tokenizer("byte_bpe"))
     vocab = Tokenizer.from_str(train_tokenizer("byte_bpe")).get_vocab_size()
-    sizes = {"vocab": vocab, "d": 16, "heads": 2, "layers": 1, "context": 64, "stop": vocab - 1}
+    sizes = {"vocab": vocab, "d": 16, "heads": 2, "layers": 1, "context": 64, "stop": [vocab - 1]}
     given: dict[str, Any] = {"config": checkpoint, "set": sizes, "init": 0}
     specc.compile("gpt2", found / "package", graphs=["score", "step"], **given)
     specc.compile(

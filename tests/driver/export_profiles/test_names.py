@@ -90,7 +90,7 @@ def test_specc_profile_keeps_the_graphs(spec: str) -> None:
 
 
 def test_genai_config() -> None:
-    made = open_profiled_model("genai", "gpt2", **GPT2, stop=7).profiled
+    made = open_profiled_model("genai", "gpt2", **GPT2, stop=[7]).profiled
     assert list(made.graphs) == ["model"]
     assert str(made.graphs["model"].outputs["logits"].type) == "f32[batch_size, 1, 20]"
     config = made.json_files["genai_config.json"]
