@@ -131,13 +131,15 @@ def _convert_items(
 ) -> SpecValue:
     """Convert each item of a list or pair. A single value counts as both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
-    expected = ""
+    expected, helps = "", []
     if type.name == "pair" and len(items) != 2:
         expected = f"one value or a pair, got a list of {len(items)}"
     if type.name == "list" and not isinstance(value, tuple):
         expected = f"a list, got {describe_value(value)}"
+        helps = ["write a single item in brackets: `[…]`"]
     if expected:
-        raise_error("E0203", f"{value_context.description} must be {expected}", value_context.span)
+        title = f"{value_context.description} must be {expected}"
+        raise_error("E0203", title, value_context.span, helps=helps)
     item_context = ValueContext(f"an item of {value_context.description}", value_context.span)
     return tuple(convert_to_declared_type(context, element, v, env, item_context) for v in items)
 

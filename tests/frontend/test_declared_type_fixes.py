@@ -56,3 +56,12 @@ def test_advised_conversion_has_the_declared_type(value: str, type_text: str) ->
 def test_functions_and_lists_are_explained(value: str, help_: str) -> None:
     (diagnostic,) = check(value, "float[batch, n]")
     assert help_ in diagnostic.helps[0]
+
+
+def test_single_item_for_a_list_is_put_in_brackets() -> None:
+    text = SPEC.format(type="float[batch, n]", value="x").replace("[1, 2]", "3")
+    with pytest.raises(Failed) as failed:
+        elaborate_spec(open_spec(Source("m.specc", text)))
+    (diagnostic,) = failed.value.diagnostics
+    assert diagnostic.code == "E0203"
+    assert diagnostic.helps == ("write a single item in brackets: `[…]`",)

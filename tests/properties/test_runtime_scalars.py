@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.onnx_sessions import open_silent_session
-from support.scalar_arithmetic import CASTS, FLOAT_OPS, FLOATS, INTEGER_OPS, INTEGERS, wrap_int64
+from support.runtime_scalars import CASTS, FLOAT_OPS, FLOATS, INTEGER_OPS, INTEGERS, wrap_int64
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed

@@ -17,7 +17,10 @@ from specc.cli.main import main
 KEPT = Path(__file__).parents[1] / "kept"
 MODELS = ["xor.onnx", "beside.onnx", "writer.onnx", "lstm_lm", "gpt2"]
 LSTM = {"set": {"vocab": 23, "width": 8, "layers": 1}, "init": 3}
-GPT2 = {"set": {"vocab": 19, "d": 8, "heads": 1, "layers": 1, "context": 32, "stop": [2]}, "init": 5}
+GPT2 = {
+    "set": {"vocab": 19, "d": 8, "heads": 1, "layers": 1, "context": 32, "stop": [2]},
+    "init": 5,
+}
 WRITERS = {
     "writer.onnx": ("lstm_lm", LSTM | {"graphs": "generate"}),
     "lstm_lm": ("lstm_lm", LSTM | {"graphs": "all"}),
