@@ -209,7 +209,7 @@ class Model(InferenceModel):
         images: Sequence[object] = (),
         **settings: Unpack[GenerationArguments],
     ) -> GenerationStream:
-        """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
+        """Generate the next turn of a chat for a user message or for messages (`role`, `content`).
 
         `images` are the images of the messages, in order: paths or images of Pillow. If no message
         has a content part `{"type": "image"}`, the images precede the last message; an image part

@@ -38,7 +38,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 """The session option that makes ONNX Runtime flush denormals on the threads of its pool."""
 
 
-class FloatMode:
+class DenormalMode:
     """Controls the flush-to-zero mode of the calling thread through C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
@@ -62,13 +62,13 @@ class FloatMode:
 
 
 @cache
-def get_float_mode() -> FloatMode | None:
+def get_float_mode() -> DenormalMode | None:
     """Return the flush-to-zero mode of this platform (probed once), or None if unsupported."""
     control = FLUSH_CONTROL_BITS.get(platform.machine())
     if control is None or not sys.platform.startswith("linux"):
         return None
     try:
-        mode = FloatMode(*control)
+        mode = DenormalMode(*control)
     except (OSError, AttributeError):
         # The C library has no `fenv.h`.
         return None

@@ -193,7 +193,7 @@ MAX_INSPECTED_VALUES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class UnprovenMask:
+class NonCausalMask:
     """A mask that is not provably causal: the search budget was exhausted (`is_budget_exhausted`),
     or `value` is the first subexpression of the mask that does not compare position ids.
     """
@@ -202,7 +202,7 @@ class UnprovenMask:
     value: Value
 
 
-def explain_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
+def explain_unproven_mask(qk: QueryKeyTensor | None) -> NonCausalMask | None:
     """Return the subexpression of a mask, or of attention weights, that does not provably mask out
     later positions. Return None if the mask provably includes later positions, by its comparisons
     of position ids.
@@ -211,10 +211,10 @@ def explain_unproven_mask(qk: QueryKeyTensor | None) -> UnprovenMask | None:
         return None
     # values that were not analyzed must not be reported as errors
     if find_mask_band(qk.value, qk.query_axis, qk.key_axis, qk.time_axis).is_budget_exhausted:
-        return UnprovenMask(True, qk.value)
+        return NonCausalMask(True, qk.value)
     budget, default = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovenMaskTerm(None, False)
     term = solve_memoized(qk, _solve_unproven_mask_term, {}, budget, default)
-    return UnprovenMask(False, term.value) if term.value else None
+    return NonCausalMask(False, term.value) if term.value else None
 
 
 def has_different_chunk_rates(qk: QueryKeyTensor | None) -> bool:

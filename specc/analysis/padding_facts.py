@@ -18,10 +18,10 @@ from specc.ir.op import Op
 
 @value_class(slots=True)
 class PaddingSource:
-    """The op through which padded positions affect valid positions. If `is_counted`, only their
-    number has an effect; if `is_shifted`, they have an effect only because a stride then selects
-    other positions. `loop_body` is the body of the loop that contains the op, if any; `read` is the
-    dependence that reads the padded positions.
+    """The op through which padded positions affect valid positions. If `is_counted`, only the
+    number of padded positions affects the result; if `is_shifted`, padded positions matter only
+    because they change which positions a stride selects. `loop_body` is the body of the loop that
+    contains the op, if any; `read` is the dependence that reads the padded positions.
     """
 
     node: Node

@@ -124,7 +124,7 @@ class PaddingLeak:
         is_reversed = axis in self.get_facts(value).reversed_axes
         return f"flip({self.mask_name}, axis=1)" if is_reversed else self.mask_name
 
-    def format_inserted_mask(self, value: Value | None) -> str:
+    def format_broadcast_mask(self, value: Value | None) -> str:
         """Format the padding mask, with axes inserted so that it broadcasts with `value`."""
         mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
@@ -258,7 +258,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
     span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in fill_axes and op.axis == value.rank - 1:
-        condition = "s > -inf" if in_normalizer else leak.format_inserted_mask(value)
+        condition = "s > -inf" if in_normalizer else leak.format_broadcast_mask(value)
         return f"use `masked_softmax(x, {condition})`"
     if in_normalizer:
         return f"use `& visible({mask})` in the mask of the attention"
@@ -283,7 +283,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
         case ops.Where():
             alternative = ", or fill with a finite number"
     value = leak.find_call_result(node)
-    fix = f"replace it there: `where({leak.format_inserted_mask(value)}, y, 0.0)`{alternative}"
+    fix = f"replace it there: `where({leak.format_broadcast_mask(value)}, y, 0.0)`{alternative}"
     return _explain_mask(leak, value, fix)
 
 
@@ -293,7 +293,7 @@ def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
     return (
-        f"replace them first: `where({leak.format_inserted_mask(value)}, x, {fill})`"
+        f"replace them first: `where({leak.format_broadcast_mask(value)}, x, {fill})`"
         if fill
         else ""
     )
@@ -311,7 +311,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
     padded_value = leak.get_facts(padded).get_padded_value(leak.get_padded_axis(padded))
     if number is None or padded_value == float(number) or (padded and padded.dtype == "bool"):
         return leak.format_side_help(_get_other_side(leak, joining_node))
-    return f"replace them before it: `where({leak.format_inserted_mask(padded)}, x, {number})`"
+    return f"replace them before it: `where({leak.format_broadcast_mask(padded)}, x, {number})`"
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:

@@ -19,7 +19,7 @@ from specc.analysis.padding_order_and_windows import (
     is_window_unaffected,
 )
 from specc.analysis.padding_values import is_padding_skipped, is_softmax_ignoring
-from specc.analysis.time_dataflow import resolve_dependence
+from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.value_ranges import find_value_range
 from specc.ir import ops
 from specc.ir.types import FULL_INTERVAL, Interval
@@ -66,7 +66,7 @@ def _is_merged_read_neutral(read: PaddedRead) -> bool:
     if isinstance(read.op, ops.CumSum):
         return read.is_zero
     if read.dependence.kind == "band":
-        has_all_distances = resolve_dependence(read.node, read.dependence)[1] == FULL_INTERVAL
+        has_all_distances = resolve_time_dependence(read.node, read.dependence)[1] == FULL_INTERVAL
         return has_all_distances and _is_masked_at_padding(read)
     summing = ops.Reduce | ops.Softmax | ops.Einsum | ops.MatMul
     is_order_independent = isinstance(read.op, summing) or (
@@ -105,7 +105,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     """Return True if right padding comes after every position that is read. In self-attention, a
     valid query then reads only earlier keys.
     """
-    result_axis, interval = resolve_dependence(read.node, read.dependence)
+    result_axis, interval = resolve_time_dependence(read.node, read.dependence)
     operand, key_axis = read.node.args[read.dependence.operand], read.axis
     if not read.is_padding_last or result_axis is None or operand is None:
         return False
@@ -155,7 +155,7 @@ def _is_state_zero(read: PaddedRead) -> bool:
 
 def _is_masked_at_padding(read: PaddedRead) -> bool:
     """Return True if the mask is false, or attention weights or values are zero, at padded keys."""
-    _, interval = resolve_dependence(read.node, read.dependence)
+    _, interval = resolve_time_dependence(read.node, read.dependence)
     # A masked key has attention weight zero, but zero times NaN is NaN; normalizers ignore scores
     # where the mask is false.
     is_sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite

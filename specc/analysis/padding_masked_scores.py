@@ -143,7 +143,7 @@ def is_fill_underflowing(scores: Value | None) -> bool:
     return fill is not None and fill <= minimum - UNDERFLOW_DISTANCE
 
 
-def iterate_finite_score_axes(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+def iterate_axes_with_finite_scores(result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a finite score."""
     match result.op:
         case ops.Where() if not result.operand_facts[1].has_mask_value:

@@ -6,8 +6,8 @@ assumed.
 
 Scores are filled with -inf where `keep` is false. At these positions they are mask fill values,
 lower than at every valid position (`is_extreme_at_padding`), and at least one valid position has a
-finite score (`iterate_finite_score_axes`). The softmax, which divides by a nonzero sum, therefore
-returns zeros there, and values at padded positions have no effect:
+finite score (`iterate_axes_with_finite_scores`). The softmax, which divides by a nonzero sum,
+therefore returns zeros there, and values at padded positions have no effect:
 
     $ padded keep
     graph "g"
@@ -41,7 +41,7 @@ from specc.analysis.padding_masked_scores import (
     is_extreme_at_padding,
     is_fill_underflowing,
     is_mask_constant_at_padding,
-    iterate_finite_score_axes,
+    iterate_axes_with_finite_scores,
 )
 from specc.analysis.padding_nonfinite import (
     can_be_nan_at_padding,
@@ -97,7 +97,7 @@ def infer_padding_facts(result: PaddedResult) -> PaddingFacts:
         sorted_axes=find_sorted_axes(result),
         repeated_axes=find_repeated_axes(result),
         infinity_mask=find_infinity_mask(result),
-        finite_pad_axes=frozenset(iterate_finite_score_axes(result, axes)),
+        finite_pad_axes=frozenset(iterate_axes_with_finite_scores(result, axes)),
         has_mask_value=can_hold_mask_constants(result),
         has_mask_value_at_padding=can_padding_hold_mask_constants(result),
         infinity_signs=find_infinity_signs(result),
@@ -149,9 +149,9 @@ def _iterate_masked_axes(result: PaddedResult) -> Iterator[int]:
         case ops.Attend():
             yield from _iterate_masked_attention_axes(result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
-            # exp(-1e30 - max) is 0 if max is a finite score; without `iterate_finite_score_axes`
-            # all scores might be mask fill values, and each of n keys would get the attention
-            # weight 1/n.
+            # exp(-1e30 - max) is 0 if max is a finite score; without
+            # `iterate_axes_with_finite_scores` all scores might be mask fill values, and each of n
+            # keys would get the attention weight 1/n.
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].mask_constant_axes

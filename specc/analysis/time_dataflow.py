@@ -58,7 +58,7 @@ from specc.analysis.time_dataflow_facts import (
     TimeDataflow,
     TimeState,
     ViolationReason,
-    find_length_use,
+    find_dependent_length,
     has_time_axis_length,
     inline_loop_captures,
     is_time_loop,
@@ -171,7 +171,7 @@ def _follow_dependence(
     if dependence.kind == "newest":
         time_reads.is_last_only = True
         return []
-    result_axis, offsets = resolve_dependence(node, dependence, time_axis)
+    result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:
         return []  # prefix positions are constant
     if (result_axis, offsets) == FIRST_POSITION_READ:
@@ -248,7 +248,7 @@ def _visit_loop(
         flow.loop_body_dataflows.update({node: body, **body_flow.loop_body_dataflows})
         flow.states.update(body_flow.states)
     is_time_dependent = any(s.axes for s in (*operand_states, *states))
-    if (length_reader := find_length_use(op.body, flow.dependent_symbols)) and (
+    if (length_reader := find_dependent_length(op.body, flow.dependent_symbols)) and (
         is_along_time or not is_time_dependent
     ):
         return states, [
@@ -337,7 +337,7 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
     )
 
 
-def resolve_dependence(
+def resolve_time_dependence(
     node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> TimeRead:
     """Return the result axis along which `dependence` reads, and the interval of offsets that it

@@ -190,12 +190,12 @@ def _copy_node(
     return copy, tuple(Value(r.type, copy, r.index) for r in results)
 
 
-def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
+def find_dependent_length(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
     """Return the first node of a loop body that has one of `dependent_symbols` in an attribute, or
     whose own body contains such a node. Return None if there is none.
     """
     for node, _ in body.nodes:
-        has_nested_use = isinstance(node.op, ops.Scan) and find_length_use(
+        has_nested_use = isinstance(node.op, ops.Scan) and find_dependent_length(
             node.op.body, dependent_symbols
         )
         if has_nested_use or _has_symbol(node.op.iterate_lengths(), dependent_symbols):

@@ -24,7 +24,7 @@ from specc.batch_inference.file_format import (
 from specc.batch_inference.parquet import ParquetFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonLimits, parse_strict_json
-from specc.io.safe_read import escape_text, raise_unreadable
+from specc.io.safe_read import escape_text, raise_unreadable_file
 
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row in bytes. Without it, a file without line breaks would exhaust memory."""
@@ -338,7 +338,7 @@ def find_data_files(paths: Sequence[str]) -> list[Path]:
             # an empty name is not a path, although `Path("")` is the working directory
             if not name or not path.exists():
                 fix = "pass the path of a table, or of a directory of tables or images"
-                raise_unreadable(name, "no such file or directory", fix)
+                raise_unreadable_file(name, "no such file or directory", fix)
             files_of_path = _list_directory_files(path) if path.is_dir() else [path]
         for file in files_of_path:
             if not file.is_dir():

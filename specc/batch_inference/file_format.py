@@ -14,7 +14,7 @@ from specc.io.safe_read import (
     UnreadableFileError,
     describe_os_error,
     open_regular_file,
-    raise_unreadable,
+    raise_unreadable_file,
 )
 from specc.ir.array import Array
 
@@ -142,7 +142,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise_unreadable(path, describe_os_error(error), READABLE_FILE_HELP)
+        raise_unreadable_file(path, describe_os_error(error), READABLE_FILE_HELP)
 
 
 def check_readable(path: Path) -> None:
@@ -150,5 +150,5 @@ def check_readable(path: Path) -> None:
     try:
         descriptor = open_regular_file(path)
     except UnreadableFileError as error:
-        raise_unreadable(path, error.reason, READABLE_FILE_HELP)
+        raise_unreadable_file(path, error.reason, READABLE_FILE_HELP)
     os.close(descriptor)

@@ -24,7 +24,7 @@ from specc.batch_inference.parquet import encode_parquet
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import InvalidJsonError, JsonFields, Record, parse_strict_json, to_json_value
-from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable
+from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable_file
 from specc.version import __version__
 
 PLAN_DIRECTORY = "_specc"
@@ -122,7 +122,7 @@ def read_plan(out: Path) -> JobPlan | None:
         _raise_invalid_plan(path)
     except OSError as error:
         fix = "make the directory readable, or write to another one"
-        raise_unreadable(path, describe_os_error(error), fix)
+        raise_unreadable_file(path, describe_os_error(error), fix)
     try:
         return _parse_plan(parse_strict_json(text))
     except (InvalidJsonError, ValueError, KeyError, TypeError, AttributeError):

@@ -22,7 +22,7 @@ from specc.preprocessing.image_tiles_and_patches import preprocess_image, prepro
 from specc.preprocessing.images import decode_image
 from specc.preprocessing.preprocessing_records import TEXT_CONFIGS, ImageConfig
 from specc.preprocessing.text_batches_and_windows import batch_sequences, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_sequences
+from specc.preprocessing.text_codec import convert_id_lists, encode_text_ids, encode_texts
 from specc.runtime.model_inputs import ModelInputs
 
 UNREADABLE_ROW_CODE = "E0877"
@@ -185,7 +185,7 @@ def _convert_integer_lists(values: Sequence[object], dtype: str, name: str) -> l
     elements = [*chain.from_iterable(lists)]
     if not {*map(type, elements)} <= {int}:
         return None
-    return split_sequences(cast_exactly(np.array(elements, np.int64), dtype, name), lists)
+    return convert_id_lists(cast_exactly(np.array(elements, np.int64), dtype, name), lists)
 
 
 def _format_axes(count: int) -> str:

@@ -279,9 +279,9 @@ def quantize_with_calibration(
     directory: Path,
     quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights of `targets` with their input activations on the samples, and write them
-    to files in `directory`. Return the quantized weights by name. Raise E0859 if an activation is
-    not finite, and E0810 to E0815 if writing a file fails.
+    """Quantize the weights of `targets`, calibrated on their input activations for the samples,
+    and write the quantized weights to files in `directory`. Return these weights by name. Raise
+    E0859 if an activation is not finite, and E0810 to E0815 if writing a file fails.
     """
     quantized: dict[str, PrequantizedWeight] = {}
     sums, factors = _GramMatrixSums(targets), _FactorFiles(targets.tap_points, directory)

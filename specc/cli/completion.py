@@ -76,7 +76,7 @@ def format_plain_help(text: str) -> str:
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
 
-def render_bash_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_bash_completion(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a bash function that fills COMPREPLY."""
     first_words = " ".join([*commands, "--help", "--version"])
     lines = [
@@ -128,7 +128,7 @@ def _format_bash_words(choice: CompletionChoice) -> str:
     return words + ("; files=1" if choice.includes_files else "")
 
 
-def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_zsh_completion(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a zsh function that calls `_arguments`."""
     lines = [
         "#compdef specc",
@@ -175,7 +175,7 @@ def _format_zsh_words(choice: CompletionChoice) -> str:
     return f"{{_files; {command}}}" if choice.includes_files else f"{{{command}}}"
 
 
-def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
+def render_fish_completion(commands: Mapping[str, CommandCompletion]) -> str:
     """Return a fish script with one line per option."""
     lines = [
         "# specc completion fish > ~/.config/fish/completions/specc.fish",
@@ -216,9 +216,9 @@ def _format_fish_words(choice: CompletionChoice) -> str:
 
 
 SCRIPT_RENDERERS = {
-    "bash": render_bash_script,
-    "zsh": render_zsh_script,
-    "fish": render_fish_script,
+    "bash": render_bash_completion,
+    "zsh": render_zsh_completion,
+    "fish": render_fish_completion,
 }
 
 

@@ -244,7 +244,7 @@ def _find_option_error(
     options, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{setting_name}")
     if setting_name == "args":  # a positional option, as in `beam(4)`
         example = ", ".join(f"{name}=…" for name in list(options)[:2])
-        title = f"the options of the strategy `{kind}` must be named"
+        title = f"options of the strategy `{kind}` must be passed by name"
         helps = (f"write {kind}({example})",)
         return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
     if setting_name not in options:

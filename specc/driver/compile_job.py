@@ -21,7 +21,7 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
-from specc.ir.ops.quantized import NormFold
+from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
@@ -226,7 +226,7 @@ class LoweringJob(CompileJob):
 
     simplified_graph: Graph
     quantization_decision: QuantizationDecision
-    norm_folds: tuple[NormFold, ...]
+    norm_folds: tuple[FoldedNorm, ...]
     unquantized_weights: ParameterSource
     quantized: QuantizedWeights | None
     compute_dtype_limits: Mapping[str, ComputeDtypeLimit]
@@ -297,7 +297,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     )
     ties = find_ties(job.values)
     if stored_codes:
-        decision = precision.plan_stored_codes(graph, ties, stored_codes)
+        decision = precision.plan_quantized_storage(graph, ties, stored_codes)
     else:
         decision = precision.plan_quantization(
             graph,

@@ -83,14 +83,14 @@ class CompileOptions:
     no_load: bool = False
 
     @property
-    def is_generator_file(self) -> bool:
+    def is_standalone_generator(self) -> bool:
         """Return True if the output is a single standalone generator."""
         return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
     def is_package(self) -> bool:
         """Return True if the output is a package directory."""
-        return bool(self.graphs) and not self.is_generator_file
+        return bool(self.graphs) and not self.is_standalone_generator
 
 
 def parse_graph_names(names_or_text: object) -> tuple[str, ...]:

@@ -351,7 +351,7 @@ def merge_job_settings(job: CompileJob) -> GenerationSettings:
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """Return the graph with defaults of inputs other than masks inlined, if there are any."""
+    """Return the graph with the default expressions of all inputs other than masks inlined."""
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph

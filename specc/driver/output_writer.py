@@ -251,7 +251,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     job = replace(
         job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
     )
-    if options.is_generator_file:
+    if options.is_standalone_generator:
         generator = build_generator(job)
         source: ModelSource = generator
         metadata = describe_generator(job, generator)

@@ -14,7 +14,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import KVBufferGraph, ModelSource, StandaloneGeneratorGraph
-from specc.ir.ops.quantized import NormFold, PackedWeightFormat, QuantizationPlan, WeightLayout
+from specc.ir.ops.quantized import FoldedNorm, PackedWeightFormat, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype
@@ -131,7 +131,7 @@ def plan_quantization(
     return replace(decision, ineffective_options=tuple(remarks))
 
 
-def plan_stored_codes(
+def plan_quantized_storage(
     graph: Graph, ties: Mapping[str, str], stored: Mapping[str, PackedWeightFormat]
 ) -> QuantizationDecision:
     """Choose the format of weights whose 4-bit codes are stored in the checkpoint."""
@@ -167,7 +167,7 @@ def has_shared_scales(plan: QuantizationPlan) -> bool:
 
 def describe_quantization(
     decision: QuantizationDecision,
-    norm_folds: Sequence[NormFold],
+    norm_folds: Sequence[FoldedNorm],
     request: QuantizeRequest,
     target: Target,
     graph_names: Sequence[str],

@@ -10,7 +10,7 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Failed, Source, raise_error
 from specc.driver.spec_loader import LoadedSpec, open_spec
 from specc.io.safe_read import escape_text
-from specc.library.spec_files import make_explicit_path
+from specc.library.spec_files import prefix_builtin_name
 from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
@@ -42,7 +42,7 @@ def open_spec_argument(
     has no literal in the language.
     """
     # a `Path` is not a name, even if it equals the name of a built-in spec
-    spec_name = spec if isinstance(spec, str) else make_explicit_path(str(spec))
+    spec_name = spec if isinstance(spec, str) else prefix_builtin_name(str(spec))
     # a path does not contain line breaks
     is_source_text = isinstance(spec, str) and "\n" in spec
     return open_spec(

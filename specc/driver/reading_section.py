@@ -15,7 +15,7 @@ from specc.huggingface.image_processor_config import (
     read_image_options,
 )
 from specc.huggingface.processor_files import (
-    list_audio_reading_files,
+    list_audio_processor_files,
     list_unused_preprocessor_keys,
     read_audio_options,
     read_ctc_transcript_options,
@@ -205,7 +205,7 @@ def list_reading_files(
         files += list_chat_template_files(files[0].parent)
     entries: list[Any] = [*model.input_configs.values(), *model.output_formats.values()]
     for data in entries:
-        files += list_audio_reading_files(data.get("kind", ""), paths)
+        files += list_audio_processor_files(data.get("kind", ""), paths)
         files += [read_word_vocabulary(paths)] if _needs_checkpoint_file(data, "words") else []
         files += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, files)]

@@ -24,7 +24,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
         SPEC_SUFFIXES,
         find_builtin_specs,
         get_specs_directory,
-        make_explicit_path,
+        prefix_builtin_name,
     )
 
     if not os.path.lexists(path):
@@ -46,7 +46,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
         _raise_uncompiled(
             "E0926",
             f"`{escape_text(name)}` is a checkpoint, not a compiled model",
-            f"{escape_text(make_explicit_path(name))} -o {output}",
+            f"{escape_text(prefix_builtin_name(name))} -o {output}",
         )
 
 

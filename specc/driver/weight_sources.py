@@ -10,10 +10,10 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section
 from specc.driver.spec_loader import LoadedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
+    evaluate_weight_rules,
     find_spec_weights_file,
     iterate_required_parameters,
     list_required_parameters,
-    read_configured_rules,
 )
 from specc.frontend.elaboration_state import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
@@ -98,7 +98,7 @@ def load_parameters(
     Raise E0523 if no source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
-        rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
+        rules, config = evaluate_weight_rules(spec.program, spec.library, spec.reader)
     parameters = list_required_parameters(graph, config)
     rules = select_graph_rules(
         rules,

@@ -47,7 +47,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     return rules
 
 
-def read_configured_rules(
+def evaluate_weight_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
     """Evaluate the weight rules for a config; also return the config values."""
@@ -361,7 +361,7 @@ def check_rules(
     `iterate_other_graphs` builds them on demand.
     """
     parameters = {parameter.name: parameter for parameter in list_required_parameters(graph)}
-    rules, _ = read_configured_rules(program, library, reader)
+    rules, _ = evaluate_weight_rules(program, library, reader)
     rules = select_graph_rules(
         rules, parameters, lambda: iterate_required_parameters(iterate_other_graphs())
     )
@@ -386,7 +386,7 @@ def mark_ties(
 
     Tie rules for weights of other graphs are ignored.
     """
-    rules, _ = read_configured_rules(program, library, reader)
+    rules, _ = evaluate_weight_rules(program, library, reader)
     facts = dict(model.graph.parameter_facts)
     for rule in rules.ties:
         pattern = NamePattern(rule.name)

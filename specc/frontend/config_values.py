@@ -138,7 +138,7 @@ def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Evaluate a field. Fields of a record can read earlier fields of it by their bare names."""
+    """Evaluate a field. A field of a record can use earlier fields of the record by name."""
     if entry.type.name != "record" or path in evaluation.assignments:
         return _evaluate_single(evaluation, entry, path, env)
     inner_env = replace(env, names=dict(env.names))
@@ -240,7 +240,7 @@ def is_derived_field(entry: ast.Field) -> bool:
 def _evaluate_derived(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
-    """Return the symbolic value of a derived field, or None if its default needs numbers."""
+    """Return the symbolic value of a derived field; None if it requires concrete values."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:

@@ -238,7 +238,7 @@ class Context:
             self.errors.user_call = outer_call
 
     @contextmanager
-    def isolate_position_ids(self) -> Iterator[None]:
+    def scope_position_ids(self) -> Iterator[None]:
         """A context manager for a loop or expert body: position ids that are cached in it are
         dropped on exit; those of the outer graph can be used.
         """

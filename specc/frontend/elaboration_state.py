@@ -244,7 +244,7 @@ RECORDED_VALUES: ContextVar[ElaborationRecords | None] = ContextVar("records", d
 
 
 @contextmanager
-def record_elaboration(*, is_symbolic: bool) -> Iterator[None]:
+def record_elaboration_values(*, is_symbolic: bool) -> Iterator[None]:
     """A context manager that records one elaboration of a spec, if values are being recorded."""
     records = RECORDED_VALUES.get()
     if records is None:

@@ -39,7 +39,7 @@ BATCH_INDEX_NAME = "b"
 """The index variable of the batch axis, for values per batch element: `size[b]`."""
 
 
-def make_pair_indices(
+def make_score_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> PairIndices:
     """Return the index variables of a definition: `i` [q, 1] and `j` [k] are the position ids of

@@ -240,11 +240,11 @@ def _convert_integer(context: Context, value: Number, dtype: str, span: Span | N
     """Convert a number to an integer. Raise E0206 if it is not an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.is_integer:
-            title = f"`{value.text}` may not be an integer, but the tensor has integers"
+            title = f"`{value.text}` may not be an integer, but the tensor has an integer type"
             raise_error("E0206", title, span)
         return add_op(context, ops.Cast(dtype), Tensor(value.value), span=span)
     if not isinstance(value, Dim):
-        title = f"{value:g} is not an integer, but the tensor has integers"
+        title = f"{value:g} is not an integer, but the tensor has an integer type"
         raise_error("E0206", title, span)
     if value.number is None:
         return add_op(context, ops.Size(value), span=span)

@@ -204,7 +204,7 @@ def _build_scan_body(
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
     body_env = replace(env, names=names)
-    with context.isolate_position_ids():
+    with context.scope_position_ids():
         returned = run_body(context, statement.body, body_env)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)

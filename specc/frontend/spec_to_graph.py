@@ -28,7 +28,7 @@ from specc.frontend.elaboration_state import (
     LengthSymbols,
     ResourceUse,
     extend_recursion_limit,
-    record_elaboration,
+    record_elaboration_values,
 )
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.length_assumptions import (
@@ -107,7 +107,7 @@ def elaborate_model(
     try:
         with (
             extend_recursion_limit(program.module.file.span),
-            record_elaboration(is_symbolic=reader.is_symbolic),
+            record_elaboration_values(is_symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
     except UnresolvedValueError as structure_error:

@@ -102,7 +102,7 @@ def read_audio_options(
     return {**file_options, **spec_options}
 
 
-def list_audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
+def list_audio_processor_files(kind: str, directories: Sequence[Path]) -> list[Path]:
     """Return the files that audio preprocessing of this kind uses."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":

@@ -41,7 +41,7 @@ from specc.analysis.time_axis import (
     count_positions_ahead,
     is_prefix_slice,
 )
-from specc.analysis.time_dataflow import resolve_dependence
+from specc.analysis.time_dataflow import resolve_time_dependence
 from specc.analysis.time_dataflow_facts import TimeDataflow
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
@@ -238,7 +238,7 @@ def _get_operand_demand(
     """
     if is_fold and get_stateful_axis(node, dependence.operand) == dependence.operand_axis:
         return 0.0  # the op resumes from a state
-    result_axis, offsets = resolve_dependence(node, dependence, time_axis)
+    result_axis, offsets = resolve_time_dependence(node, dependence, time_axis)
     if (result_axis, offsets) == PREFIX_READ:
         return inf  # the prefix is computed only if all positions are
     # if the result has no time axis, as for `last`, the dependence demands the last position

@@ -298,7 +298,9 @@ def _sync_after_rename(path: Path) -> None:
             "E0815",
             f"the output in `{escape_text(path)}` is complete, but flushing it to disk failed: "
             f"{describe_os_error(error)}",
-            helps=["check the disk, then run the command again"],
+            helps=[
+                "check that the disk is writable and has free space, then run the command again"
+            ],
         )
 
 

@@ -158,7 +158,7 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         raise_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFileError as error:
         fix = "check the path, which is relative to the working directory"
-        raise_unreadable(path, error.reason, fix)
+        raise_unreadable_file(path, error.reason, fix)
 
 
 def raise_too_large(path: str, reason: str) -> NoReturn:
@@ -171,7 +171,7 @@ def raise_too_large(path: str, reason: str) -> NoReturn:
     )
 
 
-def raise_unreadable(path: object, reason: str, fix: str) -> NoReturn:
+def raise_unreadable_file(path: object, reason: str, fix: str) -> NoReturn:
     """Raise E0802 because a file cannot be read."""
     raise_error("E0802", f"cannot read `{escape_text(path)}`: {reason}", helps=[fix])
 

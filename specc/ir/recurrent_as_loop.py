@@ -75,7 +75,7 @@ class CellBuilder:
         return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
-        """Split the last axis into `count` equal chunks; the shape rules make it divisible."""
+        """Split the last axis into `count` equal chunks; shape inference ensures divisibility."""
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
@@ -117,8 +117,9 @@ def compute_cell(
 def _split_gru_weights(
     b: GraphBuilder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """Return the recurrent weight and bias of a GRU by name. If the reset gate is applied before
-    the recurrent projection, the rows of the new state are separate entries (`u new`, `c new`).
+    """Split the recurrent weight and bias of a GRU by gate; return them by name. If the reset gate
+    is applied before the recurrent projection, the rows of the new state are separate entries
+    (`u new`, `c new`).
     """
     if op.reset == "after":
         return {"u": u, "c": c}

@@ -16,7 +16,7 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, slots=True)
 class _ShapeEquation:
-    """The equation `dim = size` of the 0-based axis `axis` of the array `name`."""
+    """The equation `dim = size` for axis `axis` (0-based) of array `name`."""
 
     name: str
     axis: int
@@ -157,7 +157,7 @@ def _check_equation(
         )
         if first.dim.name != name:
             title = (
-                f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
+                f"`{name}` is {expected} in `{first.name}` but {equation.size} in `{equation.name}`"
             )
     else:
         title = f"{equation}, expected {expected}"

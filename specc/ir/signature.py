@@ -134,7 +134,7 @@ class AxisBindings:
 
     def __setitem__(self, name: str, dims: Dim | tuple[Dim, ...]) -> None:
         """Set the sizes of the result axis `name`, which no operand determines."""
-        assert name not in self.dims, f"`{name}` is bound by the operands already"
+        assert name not in self.dims, f"`{name}` is already bound by the operands"
         self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:

@@ -79,7 +79,7 @@ def is_builtin_spec(spec: str) -> bool:
     return spec in find_builtin_specs()
 
 
-def make_explicit_path(name: str) -> str:
+def prefix_builtin_name(name: str) -> str:
     """Return a path such as `./llama` for one that equals the name of a built-in spec."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
@@ -87,7 +87,7 @@ def make_explicit_path(name: str) -> str:
 def find_shadowed_path(spec: str) -> str:
     """Return the explicit path of a file with the name of a built-in spec, or ""."""
     if is_builtin_spec(spec) and os.path.lexists(spec):
-        return make_explicit_path(spec)
+        return prefix_builtin_name(spec)
     return ""
 
 

@@ -143,7 +143,7 @@ def _resize_within(pixels: Array, record: ImageConfig) -> ResizedImage:
 
 
 def _resize_to_patches(pixels: Array, record: ImageConfig) -> ResizedImage:
-    """Resize to the largest size with at most this number of patches (NaFlex, SigLIP 2)."""
+    """Resize to the largest size with at most `size_bounds[0][1]` patches (NaFlex, SigLIP 2)."""
     side, max_patches = record.patch_lengths[0], record.size_bounds[0][1]
 
     def count_patches(scale: float) -> ImageSize:

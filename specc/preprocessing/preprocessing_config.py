@@ -182,7 +182,7 @@ class Task(Record):
 
     @property
     def slots(self) -> tuple[TaskSlot, ...]:
-        """Return the inputs of the task."""
+        """Return the inputs that the preprocessing task reads."""
         return TASKS[self.kind].slots
 
     @property

@@ -254,7 +254,7 @@ DOC_STRIDE = 128
 """Maximum overlap in tokens of consecutive windows of a long context."""
 
 
-def split_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
+def split_into_context_windows(encoding: TextEncoding, max_tokens: int) -> list[TextEncoding]:
     """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
     overlap by half of `max_tokens`, at most `DOC_STRIDE`.
     """

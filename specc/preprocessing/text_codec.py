@@ -39,10 +39,10 @@ def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
     """Encode many texts with one conversion to arrays. Raise errors of `encode_text_ids`."""
     rows = [_encode_ids(text, record) for text in texts]
-    return split_sequences(np.array([*chain.from_iterable(rows)], np.int64), rows)
+    return convert_id_lists(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
-def split_sequences(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
+def convert_id_lists(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
     """Convert lists of ids to arrays, with one conversion of their concatenation."""
     ends = [0, *accumulate(map(len, sequences))]
     return [ids[start:end] for start, end in pairwise(ends)]

@@ -239,7 +239,7 @@ def tokenize_text(text: str, record: JsonTokenizer) -> list[int]:
 
     def raise_tokenizer_error(reason: str) -> NoReturn:
         helps = ["part of the text is not in the vocabulary, which has no unknown token"]
-        title = "the tokenizer of the model cannot encode this text"
+        title = "the model's tokenizer cannot encode this text"
         raise_error("E0908", title, notes=[reason], helps=helps)
 
     if (replacement := record.placeholder_replacement) and len(replacement) == PLAIN_REPLACEMENT:

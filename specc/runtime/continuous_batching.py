@@ -169,9 +169,7 @@ class ContinuousBatch(Generic[T]):
         while next_input is not None or self.active_slots:
             new_inputs: list[tuple[int, T]] = []
             for _ in range(self.free_slot_count):
-                if next_input is None or not self.is_compatible_with_batch(
-                    next_input[1], new_inputs
-                ):
+                if next_input is None or not self.fits_active_sequences(next_input[1], new_inputs):
                     break
                 new_inputs.append(next_input)
                 next_input = next(iterator, None)
@@ -190,7 +188,7 @@ class ContinuousBatch(Generic[T]):
         has_enough = free_count >= max(1, self.batch_size // SLOTS_PER_REFILL)
         return free_count if has_enough or not self.active_slots else 0
 
-    def is_compatible_with_batch(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
+    def fits_active_sequences(self, input: T, new_inputs: Sequence[tuple[int, T]]) -> bool:
         """Return True if a prompt has the shape of the active sequences and `new_inputs`."""
         prompts = [p for _, p in new_inputs] + [self.slots[n].input for n in self.active_slots]
         return not prompts or self.get_shape(prompts[0]) == self.get_shape(input)

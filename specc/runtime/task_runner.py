@@ -24,7 +24,7 @@ from specc.preprocessing.text_batches_and_windows import (
     batch_encodings,
     encode_text,
     find_mask_input,
-    split_context_windows,
+    split_into_context_windows,
     truncate_encoding,
 )
 from specc.preprocessing.text_codec import pad_token_sequences
@@ -322,7 +322,7 @@ def _read_questions(
     pairs = zip(texts_by_name["question"], texts_by_name["context"], strict=True)
     for number, (question, context) in enumerate(pairs):
         encoding = encode_text(question, context, record)
-        windows = split_context_windows(encoding, max_length)
+        windows = split_into_context_windows(encoding, max_length)
         batch.encodings += windows
         batch.text_indices += [number] * len(windows)
     return batch

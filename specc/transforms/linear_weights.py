@@ -13,7 +13,7 @@ from dataclasses import replace
 from specc.ir import ops
 from specc.ir.graph import Graph, GraphBuilder, Node, NodeOperands, NodeResults, Value
 from specc.ir.op import Op
-from specc.ir.ops.quantized import NormFold
+from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_into_builder
 from specc.transforms.weight_uses import find_underlying_weight
@@ -97,7 +97,7 @@ def _iterate_other_operands(
 
 def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], quantized_names: Container[str]
-) -> tuple[NormFold, ...]:
+) -> tuple[FoldedNorm, ...]:
     """Return the norms that can be folded into linear layers. Every user of the norm must be a
     linear layer whose weight is in `quantized_names` and has no other user. Tied weights (`ties`)
     are excluded, because the fold would also change the other use.
@@ -118,7 +118,7 @@ class _ValueUsers:
         self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
         self.results = {node: result for node, (result, *_) in graph.nodes}
 
-    def find_fold(self, norm: Node, result: Value) -> NormFold | None:
+    def find_fold(self, norm: Node, result: Value) -> FoldedNorm | None:
         """Return the fold of the weight of a norm into linear layers, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or result in self.outputs:
             return None
@@ -132,7 +132,7 @@ class _ValueUsers:
         if not weights:
             return None
         names = [self.names[a] for a in parameters]
-        return NormFold(names[0], "".join(names[1:]), tuple(weights.items()))
+        return FoldedNorm(names[0], "".join(names[1:]), tuple(weights.items()))
 
     def _has_only_reader(self, parameters: Sequence[Value], norm: Node) -> bool:
         """Return True if `norm` is the only user of `parameters`: a fold changes no other user."""

@@ -126,7 +126,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A view of a weight by transposes and slices; `is_stacked`: one matrix per expert."""
+    """A weight after transposes and slices. If `is_stacked`, it has one matrix per expert."""
 
     name: str
     is_transposed: bool = False

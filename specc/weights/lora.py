@@ -268,7 +268,7 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     ):
         reason = f"it has no replacement for {escape_text(format_names(sorted(missing_names)))}"
         _raise_incompatible(
-            base, adapter, reason, "check that it is the complete adapter of this model"
+            base, adapter, reason, "check that it is complete and was trained for this model"
         )
     unknown = (
         changes_by_tensor.keys()

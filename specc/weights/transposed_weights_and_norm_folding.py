@@ -11,7 +11,7 @@ import numpy as np
 
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.ops.quantized import NormFold
+from specc.ir.ops.quantized import FoldedNorm
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.parameter_sources import (
     BoundParameter,
@@ -117,11 +117,11 @@ FOLDED_NORM_HELP = (
 class NormFoldedWeights(ParameterOverrides):
     """Parameters in which the norm weights of `folds` are folded into the next linear layers."""
 
-    folds: Sequence[NormFold]
+    folds: Sequence[FoldedNorm]
     factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def fold_by_parameter(self) -> Mapping[str, NormFold]:
+    def fold_by_parameter(self) -> Mapping[str, FoldedNorm]:
         """The fold that changes each norm weight, norm bias or linear weight, by name."""
         return {
             name: fold
@@ -155,7 +155,7 @@ class NormFoldedWeights(ParameterOverrides):
             yield convert_dtype(folded, dtype, location, FOLDED_NORM_HELP).view(np.uint8).data
             position += block.size
 
-    def _compute_factors(self, fold: NormFold) -> Array:
+    def _compute_factors(self, fold: FoldedNorm) -> Array:
         """Return a power of two per channel, near the magnitude of the norm output: normalized
         values have magnitude 1 before the norm weight scales them.
         """

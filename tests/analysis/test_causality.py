@@ -34,7 +34,7 @@ def finish_graph(build: GraphBuilder, output: Value) -> Graph:
     return build.build_graph("main", {"logits": output})
 
 
-def make_pair_indices(build: GraphBuilder, x: Value) -> tuple[Value, Value]:
+def make_score_indices(build: GraphBuilder, x: Value) -> tuple[Value, Value]:
     """Return `i` as [q 1] and `j` as [1 k]."""
     extent = build.add_op(ops.Extent(1), x)
     return build.add_op(ops.Insert(1), extent), build.add_op(ops.Insert(0), extent)
@@ -50,7 +50,7 @@ def apply_attention(build: GraphBuilder, x: Value, mask: Value | None) -> Value:
 
 def test_causal_window_is_proved() -> None:
     build, x = make_builder()
-    i, j = make_pair_indices(build, x)
+    i, j = make_score_indices(build, x)
     near = build.add_op(
         ops.Compare("lt"),
         build.add_op(ops.Arith("sub"), i, j),
@@ -77,7 +77,7 @@ def test_attention_without_a_mask() -> None:
 
 def test_mask_with_one_later_position() -> None:
     build, x = make_builder()
-    i, j = make_pair_indices(build, x)
+    i, j = make_score_indices(build, x)
     ahead = build.add_op(ops.Arith("add"), i, build.add_op(ops.Constant(1, "i64")))
     (fault,) = get_causality_errors(
         build, apply_attention(build, x, build.add_op(ops.Compare("le"), j, ahead))
@@ -184,7 +184,7 @@ def test_output_independent_of_the_time_axis() -> None:
 
 def test_attention_weights_of_a_causal_mask() -> None:
     build, x = make_builder()
-    i, j = make_pair_indices(build, x)
+    i, j = make_score_indices(build, x)
     heads = build.add_op(ops.Insert(1), x)
     mask = build.add_op(
         ops.Insert(0), build.add_op(ops.Insert(0), build.add_op(ops.Compare("le"), j, i))

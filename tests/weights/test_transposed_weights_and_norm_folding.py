@@ -19,7 +19,7 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, GraphBuilder, Input, Parameter, Value
-from specc.ir.ops.quantized import NormFold
+from specc.ir.ops.quantized import FoldedNorm
 from specc.ir.types import Type
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
@@ -386,13 +386,13 @@ def test_norms_with_other_users_are_not_folded(rest: Rest) -> None:
 
 def test_only_untied_linear_layers_are_folded() -> None:
     graph = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, w)})
-    assert find_norm_folds(graph, {}, {"w"}) == (NormFold("g", "b", (("w", False),)),)
+    assert find_norm_folds(graph, {}, {"w"}) == (FoldedNorm("g", "b", (("w", False),)),)
     assert not find_norm_folds(graph, {"w": "table"}, {"w"})
     assert not find_norm_folds(graph, {"other": "g"}, {"w"})
     # excluded weights are not changed
     assert not find_norm_folds(graph, {}, set())
     over = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w))})
-    assert find_norm_folds(over, {}, {"w"}) == (NormFold("g", "b", (("w", True),)),)
+    assert find_norm_folds(over, {}, {"w"}) == (FoldedNorm("g", "b", (("w", True),)),)
     both = build_norm_graph(
         lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w)), "z": apply_linear(b, x, w)}
     )

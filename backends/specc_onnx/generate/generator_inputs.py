@@ -106,7 +106,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
         ]
 
     @property
-    def can_start_empty(self) -> bool:
+    def accepts_empty_prompt(self) -> bool:
         """Return True if generation can start without a prompt."""
         graph, prompt_input = self.graph, self.derived.sequence_input
         batch = graph.inputs[prompt_input].type.shape[0]
@@ -139,7 +139,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
         generation can start without a prompt.
         """
         absent_inputs = (
-            (self.derived.sequence_input, *self.padding_masks) if self.can_start_empty else ()
+            (self.derived.sequence_input, *self.padding_masks) if self.accepts_empty_prompt else ()
         )
         return tuple(n for n in self.inputs if n in absent_inputs)
 

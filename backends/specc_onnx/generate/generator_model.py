@@ -183,7 +183,7 @@ def lower_encoder(context: GenerationContext) -> None:
     their results to `context.main_tensors`.
     """
     g, definition = context.g, context.definition
-    is_absent = _emit_begin_token(context) if definition.can_start_empty else None
+    is_absent = _emit_begin_token(context) if definition.accepts_empty_prompt else None
     for graph in (*definition.default_graphs, context.derived.encode):
         if graph is None:
             continue

@@ -116,7 +116,7 @@ class LengthResolver:
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
     def _emit_term(self, g: "Emitter", monomial: Monomial, coefficient: int) -> str:
-        """Emit `coefficient` times a product of symbolic dimensions, i64[1]."""
+        """Emit `coefficient` times a product of symbolic dimensions as a tensor i64[1]."""
         factors = [
             self._emit_symbol(g, atom)
             if isinstance(atom, str)

@@ -2,8 +2,8 @@
 strings.
 
 Nodes get their final names after unused nodes are removed, so that the first attention node of a
-scope is named `h/3/attn/Attention`. Weights are initializers without data, which
-`specc_onnx.write.model_writer` adds.
+scope is named `h/3/attn/Attention`. Weights are written as initializers without
+data; `specc_onnx.write.model_writer` adds the data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

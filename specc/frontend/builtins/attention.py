@@ -24,7 +24,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_definition,
     expand_mask,
     expand_to_scores,
-    make_pair_indices,
+    make_score_indices,
 )
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.runtime_scalars import (
@@ -80,7 +80,7 @@ def attend(
         for x, name in ((q, "q"), (k, "k"), (v, "v"))
     ]
     query_axis = 2 if len(q.shape) > 2 else None  # a query [batch, d] has no length axis
-    pair_indices = make_pair_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
+    pair_indices = make_score_indices(site.context, (qkv[0], query_axis), (qkv[1], 2))
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, len(q.shape))
     bias = evaluate_bias_option(site, add, pair_indices, len(q.shape))
     mask_operand = _make_mask_operand(site, expanded_mask)
@@ -215,7 +215,7 @@ class _AttentionWeightOptions:
             _raise_width_mismatch(site, k)
         length_axis = len(query.shape) - 2
         query_axis = length_axis if len(q.shape) > 2 else None
-        pair_indices = make_pair_indices(site.context, (query, query_axis), (k, length_axis))
+        pair_indices = make_score_indices(site.context, (query, query_axis), (k, length_axis))
         if _is_normalizer(self.normalize, "uniform"):  # the scores have no effect
             scores = make_filled_tensor(site, 1.0, (*query.shape[:-1], k.shape[-2]))
         else:
@@ -254,7 +254,7 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     length_axis = len(k.shape) - 2
     if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    pair_indices = make_pair_indices(site.context, (q, length_axis), (k, length_axis))
+    pair_indices = make_score_indices(site.context, (q, length_axis), (k, length_axis))
     span = site.argument_spans.get("of")
     match of:
         case BuiltinFunction():

@@ -13,7 +13,7 @@ from specc.frontend.mask_and_bias_definitions import (
     expand_bias,
     expand_definition,
     expand_mask,
-    make_pair_indices,
+    make_score_indices,
 )
 from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
@@ -192,7 +192,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: No
     query_scores = site.insert_axis(scores, 1) if rank == 2 else scores
     key_axis = len(query_scores.shape) - 1
     query_axis = key_axis - 1 if rank > 2 else None
-    pair_indices = make_pair_indices(
+    pair_indices = make_score_indices(
         site.context, (query_scores, query_axis), (query_scores, key_axis)
     )
     expanded_mask = evaluate_mask_option(site, mask, pair_indices, rank)

@@ -163,8 +163,8 @@ def conv_keep(
     pooling with these options, given the mask `keep` [batch, time] of its input.
 
     Each sequence has as many output positions as it would have without padding. If windows extend
-    past the end of a sequence, the values at padded positions must be zero; `conv(…, keep=keep)`
-    ensures both.
+    past the end of a sequence, the values at padded positions must be zero, as with
+    `conv(…, keep=keep)`.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"

@@ -276,7 +276,7 @@ def _elaborate_expert(
     context.weights.expert_stacks.append(stack)
     try:
         env = replace(site.env, names=names, dynamic_lengths=lengths)
-        with context.isolate_position_ids():
+        with context.scope_position_ids():
             output = take_first_result(context.evaluator.call(context, inner_call, env))
     except Failed as failed:
         token_type = format_type(tokens.type)

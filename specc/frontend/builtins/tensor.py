@@ -286,7 +286,7 @@ def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> f
         site.raise_error("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
         if value != int(value):
-            title = f"{value:g} is not an integer, but the tensor has integers"
+            title = f"{value:g} is not an integer, but the tensor has an integer type"
             site.raise_error("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):

@@ -52,7 +52,7 @@ class SlidingWindow:
 
     def pad_overhang(self) -> "SlidingWindow":
         """Return the window with end padding for the maximum overhang of the last window."""
-        return replace(self, pad_after=add_per_axis(self.pad_after, self.get_max_overhang()))
+        return replace(self, pad_after=add_axis_numbers(self.pad_after, self.get_max_overhang()))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ class WindowOperand:
                 helps = [f"use 0 to {limit - 1}"]
                 self.site.raise_error("E0323", title, "output_padding", helps=helps)
         negative_paddings = tuple(-n for n in output_paddings)
-        return replace(window, pad_before=before, pad_after=add_per_axis(after, negative_paddings))
+        return replace(
+            window, pad_before=before, pad_after=add_axis_numbers(after, negative_paddings)
+        )
 
     def _make_unpadded_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption
@@ -269,6 +271,6 @@ def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int
     return (before,)
 
 
-def add_per_axis(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
+def add_axis_numbers(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
     """Add two tuples elementwise."""
     return tuple(m + n for m, n in zip(a, b, strict=True))

@@ -282,7 +282,7 @@ class PackedWeightFormat:
 
 
 @value_class(slots=True)
-class NormFold:
+class FoldedNorm:
     """A norm layer whose parameters `weight` and `bias` ("" if absent) are folded into the
     following linear layers. Each linear weight is paired with True if it is stored as [in, out].
     """

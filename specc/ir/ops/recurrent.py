@@ -40,7 +40,7 @@ class RecurrentLayer:
 
     def get_signature(self) -> Signature:
         """Return the signature for this direction."""
-        return reverse_signature(self.signature) if self.reverse else self.signature
+        return make_reverse_signature(self.signature) if self.reverse else self.signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Lstm(
 
 
 @lru_cache(maxsize=8)
-def reverse_signature(forward: Signature) -> Signature:
+def make_reverse_signature(forward: Signature) -> Signature:
     """Return the signature of a layer in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))
 
@@ -334,7 +334,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", is_heavy=True):
         for n, scanned_type in enumerate(scanned_types):
             other_length = scanned_type.shape[self.axis]
             if other_length != length:
-                title = f"scanned lengths {length} and {other_length} differ"
+                title = f"the scanned axes have different lengths, {length} and {other_length}"
                 operands = self.first_body_operand, self.first_body_operand + n
                 raise ShapeError(title, operands, (length, other_length))
         return length

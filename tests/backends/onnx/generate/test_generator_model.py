@@ -182,7 +182,7 @@ def test_default_padding_mask_is_computed_from_ids() -> None:
 def test_start_token_needs_an_input_with_the_batch_size() -> None:
     spec = elaborate_smallest("gpt2")
     case = GenerationCase(spec, make_settings(spec, start=(3,)))
-    assert not case.ingredients.can_start_empty
+    assert not case.ingredients.accepts_empty_prompt
     assert list(case.ingredients.inputs) == ["input_ids"]
 
 
