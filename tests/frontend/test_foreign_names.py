@@ -21,6 +21,7 @@ from specc.library.spec_files import SpecLibrary
 SPEC = """specc 1
 model m
 
+config {{ xs: list[int] = [1, 2] }}
 dims batch, n, other
 
 {item}

@@ -78,7 +78,7 @@ def test_open_document_overrides_the_cache() -> None:
     name = "vision_encoder_decoder"
     assert run_trials(open_spec(name))
     used = find_builtin_specs()["vit"].resolve()
-    text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
+    text = used.read_text(encoding="utf-8").replace("patch_embed(", "pathc_embed(")
     library = SpecLibrary(unsaved_texts={used: text})
     with pytest.raises(Failed):
         run_trials(open_spec(name, library=library))
