@@ -18,7 +18,7 @@ from specc.driver.quantize_option_errors import (
     raise_invalid_entry,
 )
 from specc.driver.weights_section import resolve_spec_file
-from specc.frontend.elaboration_context import SpecModule
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
@@ -287,7 +287,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     return option_source
 
 
-def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
+def _read_calibration(entry: ast.QuantizeEntry, module: SpecNamespace) -> CalibrationSource:
     if entry.name == "calibration_samples":
         return _read_samples(entry)
     return _read_calibration_file(entry, module)
@@ -302,7 +302,7 @@ def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
     return CalibrationSource(samples=count, span=entry.span)
 
 
-def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
+def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> CalibrationSource:
     """Read the path of a calibration file. Raise E0858, E0802 or E0803 if the path is invalid."""
     if len(entry.values) != 1 or not entry.values[0].value:
         title = "`calibration_data` must be the path of a file with calibration inputs"

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Library, SpecModule
+from specc.frontend.elaboration_context import EMPTY_NAMES, Context, Env, Library, SpecNamespace
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result
@@ -133,7 +133,7 @@ def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredPar
 
 
 def resolve_spec_file(
-    module: SpecModule, name: ast.TextLiteral, description: str, option: str
+    module: SpecNamespace, name: ast.TextLiteral, description: str, option: str
 ) -> Path:
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 

@@ -17,7 +17,7 @@ from specc.frontend.elaboration_context import (
     Env,
     ErrorScope,
     PendingCall,
-    SpecModule,
+    SpecNamespace,
 )
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch
@@ -145,7 +145,7 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 
 
 def _get_block_config(
-    context: Context, module: SpecModule, call: PendingCall, config_env: Env | None
+    context: Context, module: SpecNamespace, call: PendingCall, config_env: Env | None
 ) -> Mapping[str, SpecValue]:
     """Return the config of the block's file: the values that the call sets or, if the call sets
     none, the values of a scope of that file.

@@ -8,7 +8,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, Origin, Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
-from specc.frontend.elaboration_context import Context, Env, ErrorScope, SpecModule
+from specc.frontend.elaboration_context import Context, Env, ErrorScope, SpecNamespace
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_with_expected_type, resolve_name
@@ -156,7 +156,7 @@ class _ConfigEvaluation:
     context: Context
     assignments: Mapping[str, ConfigAssignment]
     reader: ConfigReader
-    user_spec: SpecModule
+    user_spec: SpecNamespace
 
 
 def _evaluate_single(

@@ -64,7 +64,7 @@ SpecItem: TypeAlias = ast.Block | ast.Definition
 class Library(Protocol):
     """The interface to the files that a spec uses, including std: elaboration reads no files."""
 
-    def find_std_item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+    def find_std_item(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
         """Return the std block or definition with this name and its module, or None."""
         ...
 
@@ -78,7 +78,9 @@ class Library(Protocol):
         """Return a field of a Hugging Face config.json (`env.config_file`), or MISSING."""
         ...
 
-    def load_used_module(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
+    def load_used_module(
+        self, path: str, user: "SpecNamespace", span: Span | None
+    ) -> "SpecNamespace":
         """Return the module that `use` or `extends` names in the file of `user`."""
         ...
 
@@ -98,15 +100,15 @@ class Evaluator:
     call: Callable[["Context", ast.Call, "Env"], EvalResult]
     evaluate_function: Callable[["Context", ast.Expr, "Env"], EvalResult]
     configure_used_spec: Callable[
-        ["Context", "SpecModule", EvalResult, Span | None], dict[str, SpecValue]
+        ["Context", "SpecNamespace", EvalResult, Span | None], dict[str, SpecValue]
     ]
     check_step_estimate: Callable[
-        [StepBudget, SpecItem, "SpecModule", Mapping[str, SpecValue], Span | None], None
+        [StepBudget, SpecItem, "SpecNamespace", Mapping[str, SpecValue], Span | None], None
     ]
 
 
 @dataclass(eq=False, kw_only=True)
-class SpecModule:
+class SpecNamespace:
     """A spec file prepared for name look-up.
 
     `extended` is the module of the base spec, whose dimensions and names this module can use.
@@ -121,20 +123,20 @@ class SpecModule:
     is_standard: bool = False
     is_builtin: bool = False
     directory: Path = field(default_factory=Path)
-    extended: "SpecModule | None" = None
+    extended: "SpecNamespace | None" = None
 
     @property
-    def root(self) -> "SpecModule":
+    def root(self) -> "SpecNamespace":
         """The module with the graph: that of the base spec, or the module itself."""
         return self.extended.root if self.extended else self
 
-    def find_definition(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+    def find_definition(self, name: str) -> "tuple[SpecItem, SpecNamespace] | None":
         """Return the definition `name` of this module or its base spec, and its module, or None."""
         if name in self.items:
             return self.items[name], self
         return self.extended.find_definition(name) if self.extended else None
 
-    def find_use(self, alias: str) -> "tuple[ast.Use, SpecModule] | None":
+    def find_use(self, alias: str) -> "tuple[ast.Use, SpecNamespace] | None":
         """Return the `use` with this alias and the module that declares it, or None."""
         if alias in self.uses:
             return self.uses[alias], self
@@ -154,7 +156,7 @@ class Env:
     axis. `file_scope` is the weight scope of the file.
     """
 
-    module: SpecModule
+    module: SpecNamespace
     config: Mapping[str, SpecValue]
     names: dict[str, SpecValue] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
@@ -218,7 +220,11 @@ class Context:
         return self.evaluator.evaluate_function(self, expr, env)
 
     def check_step_estimate(
-        self, item: SpecItem, module: SpecModule, config: Mapping[str, SpecValue], span: Span | None
+        self,
+        item: SpecItem,
+        module: SpecNamespace,
+        config: Mapping[str, SpecValue],
+        span: Span | None,
     ) -> None:
         """Raise E0223 if a block or definition exceeds the remaining steps."""
         self.evaluator.check_step_estimate(self.resources.steps, item, module, config, span)

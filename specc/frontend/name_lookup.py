@@ -12,7 +12,7 @@ from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json import JsonObject
 from specc.frontend.declared_types import is_function_type
-from specc.frontend.elaboration_context import Context, Env, SpecModule, join_weight_path
+from specc.frontend.elaboration_context import Context, Env, SpecNamespace, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
     suggest_for_foreign_operation,
@@ -150,7 +150,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
 
 
 def _make_function_value(
-    item: ast.Block | ast.Definition, module: SpecModule, env: Env, span: Span | None
+    item: ast.Block | ast.Definition, module: SpecNamespace, env: Env, span: Span | None
 ) -> Function:
     """Return the function value of a block or definition that `module` defines."""
     name = item.name
@@ -182,7 +182,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 
 
 def _raise_unknown_item(
-    module: SpecModule, item_name: str, use: ast.Use, span: Span | None
+    module: SpecNamespace, item_name: str, use: ast.Use, span: Span | None
 ) -> NoReturn:
     """Raise E0204 because a used file has no block, definition or graph with this name."""
     helps = suggest_similar_name(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Span, raise_error
-from specc.frontend.elaboration_context import ErrorScope, SpecModule
+from specc.frontend.elaboration_context import ErrorScope, SpecNamespace
 from specc.syntax import ast
 
 Entry = TypeVar("Entry", bound=ast.ConfigEntry)
@@ -30,7 +30,7 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
             yield from ((e.name, e.span) for e in item.entries if isinstance(e, ast.Field))
 
 
-def check_derived_spec_items(module: SpecModule) -> None:
+def check_derived_spec_items(module: SpecNamespace) -> None:
     """Raise E0209 if an item would change the graph of the base spec."""
     for item in module.file.items:
         match item:
@@ -56,12 +56,12 @@ def check_derived_spec_items(module: SpecModule) -> None:
         )
 
 
-def check_derived_spec_names(module: SpecModule, base: SpecModule) -> None:
+def check_derived_spec_names(module: SpecNamespace, base: SpecNamespace) -> None:
     """Raise E0225 if the base spec already defines a name, because it would have different meanings
     in the config values and in the graph.
     """
     spans_by_name: dict[str, Span | None] = {}
-    ancestor: SpecModule | None = base
+    ancestor: SpecNamespace | None = base
     while ancestor:
         for item in ancestor.file.items:
             for name, span in iterate_item_names(item):
@@ -95,7 +95,7 @@ def _suggest_for_redefinition(item: ast.Item, name: str) -> str:
     return f"rename it, for example to `{name}_here`, and use that name in `config`"
 
 
-def reject_untyped_assignments(module: SpecModule) -> None:
+def reject_untyped_assignments(module: SpecNamespace) -> None:
     """Raise E0220 if a config value has no type in a file that does not extend a spec."""
     for entry in iterate_config_entries(module.file, ast.Assign):
         helps = [

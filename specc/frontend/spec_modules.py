@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.elaboration_context import ErrorScope, Library, SpecModule
+from specc.frontend.elaboration_context import ErrorScope, Library, SpecNamespace
 from specc.frontend.spec_inheritance import (
     check_derived_spec_items,
     check_derived_spec_names,
@@ -31,7 +31,7 @@ class ConfigAssignment:
 
     value: ast.Expr
     span: Span | None
-    module: SpecModule | None = None
+    module: SpecNamespace | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -43,11 +43,11 @@ class Program:
     extends. `used_specs` have separate configs.
     """
 
-    module: SpecModule
+    module: SpecNamespace
     assignments: dict[str, ConfigAssignment] = field(default_factory=dict)
     name: str = ""
     doc: str = ""
-    chain: tuple[SpecModule, ...] = ()
+    chain: tuple[SpecNamespace, ...] = ()
     used_specs: "tuple[UsedSpec, ...]" = ()
 
     @property
@@ -90,7 +90,7 @@ class Program:
         """Yield the config fields that the spec declares."""
         return iterate_config_entries(self.module.file, ast.Field)
 
-    def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecModule]]:
+    def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecNamespace]]:
         """Yield the items of one class with their modules; items of the derived spec come first."""
         for module in self.chain:
             for item in module.file.items:
@@ -146,9 +146,9 @@ class UsedSpec:
         return None
 
 
-def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> SpecModule:
+def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> SpecNamespace:
     """Build the module of a file. Raise E0217 if a name is duplicated."""
-    module = SpecModule(file=file, path=path, is_standard=is_standard)
+    module = SpecNamespace(file=file, path=path, is_standard=is_standard)
     spans_by_name: dict[str, Span | None] = {}
     errors = ErrorScope()
     for item in file.items:
@@ -170,7 +170,7 @@ def build_module(file: ast.File, path: str, *, is_standard: bool = False) -> Spe
 
 
 def build_program(
-    module: SpecModule, library: Library, users: tuple[SpecModule, ...] = ()
+    module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...] = ()
 ) -> Program:
     """Merge a spec with the chain of specs that it `extends`, and build the specs that it uses with
     their own config. Raise E0218 if there is a cycle. `users` are the specs that use this one.
@@ -211,7 +211,7 @@ def build_program(
 
 
 def _list_used_specs(
-    module: SpecModule, library: Library, users: tuple[SpecModule, ...]
+    module: SpecNamespace, library: Library, users: tuple[SpecNamespace, ...]
 ) -> tuple[UsedSpec, ...]:
     """Return the specs that a file uses with a separate config."""
     used_specs: list[UsedSpec] = []
@@ -310,7 +310,7 @@ def flatten_assignments(
     value: ast.Expr,
     span: Span | None,
     assignments: dict[str, ConfigAssignment],
-    module: SpecModule | None = None,
+    module: SpecNamespace | None = None,
 ) -> None:
     """Flatten nested values to dotted paths, so that they can be merged key by key."""
     if isinstance(value, ast.RecordLiteral):

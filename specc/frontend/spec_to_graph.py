@@ -21,7 +21,7 @@ from specc.frontend.elaboration_context import (
     ErrorScope,
     Evaluator,
     Library,
-    SpecModule,
+    SpecNamespace,
     raise_unresolved_structure,
 )
 from specc.frontend.elaboration_state import (
@@ -352,7 +352,7 @@ def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
 
 
 def _configure_used_spec(
-    context: Context, module: SpecModule, record: EvalResult, span: Span | None
+    context: Context, module: SpecNamespace, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
     """Return the config of a used spec: a record, a section of the config file, or the defaults."""
     program = build_program(module, context.library)

@@ -14,7 +14,7 @@ from specc.syntax import ast
 
 if TYPE_CHECKING:
     from specc.frontend.builtins.registry import Builtin
-    from specc.frontend.elaboration_context import Env, SpecModule
+    from specc.frontend.elaboration_context import Env, SpecNamespace
 
 
 class Missing:
@@ -101,7 +101,7 @@ class Record:
 class UsedSpecConfig:
     """The module of a used spec with a separate config, and its section of the config file."""
 
-    module: "SpecModule"
+    module: "SpecNamespace"
     config_file: JsonObject | None = None
 
 
@@ -141,7 +141,7 @@ class BlockFunction:
 
     name: str
     block: ast.Block
-    module: "SpecModule"
+    module: "SpecNamespace"
     bound_arguments: Mapping[str, UnevaluatedOption] = field(default_factory=dict)
     weight_path: ast.WeightName | None = None
     env: "Env | None" = None
@@ -162,7 +162,7 @@ class DefinitionFunction:
 
     name: str
     definition: ast.Definition
-    module: "SpecModule"
+    module: "SpecNamespace"
     bound_arguments: Mapping[str, "SpecValue"] = field(default_factory=dict)
     weight_path: ast.WeightName | None = None
     env: "Env | None" = None

@@ -13,7 +13,7 @@ from specc.frontend.elaboration_context import (
     MAX_LAYERS,
     Library,
     SpecItem,
-    SpecModule,
+    SpecNamespace,
 )
 from specc.frontend.elaboration_state import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
@@ -43,7 +43,7 @@ class StepEstimator:
         self,
         steps: StepBudget,
         item: SpecItem,
-        module: SpecModule,
+        module: SpecNamespace,
         config: Config,
         span: Span | None,
     ) -> None:
@@ -55,7 +55,7 @@ class StepEstimator:
             span = _ItemStepEstimator(self, item, module, config).find_largest_statement()
         steps.check_estimate(estimate, span)
 
-    def estimate_item(self, item: SpecItem, module: SpecModule, config: Config) -> int:
+    def estimate_item(self, item: SpecItem, module: SpecNamespace, config: Config) -> int:
         """Return the minimum number of steps to run a block or expand a definition with this
         config, or 0 for items that are nested too deeply or recursive.
         """
@@ -82,20 +82,20 @@ class _ItemStepEstimator:
 
     estimator: StepEstimator
     item: SpecItem
-    module: SpecModule
+    module: SpecNamespace
     config: Config
 
     @cached_property
     def _bound_names(self) -> set[str]:
         return collect_bound_names(_ItemKey(id(self.item), self.item))
 
-    def _find_item(self, name: str) -> tuple[SpecItem, SpecModule] | None:
+    def _find_item(self, name: str) -> tuple[SpecItem, SpecNamespace] | None:
         """Return the block or definition with this name, or None if it may mean something else."""
         if name in self._bound_names or name in self.config or "." in name:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_std_item(name)
 
-    def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecModule]) -> int:
+    def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecNamespace]) -> int:
         """Return the steps of a block or definition that this item uses."""
         item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from specc.diagnostics.diagnostic import Source, Span, raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
-from specc.frontend.elaboration_context import Context, Env, SpecModule
+from specc.frontend.elaboration_context import Context, Env, SpecNamespace
 from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
@@ -174,14 +174,14 @@ class SpecLibrary:
     files.
     """
 
-    modules: dict[Path, SpecModule] = field(default_factory=dict)
+    modules: dict[Path, SpecNamespace] = field(default_factory=dict)
     unsaved_texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
-    def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecModule]]:
+    def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecNamespace]]:
         return _load_std()
 
-    def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+    def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
         """Return the std block or definition with this name and its module, or None."""
         return self._std.get(name)
 
@@ -189,7 +189,7 @@ class SpecLibrary:
         """Return the names of all std blocks and definitions."""
         return tuple(self._std)
 
-    def open_spec(self, spec: str | Source) -> SpecModule:
+    def open_spec(self, spec: str | Source) -> SpecNamespace:
         """Return the module of a built-in spec, file or text. Raise E0222 or E0802 if not found."""
         if isinstance(spec, Source):
             return self._load_source(spec)
@@ -204,7 +204,7 @@ class SpecLibrary:
             _raise_unknown_spec(spec, models)
         return self.load_module(path, spec=spec)
 
-    def _load_source(self, source: Source) -> SpecModule:
+    def _load_source(self, source: Source) -> SpecNamespace:
         """Return the module of a source text; paths in it are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
@@ -212,7 +212,7 @@ class SpecLibrary:
         self.modules[module.directory / "\0"] = module
         return module
 
-    def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
+    def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecNamespace:
         """Return the module of the file `path`, cached; `spec` names it in messages."""
         key = _resolve_spec_path(path, spec, span)
         # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
@@ -226,7 +226,7 @@ class SpecLibrary:
             self.modules[key] = module
         return self.modules[key]
 
-    def load_used_module(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
+    def load_used_module(self, path: str, user: SpecNamespace, span: Span | None) -> SpecNamespace:
         """Return the module that a `use` or `extends` statement names: a built-in spec, or a file
         relative to `user`. Raise E0222 if it does not exist, and E0803 if it is outside the
         directory of `user`.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specc.diagnostics.diagnostic import Source, Span, raise_error
-from specc.frontend.elaboration_context import SpecModule
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.spec_modules import build_module
 from specc.io.safe_read import UnreadableFileError, open_regular_file
 from specc.syntax import ast
@@ -61,16 +61,16 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 
 @dataclass(eq=False)
-class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
+class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     """The blocks and definitions of std by name, with their modules. A file is parsed when one of
     its names is accessed for the first time. `table_path` is the generated table.
     """
 
     directory: Path
     table_path: Path
-    modules: dict[str, SpecModule] = field(default_factory=dict)
+    modules: dict[str, SpecNamespace] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> tuple[StdItem, SpecModule]:
+    def __getitem__(self, name: str) -> tuple[StdItem, SpecNamespace]:
         module = self._load_module(self._files[name])
         return module.items[name], module
 
@@ -113,7 +113,7 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
             for item in items or self._load_module(name).items
         }
 
-    def _load_module(self, name: str) -> SpecModule:
+    def _load_module(self, name: str) -> SpecNamespace:
         """Return the module of the std file `name`, from the table if it is unchanged."""
         if name not in self.modules:
             source = self._sources[name]

@@ -20,7 +20,7 @@ from specc.diagnostics.diagnostic import (
     merge_duplicate_diagnostics,
 )
 from specc.driver.spec_loader import LoadedSpec, SpecCheckResult, check_spec, open_spec
-from specc.frontend.elaboration_context import SpecModule
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.elaboration_state import RECORDED_VALUES, ElaborationRecord, ElaborationRecords
 from specc.library.spec_files import SpecLibrary, find_builtin_specs, get_specs_directory
 from specc.syntax import ast
@@ -43,7 +43,7 @@ class DocumentAnalysis:
     syntax: str
     library: SpecLibrary
     file: ast.File | None = None
-    module: SpecModule | None = None
+    module: SpecNamespace | None = None
     spec: LoadedSpec | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     elaborations: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
@@ -54,7 +54,7 @@ class DocumentAnalysis:
         return self.file.items if self.file else ()
 
     @property
-    def extended_module(self) -> SpecModule | None:
+    def extended_module(self) -> SpecNamespace | None:
         """The module of the base spec, or None if the document does not extend a spec."""
         return self.module.extended if self.module else None
 
@@ -63,13 +63,13 @@ class DocumentAnalysis:
         """The config fields by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
-    def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+    def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
         """Return the block or definition of this name in the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_std_item(name)
 
-    def find_used_module(self, alias: str) -> SpecModule | None:
+    def find_used_module(self, alias: str) -> SpecNamespace | None:
         """Return the module that `use … as alias` names, or None if it cannot be read."""
         user = self.module.find_use(alias) if self.module else None
         return resolve_used_file(self, user[1], user[0]) if user else None
@@ -203,8 +203,8 @@ def analyze_document(
 
 
 def resolve_used_file(
-    analysis: DocumentAnalysis, module: SpecModule, use: ast.Use
-) -> SpecModule | None:
+    analysis: DocumentAnalysis, module: SpecNamespace, use: ast.Use
+) -> SpecNamespace | None:
     """Return the module that a `use` names, or None if it cannot be read."""
     with suppress(Failed):
         return analysis.library.load_used_module(use.path, module, None)

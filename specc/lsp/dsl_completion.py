@@ -8,7 +8,7 @@ from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import QUANTIZE_SETTINGS
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
-from specc.frontend.elaboration_context import SpecModule
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_values
 from specc.library.spec_files import find_builtin_specs
@@ -277,7 +277,7 @@ def _complete_scope(
     yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
 
 
-def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
+def _complete_module_names(module: SpecNamespace) -> Iterator[CompletionItem]:
     """Yield the names that a file defines besides its config."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")

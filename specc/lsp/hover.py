@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from specc.diagnostics.diagnostic import Span
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.elaboration_context import SpecModule
+from specc.frontend.elaboration_context import SpecNamespace
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
@@ -286,7 +286,7 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
     """Return the hover of a dimension that `dims` declares here or in a base spec."""
-    module: SpecModule | None = analysis.module
+    module: SpecNamespace | None = analysis.module
     while module is not None:
         for declaration in _iterate_dims(module, name):
             doc = f"a dynamic length, at least {declaration.minimum}"
@@ -295,13 +295,13 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
     return None
 
 
-def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
+def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimName]:
     """Yield the declarations of a symbolic dimension in one file."""
     dims = (item for item in module.file.items if isinstance(item, ast.Dims))
     return (dim for item in dims for dim in item.names if dim.name == name)
 
 
-def _make_spec_hover(module: SpecModule | None) -> HoverInfo | None:
+def _make_spec_hover(module: SpecNamespace | None) -> HoverInfo | None:
     """Return the hover of a spec: its name and its documentation."""
     if module is None:
         return None
