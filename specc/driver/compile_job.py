@@ -1,4 +1,4 @@
-"""The state of one compilation: the opened spec, weights, target, and the graph to lower."""
+"""The state of one compilation: the opened spec, its weights, the target and the graph to lower."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -64,7 +64,9 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
 
 
 def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
-    """Return an unused output name for a tap; `.` replaces `:`, as `:0` means an output index."""
+    """Return an unused output name for a tap. `:` in the value name is replaced by `.`, because
+    runtimes read `:0` as an output index.
+    """
     unique_name = name.replace(":", ".")
     while unique_name in used_names:
         unique_name += "_"
@@ -76,10 +78,11 @@ class CompileJob:
     """A spec with its opened weights, and the options of a compilation.
 
     `model` is the elaborated spec; `graph` is its graph with taps and inlined defaults, as stored
-    in the manifest. `values` provides the values of the parameters. `directories` are searched for
-    a tokenizer. `preprocessing` also has the postprocessing of outputs, and `remarks` are notes
-    about files next to the weights. `quantize` is the merged quantization request of the spec and
-    the options. `attention_forms` records how the backend lowers each attention.
+    in the manifest. `values` provides the values of the parameters. A tokenizer is searched in
+    `directories`. `preprocessing` describes the preprocessing of inputs and the postprocessing of
+    outputs, and `remarks` are notes about files next to the weights. `quantize` is the quantization
+    request, merged from the spec and the options. `attention_forms` records how the backend lowers
+    each attention layer.
     """
 
     spec: LoadedSpec
@@ -97,7 +100,7 @@ class CompileJob:
 
     @property
     def half_dtype(self) -> HalfDtype | None:
-        """Return the 16-bit dtype of `--dtype` if the target computes in it, or None."""
+        """Return the 16-bit dtype of `--dtype`, or None if the target does not support it."""
         half_dtypes: tuple[HalfDtype, ...] = get_args(HalfDtype)
         compute_dtypes = self.target.compute_dtypes
         return next(
@@ -111,17 +114,17 @@ class CompileJob:
 
     @property
     def opset(self) -> int:
-        """The requested opset, or the default of the backend."""
+        """The requested ONNX opset version, or the default opset of the backend."""
         return self.options.opset or self.compiler.DEFAULT_OPSET
 
     @property
     def weights_as(self) -> WeightStorage:
-        """The requested weight storage: link, copy, inline or auto."""
+        """The requested weight storage: `link`, `copy`, `inline` or `auto`."""
         return self.options.weights_as or "auto"
 
     @property
     def sources(self) -> dict[str, str]:
-        """Return the source text of each spec file by path."""
+        """Return the source text of each spec file of the model, by file path."""
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
 
@@ -129,8 +132,8 @@ class CompileJob:
 @contextmanager
 def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     """A context manager that elaborates the spec, chooses the target, opens the weights and builds
-    the preprocessing config. Weight files are closed on exit. Raise Failed with the diagnostics of
-    the first failing stage.
+    the preprocessing config. Weight files are closed on exit. Raise `Failed` with the diagnostics
+    of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
     directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
@@ -148,7 +151,7 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         adapter=options.adapter,
     )
     with closing(load_parameters(spec, graph, sources)) as values:
-        # quantized weights keep the layout of the checkpoint
+        # quantized weights keep the layout that they have in the checkpoint
         if not choices["quantize"].weight_request:
             graph, values = keep_stored_layout(graph, values)
         yield CompileJob(
@@ -173,11 +176,11 @@ def open_job(spec: LoadedSpec, options: CompileOptions) -> Iterator[CompileJob]:
 
 
 def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
-    """Return the backend, the target and the quantization request, as keyword arguments of
+    """Return the backend, the target and the quantization request as keyword arguments of
     `CompileJob`.
 
     Raise E0801 if the backend cannot be loaded, E0822 if the target is unknown, E0753 if external
-    quantizers cannot read models of the target, and the errors of the `quantize` section.
+    quantizers cannot read models of the target, and the errors of the spec's `quantize` section.
     """
     quantize = merge_quantize_options(spec.program, options.precision)
     compiler = backend.load_compiler()
@@ -188,14 +191,14 @@ def _choose_target(spec: LoadedSpec, options: CompileOptions) -> dict[str, Any]:
 
 
 def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
-    """Return a job with different options, and with the same model and weights."""
+    """Return a compile job with other options that reuses the model and weights of `job`."""
     values = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
     choices = _choose_target(job.spec, options)
     return CompileJob(**{**values, **choices, "options": options, "attention_forms": []})
 
 
 def list_job_input_files(job: CompileJob) -> list[Path]:
-    """Return every input file of the compilation; outputs must not overwrite them."""
+    """Return every input file of the compilation, so that outputs do not overwrite input files."""
     files = [
         *job.spec.library.modules,
         *reading_section.list_reading_files(job.spec.program, job.model, job.directories),
@@ -206,7 +209,7 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
     files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
-        # the weights may be a file or a checkpoint directory
+        # `options.weights` may be a file or a checkpoint directory
         files += [config, config / "config.json"]
     if job.quantize.calibration.data_file:
         files.append(Path(job.quantize.calibration.data_file))
@@ -215,13 +218,15 @@ def list_job_input_files(job: CompileJob) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class LoweringJob(CompileJob):
-    """A compilation that is ready to be lowered. `simplified_graph` is the graph after
-    simplification and before quantization. `quantization_decision` contains the weights to
-    quantize, and `norm_folds` the norm weights that are first folded into linear layers.
-    `unquantized_weights` are the parameters before quantization, `quantized` the quantized
-    parameters (None if there are none), `compute_dtype_limits` the 16-bit compute dtypes of
-    parameters that are stored in float32. Calibration adds `int4_method`, the quantization method
-    of int4 weights, and `kv_cache_scales`, the scales of KV caches by parameter name.
+    """A compilation that is ready to be lowered.
+
+    `simplified_graph` is the graph after simplification and before quantization.
+    `quantization_decision` contains the weights to quantize, and `norm_folds` the norm weights that
+    are folded into linear layers before quantization. `unquantized_weights` are the parameters
+    before quantization, and `quantized` the quantized parameters, or None if no parameter is
+    quantized. `compute_dtype_limits` maps parameters that are stored in float32 to their 16-bit
+    compute dtypes. Calibration sets `int4_method`, the quantization method of int4 weights, and
+    `kv_cache_scales`, the scales of KV caches by parameter name.
     """
 
     simplified_graph: Graph
@@ -235,8 +240,8 @@ class LoweringJob(CompileJob):
 
     @property
     def stored_parameters(self) -> ParameterSource:
-        """The parameter values to store: quantized if requested, with KV cache scales. Parameters
-        that are converted to 16 bits are checked to be in range.
+        """The parameter values to store, with KV cache scales; quantized if quantization is
+        requested. Parameters that are converted to 16 bits are checked for overflow.
         """
         values: ParameterSource = self.quantized or self.unquantized_weights
         if self.kv_cache_scales:
@@ -254,12 +259,12 @@ class LoweringJob(CompileJob):
 
     @property
     def manifest_graph(self) -> Graph:
-        """The full-forward graph for the manifest: of the spec, or converted if it uses 16 bits."""
+        """The full-forward graph for the manifest, converted to 16 bits if requested."""
         converted = self.convert_dtype(self.simplified_graph)
         return self.graph if converted is self.simplified_graph else converted
 
     def convert_dtype(self, graph: Graph) -> Graph:
-        """Convert a graph to the 16-bit compute dtype `half_dtype`, if there is one."""
+        """Convert a graph to the 16-bit compute dtype `half_dtype`, unless the dtype is None."""
         return (
             pass_pipeline.convert_to_half_precision(graph, self.half_dtype)
             if self.half_dtype
@@ -267,7 +272,7 @@ class LoweringJob(CompileJob):
         )
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
-        """Convert derived graphs, including their KV caches, to `half_dtype`, if there is one."""
+        """Convert derived graphs and their KV caches to `half_dtype`, unless the dtype is None."""
         half = self.half_dtype
         return pass_pipeline.convert_derived_to_half_precision(derived, half) if half else derived
 
@@ -280,12 +285,12 @@ STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
 
 
 def plan_lowering(job: CompileJob) -> LoweringJob:
-    """Simplify the graph, and decide the storage and compute dtypes of its weights.
+    """Simplify the graph, and choose the storage and compute dtypes of its weights.
 
     Raise E0850 to E0853 or E0963 if the requested quantization is not possible.
     """
     weight_request = job.quantize.weight_request
-    # with standard operators, the runtime decides whether activations are quantized
+    # a target with only standard operators leaves activation quantization to the runtime
     keeps_stored_codes = (
         weight_request is None
         and not job.quantize.dequantizes_checkpoint

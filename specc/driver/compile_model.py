@@ -1,4 +1,4 @@
-"""Compile one spec: from the opened spec to the files of a model or a package."""
+"""Compile a spec to a model file or a package directory."""
 
 from dataclasses import replace
 
@@ -18,15 +18,15 @@ from specc.driver.spec_loader import LoadedSpec
 
 
 def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """For `--graphs all`, return the job without the graphs that the model does not support, and
-    remarks that list these graphs with reasons.
+    """Return the job without the graphs of `--graphs all` that the model does not support, and
+    remarks that name each dropped graph and the reason.
 
-    A model without a `generate` section has only `score`. There is no `generate` graph if the model
-    is a streaming model, if its generation settings cannot be exported, or if the target cannot run
-    loops.
+    A model without a `generate` section has only a `score` graph. There is no `generate` graph if
+    the model is a streaming model, if its generation settings cannot be exported, or if the target
+    does not support loops.
     """
     model, graphs = job.model, job.options.graphs
-    # with generation settings in the options, a `generate` graph is required
+    # the `generate` graph is mandatory if the options contain generation settings
     if graphs != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:
@@ -40,7 +40,7 @@ def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
-    """Return why the self-contained `generate` graph cannot be built, or "" if it can."""
+    """Return why the standalone `generate` graph cannot be built, or "" if it can be built."""
     model = job.model
     if model.generation is None and model.streaming is None:
         return f"no `generate` section reads the results of the graph `{model.graph.name}`"
@@ -58,16 +58,16 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
 
 def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
     """Compile a spec to `options.output`: an ONNX file, or a package directory if `options.graphs`
-    names graphs.
+    is not empty.
 
     1. Elaborate the spec with its config, and open its weights.
     2. Drop graphs that the model or the target does not support.
     3. Simplify the graph; plan the quantization of weights and the use of 16-bit compute dtypes.
     4. Calibrate int4 weights (GPTQ) and the scales of an int8 KV cache.
-    5. Derive the encoder and the decode step, lower each graph, verify and write the files.
+    5. Derive the encoder and the decode step, lower and verify each graph, and write the files.
 
-    Raise Failed with the diagnostics of the first stage that fails; in this case no file is
-    written.
+    Raise `Failed` with the diagnostics of the first stage that fails. No file is written if a stage
+    fails.
     """
     check_profile(options.io_names)
     with open_job(spec, options) as requested_job:
@@ -81,7 +81,7 @@ def compile_model(spec: LoadedSpec, options: CompileOptions) -> CompileReport:
 
 
 def _check_decode_loop_support(job: CompileJob) -> None:
-    """Raise E0934 if the target silently computes wrong results for decode loops."""
+    """Raise E0934 if decode loops silently compute wrong results on the target."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return
     others = [graph for graph in job.options.graphs if graph != "generate"] or ["step"]

@@ -1,4 +1,4 @@
-"""Options and report of a compilation: the table of options, and the graphs of a package."""
+"""The options of a compilation, the graphs of a package, and the compile report."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -50,15 +50,15 @@ PROFILES = ("specc", "hf", "genai")
 class CompileOptions:
     """Options of `compile`.
 
-    Parameter values come from `weights`, the seed `init`, or the weights file of the spec; a
-    missing task head is initialized from the seed `init_missing`, and the LoRA weights in the
-    directory `adapter` are merged. `dtype` is the storage type of float32 matrices, `f16`, `bf16`
-    or `f32`; "" keeps the dtype of the checkpoint. `weights_as` is `link`, `copy`, `inline`, or ""
-    for automatic choice. `graphs` are the graphs of a package (`PACKAGE_GRAPHS`), or empty for a
-    single model file; `io_names` is the export profile (`specc.driver.export_profiles`),
-    `generation_config` holds the settings of `generate` (`specc.decode.generation_settings`).
-    `precision` overrides the spec's `quantize` section; `for_quantizers` prepares the model for
-    external quantizers.
+    Parameter values come from the checkpoint `weights`, the random seed `init`, or the weights file
+    of the spec. A missing task head is initialized from the seed `init_missing`, and the LoRA
+    weights in the directory `adapter` are merged. `dtype` is the storage type of float32 matrices:
+    `f16`, `bf16`, `f32`, or "" for the dtype of the checkpoint. `weights_as` is the weight storage:
+    `link`, `copy`, `inline`, or "" to choose automatically. `graphs` are the graphs of a package
+    (see `PACKAGE_GRAPHS`); an empty tuple requests a single model file. `io_names` is the export
+    profile (`specc.driver.export_profiles`), and `generation_config` holds the settings of the
+    `generate` graph (`specc.decode.generation_settings`). `precision` overrides the spec's
+    `quantize` section. `for_quantizers` prepares the model for external quantizers.
     """
 
     output: str
@@ -84,7 +84,7 @@ class CompileOptions:
 
     @property
     def is_standalone_generator(self) -> bool:
-        """Return True if the output is a single standalone generator."""
+        """Return True if the output is a single model file with the `generate` graph."""
         return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
@@ -94,7 +94,9 @@ class CompileOptions:
 
 
 def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
-    """Parse graph names: a list, comma-separated, or `all`. Raise E0754 for an unknown one."""
+    """Parse the names of package graphs: a list, a comma-separated string, or `all`. Raise E0754
+    for an unknown graph name.
+    """
     if names_or_text == "all":
         return PACKAGE_GRAPHS
     items = names_or_text.split(",") if isinstance(names_or_text, str) else names_or_text
@@ -112,7 +114,7 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
     """The result of `compile`: the written files with their sizes, remarks and warnings.
-    `attention_forms` describes the lowering of each attention layer and the reason for it.
+    `attention_forms` describes how each attention layer is lowered, and why.
     """
 
     path: Path
@@ -216,7 +218,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "--calibration-data; none overrides the spec",
     ),
 }
-"""The options for the fields of `QuantizeOptions`."""
+"""The command-line options that set the fields of `QuantizeOptions`."""
 COMPILE_OPTIONS: Mapping[str, Option] = {
     "graphs": Option(
         # `parse_graph_names` checks the values of Python callers
@@ -296,12 +298,12 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         BOOLEAN_OPTION, "", "skip the test load of the compiled model in ONNX Runtime"
     ),
 }
-"""Options of a compilation."""
+"""The options of `compile`."""
 ARGUMENT_KINDS: Mapping[str, OptionKind] = {
     **dict.fromkeys(("spec", "output"), PATH_OPTION),
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
-"""The kind of each argument of `check` and `compile`."""
+"""The option kind of each Python argument of `check` and `compile`."""
 
 
 COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -311,11 +313,11 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
         *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
     ),
 }
-"""The options of `COMPILE_OPTIONS`, in the groups of the `--help` output."""
+"""The options of `COMPILE_OPTIONS`, by their group in the `--help` output."""
 
 
 def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
-    """Convert checked arguments, by name, from Python or the command line to options."""
+    """Build `CompileOptions` from validated arguments of the Python API or the command line."""
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
         for n, value in arguments.items()

@@ -1,5 +1,5 @@
-"""Check that a config.json belongs to a spec: expected values (E0405), unread keys (W0418) and
-limited context lengths (W0436).
+"""Check that a config.json belongs to a spec. The checks report unexpected values (E0405), unread
+keys (W0418) and limited context lengths (W0436).
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ from specc.syntax import ast
 
 
 def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
-    """Return True if a spec declares a model_type. Raise E0405 if the config, or the part that a
-    used spec reads, has a different model_type.
+    """Return True if the spec declares a model_type. Raise E0405 if the config, or the part of the
+    config that a used spec reads, has a different model_type.
     """
     expected = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # a part without a model_type is assumed to have the model_type that the spec declares
+    # a part of a config without a model_type is assumed to have the declared model_type
     is_type_missing = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     checked = [e for e in expected if not is_type_missing or e.key != MODEL_TYPE_KEY]
     module = program.chain[0]
@@ -39,10 +39,10 @@ def check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool =
 
 
 def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, spec: str) -> None:
-    """Raise E0405 if the config file is for another model family or variant.
+    """Raise E0405 if the config file belongs to another model family or variant.
 
-    `none` in an expectation matches a key that is absent or null. `spec` is the path of the spec,
-    or the name of a built-in spec.
+    The value `none` in an `expect` entry matches a key that is absent or null. `spec` is the path
+    of a spec file, or the name of a built-in spec.
     """
     for entry in expectations:
         member = data.find_member(entry.key)
@@ -60,7 +60,7 @@ def _check_expected_keys(expectations: Iterable[ast.Expect], data: JsonObject, s
 
 
 def _format_member(member: JsonMember | None) -> str:
-    """Format the value of a key in `expect` syntax: text, `true`, `false`, a number, or `none`."""
+    """Format a config value in the syntax of `expect`: text, a boolean, a number, or `none`."""
     if member is None or member.is_null:
         return "none"
     value = member.value.value if isinstance(member.value, JsonScalar) else None
@@ -70,7 +70,7 @@ def _format_member(member: JsonMember | None) -> str:
 def warn_unread_keys(
     program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
-    """Yield W0418 with the keys that no entry of the spec reads, for each part of the config.
+    """Yield a W0418 warning for each part of the config that has keys which the spec does not read.
     `outer_keys` are the keys that the enclosing spec reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
@@ -85,7 +85,7 @@ def warn_unread_keys(
 
 
 def warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 if RoPE settings limit the context length, for each part of the config."""
+    """Yield W0436 for each part of the config whose RoPE settings limit the context length."""
     yield from find_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
         if (section := get_config_section(part, data)) is not None:

@@ -1,4 +1,4 @@
-"""Write a new spec that extends a built-in spec, with config values and comments."""
+"""Format a new spec that extends a built-in spec, with config values and comments."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.expression_printer import format_expression
 
 SCHEMA_FILE = "specc.schema.json"
-"""The JSON Schema of YAML specs, which editors use; it is written next to the specs."""
+"""File name of the JSON Schema of YAML specs, which is written next to specs for editors."""
 SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
-"""Placeholder values for fields without a default."""
+"""Placeholder values, by type, for config fields without a default."""
 
 
 @dataclass(kw_only=True)
 class DerivedSpec:
-    """A spec to write: its name, its base spec, config values by path that override the defaults,
-    and comment lines before and after the spec.
+    """A spec that extends a base spec: its name, the config values by path that override the
+    defaults, and the comment lines before and after the spec.
     """
 
     name: str
@@ -30,13 +30,13 @@ class DerivedSpec:
     header_comments: tuple[str, ...] = ()
     footer_comments: tuple[str, ...] = ()
     omits_defaults: bool = False
-    """True if only `values` are written, and no defaults."""
+    """True if the spec contains only `values`, without the defaults of the other fields."""
     comment_separator: str = ": "
-    """Separator between a name and its value in a comment."""
+    """The separator between a config name and its value in a comment."""
 
 
 def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
-    """Build the syntax tree of a derived spec, with comments. Raise E0222 for another base."""
+    """Build the syntax tree of a derived spec. Raise E0222 if the base spec is not built-in."""
     library = SpecLibrary()
     if derived_spec.extends not in find_builtin_specs():
         helps = suggest_similar_name(
@@ -61,7 +61,7 @@ def format_derived_spec(derived_spec: DerivedSpec) -> ast.File:
 
 
 def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
-    """Build the config section from entries and comments; a comment precedes the next entry."""
+    """Build a `config` section from entries and comments; comments precede the next entry."""
     assignments: list[ast.ConfigEntry] = []
     pending_comments: list[str] = []
     for entry in entries:
@@ -75,7 +75,7 @@ def _make_config(entries: list["ast.Assign | str"]) -> ast.Config:
 
 
 def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["ast.Assign | str"]:
-    """Yield a value or comment per config field, in order, then values for used specs."""
+    """Yield a value or comment for each config field, followed by the values of used specs."""
     fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
         written_values: dict[str, str] = {}
@@ -98,7 +98,7 @@ def _iterate_entries(program: Program, derived_spec: DerivedSpec) -> Iterator["a
 def _iterate_used_spec_values(
     values: Mapping[str, str], fields: Container[str]
 ) -> Iterator[ast.Assign]:
-    """Yield the values for used specs: those whose path is not a field of the spec itself."""
+    """Yield the config values whose path is not a field of the spec itself, but of a used spec."""
     spec_values = {path: text for path, text in values.items() if path.split(".")[0] not in fields}
     for name in dict.fromkeys(path.split(".")[0] for path in spec_values):
         nested_values = {
@@ -108,13 +108,14 @@ def _iterate_used_spec_values(
 
 
 def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
-    """Build the expression for the value at a path: literal, record of values, or call."""
+    """Build the expression of the config value at a path: a literal, a record, or a call."""
     subpaths = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in subpaths)
     options = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(options))
-    if options:  # the value is a used spec: a call of its name, with its config values as arguments
+    # a used spec is written as a call of the spec's name with its config values as arguments
+    if options:
         return ast.Call(ast.Name(values[path]), options=tuple(options))
     return parse_expression(Source("<value>", values[path]))
 
@@ -131,8 +132,8 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 def _format_value(
     program: Program, derived_spec: DerivedSpec, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
-    """Return the source text of a field's value, and True if it is written as a value. For a
-    default that is computed from other fields, return False; it is written as a comment.
+    """Return the source text of a field's value, and whether the config section sets the value. A
+    default that is computed from other fields is only a comment, so the flag is False.
     """
     if path in derived_spec.values:
         return derived_spec.values[path], True

@@ -1,4 +1,4 @@
-"""Apply export profiles, and build genai_config.json."""
+"""Apply export profiles to derived graphs, and build genai_config.json."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -83,8 +83,8 @@ def build_genai_config(
 
 
 def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """Return the maximum sequence length in tokens: the size of the smallest position embedding;
-    without one, the config value `context`, or `DEFAULT_MAX_LENGTH`.
+    """Return the maximum sequence length in tokens: the size of the smallest position embedding.
+    Without position embeddings, return the config value `context` or `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -94,7 +94,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
 
 
 def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the special tokens of the settings; padding is the first stop token by default."""
+    """Return the special tokens of the generation settings; `pad` defaults to the first `stop`."""
     start, stop = (
         _convert_to_token_list(settings.get("start")),
         _convert_to_token_list(settings.get("stop")),
@@ -108,7 +108,7 @@ def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]
 
 
 def _convert_to_token_list(setting: object) -> list[object]:
-    """Return the token ids of a setting, or [] if it is not set."""
+    """Return the token ids of a generation setting, or [] if the setting is absent."""
     if isinstance(setting, list | tuple):
         return list(setting)
     return [] if setting is None else [setting]
@@ -133,11 +133,13 @@ RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
     "hf": "new",
     "genai": "newest",
 }
-"""The positions for which the step returns logits, by profile: the last, or all (`hf`)."""
+"""The positions of the logits that the step returns, by profile. The `hf` profile returns the
+logits of all new positions, other profiles only those of the last position.
+"""
 
 
 def check_profile(profile: str) -> None:
-    """Raise E0751 if the profile does not exist."""
+    """Raise E0751 if the export profile does not exist."""
     if profile not in PROFILES:
         raise_error(
             "E0751",
@@ -149,9 +151,10 @@ def check_profile(profile: str) -> None:
 def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ProfiledGraphs:
     """Return the graphs of `derived` with the names and layouts of `profile`.
 
-    `specc`: `encode` (if present) and `step`, unchanged. `hf`: `model`, or `encoder_model`,
-    `decoder_model` and `decoder_with_past_model`. `genai`: `model` and `genai_config.json`. Raise
-    E0752 if the profile cannot represent the model.
+    The profile `specc` returns `encode` (if the model has an encoder) and `step` unchanged. The
+    profile `hf` returns `model`, or `encoder_model`, `decoder_model` and `decoder_with_past_model`.
+    The profile `genai` returns `model` and `genai_config.json`. Raise E0752 if the profile cannot
+    represent the model.
     """
     generation = model.generation
     assert generation is not None, f"{model.name} has no `generate` section"
@@ -168,6 +171,6 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
         exported = replace(exported, json_files=files)
-    # the name of each graph is the stem of its file
+    # each graph is named after the stem of its model file
     renamed_graphs = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
     return replace(exported, graphs=renamed_graphs)

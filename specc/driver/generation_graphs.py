@@ -1,5 +1,5 @@
-"""Encoder and step graphs of a generative model, their metadata, and batching support; the graphs
-and decoding settings of a standalone generator.
+"""Derive the encoder and step graphs of a generative model and their metadata, and prepare the
+graphs and decoding settings of a standalone generator.
 """
 
 from collections.abc import Mapping
@@ -43,17 +43,19 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Return True if sequences of different lengths in a decode batch do not affect results."""
+    """Return True if the result of each sequence is independent of other sequences of different
+    length in the same decode batch.
+    """
     graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
     if graph.inputs[sequence_input].type.rank != 2:
-        return False  # a batch with several codebooks is decoded from start to end
+        return False  # inputs with several codebooks do not support continuous batching
     mask = find_mask_input(graph, sequence_input)
     sequence_length = graph.inputs[sequence_input].type.shape[1]
     token_inputs = {n for n, v in graph.inputs.items() if sequence_length in v.type.shape}
     if token_inputs - {sequence_input, mask}:
-        return False  # the values of such an input at left-padded positions are unknown
+        return False  # the input's values at left-padded positions are unknown
     if not mask:
         return _has_fixed_size_states(derived)
     if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
@@ -67,8 +69,8 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
-    """Return True if every state has a fixed size and a batch axis, and no input depends on the
-    number of past positions.
+    """Return True if every state has a fixed size and a batch axis, and no input of the step
+    depends on the number of past positions.
     """
     has_fixed_size = all(s.time_axis is None and s.batch_axis is not None for s in derived.states)
     reads_past = derived.full_length_inputs or PAST_LENGTH_INPUT in derived.step.inputs
@@ -76,7 +78,7 @@ def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
 
 
 def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
-    """Return True if the mask of a generated token depends only on that token."""
+    """Return True if the mask value of each generated token depends only on that token."""
     defaults = model.defaults
     if defaults is None or mask not in defaults.outputs:
         return True
@@ -84,9 +86,9 @@ def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) 
 
 
 def _can_pad_left(state: DecodeState) -> bool:
-    """Return True if padding can be added to and removed from the start of a state."""
+    """Return True if left padding can be added to a state and removed from it."""
     if state.batch_axis is None:
-        return state.name == PAST_LENGTH_INPUT  # the padded length is the same for all sequences
+        return state.name == PAST_LENGTH_INPUT  # all sequences have the same padded length
     # a sliding window over a state with prefix positions cannot be left-padded
     return (
         state.time_axis is None or not state.initial_output or state.max_positions == float("inf")
@@ -94,7 +96,9 @@ def _can_pad_left(state: DecodeState) -> bool:
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
-    """Return the `generate` section. Raise E0701 if absent, E0977 for a streaming model."""
+    """Return the `generate` section of a model. Raise E0701 if the spec has no `generate` section,
+    and E0977 for a streaming model.
+    """
     if model.generation is None and model.streaming is not None:
         raise_error(
             "E0977",
@@ -116,8 +120,8 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
 
 
 def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
-    """Return the symbolic dimension of the time axis of the generated or streamed input. Raise
-    E0701 if the spec has neither a `generate` nor a `stream` section.
+    """Return the symbolic dimension of the time axis of the generated or streamed input, or None if
+    its size is fixed. Raise E0701 if the spec has neither a `generate` nor a `stream` section.
     """
     model = job.model
     stream = model.streaming if model.generation is None else None
@@ -134,12 +138,12 @@ def derive_graphs(
     defaults: Graph | None = None,
     allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
-    """Derive `encode` and `step` for the output that tokens are sampled from, and for the other
-    outputs that can be computed in the same step.
+    """Derive the `encode` and `step` graphs of the output from which tokens are sampled. The step
+    also computes the other outputs that can be computed incrementally.
 
     If `allows_empty_prompt` is true and there is no start token, the first token is sampled from
-    positions before the first token (e.g. image embeddings), if there are any. Raise E0711 to E0718
-    if the model cannot be decoded step by step.
+    the positions before the first token (e.g. image embeddings), if the model has such positions.
+    Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.derive_with_passes(
         pass_pipeline.PassState(
@@ -154,7 +158,7 @@ def derive_graphs(
 
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Return True if specc's runtime can run the decode loop: token ids are sampled from logits."""
+    """Return True if token ids are sampled from logits, so that specc's runtime can decode."""
     return has_token_logits(
         graph.inputs[generation.sequence_input].type, graph.outputs[generation.logits_output].type
     )
@@ -163,7 +167,7 @@ def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def build_generation_metadata(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationMetadata:
-    """Return the generation runtime's metadata; `in_place` are the states updated in place."""
+    """Build the metadata for generation; `in_place` are the states updated in place."""
     return replace(
         build_step_metadata(job, derived, require_generation(job.model)),
         first_token_logits=derived.initial_logits_output,
@@ -175,7 +179,7 @@ def build_generation_metadata(
 def build_step_metadata(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationMetadata:
-    """Return the metadata of a step graph that is common to generation and streaming."""
+    """Build the metadata of a step graph that generation and streaming share."""
     graph = job.simplified_graph
     limit = find_position_limit(job, graph)
     return GenerationMetadata(
@@ -195,7 +199,9 @@ def build_step_metadata(
 
 
 def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
-    """Return the seed of random weights (all, or of a new task head), or None without any."""
+    """Return the seed of randomly initialized weights (all weights, or a new task head), or None if
+    no weight is randomly initialized.
+    """
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomInitInfo(seed)
@@ -204,7 +210,7 @@ def describe_random_weights(job: CompileJob) -> RandomInitInfo | None:
 
 
 def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
-    """Return a graph of only the inputs of the spec, whose generated input may be empty."""
+    """Return a graph that has only the inputs of the spec. The generated input may be empty."""
     spec = job.model.graph
     time_symbol = _find_job_time_symbol(job, graph)
     min_lengths = {n: length for n, length in spec.min_lengths.items() if n != time_symbol}
@@ -261,7 +267,7 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
 
 def find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """Return the limit of the sequence length by the smallest position embedding, or None."""
+    """Return the sequence length limit of the smallest position embedding, None without limit."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
@@ -273,8 +279,8 @@ def find_other_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthB
 
 
 def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> dict[str, object]:
-    """Return the metadata of a standalone generator: its settings, maximum length, vocabulary size,
-    and whether an empty prompt is allowed (`begins`).
+    """Return the metadata of a standalone generator: its generation settings, maximum length and
+    vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = require_generation(job.model), source.graph
     limit = find_position_limit(job, graph)
@@ -297,7 +303,9 @@ def get_decode_settings(job: CompileJob, source: StandaloneGeneratorGraph) -> di
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorGraph:
-    """Build a standalone generator; `derived` are the encoder and step of `graph`, if built."""
+    """Build a standalone generator. `derived` are the encoder and step graphs of `graph`, or None
+    if they are not derived yet.
+    """
     generation = require_generation(job.model)
     full_graph = _inline_defaults(job, graph, generation)
     if derived is None or full_graph is not graph:
@@ -336,7 +344,7 @@ def check_exportable_settings(settings: GenerationSettings) -> None:
 def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 unless tokens are sampled from logits, E0732 for ids beyond the vocabulary."""
+    """Raise E0703 unless tokens are sampled from logits, and E0732 for an invalid token id."""
     size = get_vocabulary_size(graph, generation)
     bound = graph.input_facts[generation.sequence_input].upper_bound
     vocabulary = VocabularySizes(bound.number if bound is not None else None, size)
@@ -346,12 +354,12 @@ def _check_token_settings(
 
 
 def merge_job_settings(job: CompileJob) -> GenerationSettings:
-    """Return the generation settings of the spec, overridden by those in the options."""
+    """Return the generation settings of the spec, overridden by the settings in the options."""
     return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
 
 def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """Return the graph with the default expressions of all inputs other than masks inlined."""
+    """Return the graph with the default expressions of all inputs except masks inlined."""
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph
@@ -361,7 +369,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         input_facts = source.input_facts.get(name)
         if input_facts is None or name == generation.sequence_input or input_facts.padding_side:
             continue
-        # e.g. position ids, whose values for new tokens only the default provides
+        # e.g. position ids: only the default expression computes the values for new tokens
         if any(d.name == time_symbol for d in input_facts.type.shape):
             names.append(name)
     if not names:

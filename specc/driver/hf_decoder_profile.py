@@ -1,4 +1,4 @@
-"""Export decoders (`hf`, `genai`): from input_ids, mask and past to logits and present."""
+"""Export of decoders (`hf`, `genai`): input_ids, mask and past to logits and present."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,9 @@ from specc.ir.types import Type
 class ProfiledGraphs:
     """Derived graphs with the input and output names of an export profile.
 
-    `graphs` maps the file stem (`decoder_model` for `decoder_model.onnx`) to the graph. `states`
-    are passed from step to step; their names are those of the profile. `json_files` are JSON files,
-    by name, that are written next to the graphs.
+    `graphs` maps the stem of a model file to its graph, e.g. `decoder_model` for
+    `decoder_model.onnx`. `states` are the KV caches that each step passes to the next step, with
+    the names of the profile. `json_files` are the JSON files, by name, to write next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -32,11 +32,11 @@ PROFILE_READERS = {
     "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""The programs that read each profile, for messages."""
+"""The programs that load the models of each export profile, for error messages."""
 
 
 def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
-    """Raise E0752 because the profile cannot represent the model."""
+    """Raise E0752 with the reason why the profile cannot represent the model."""
     raise_error(
         "E0752",
         f"this model does not fit the profile `{profile}`: {reason}",
@@ -47,7 +47,7 @@ def raise_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = 
 
 @dataclass
 class GraphCopy:
-    """Copies nodes of graphs into a new graph; `copied_values` maps values to their copies."""
+    """A new graph with copies of nodes; `copied_values` maps original values to their copies."""
 
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     copied_values: dict[Value, Value] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class GraphCopy:
     length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_required_nodes(self, graph: Graph, requested: Iterable[Value]) -> None:
-        """Copy the nodes on which the values `requested` of `graph` depend, each only once."""
+        """Copy each node of `graph` on which `requested` depends, but no node twice."""
         required = self._find_uncopied_nodes(requested)
         names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
@@ -88,7 +88,7 @@ class GraphCopy:
         return required
 
     def _add_node(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Add a node; drop empty operands of a concatenation."""
+        """Add a node to the new graph, without empty operands if it is a concatenation."""
         if isinstance(op, ops.Concat):
             non_empty = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(non_empty) == 1:
@@ -96,7 +96,7 @@ class GraphCopy:
         return self.builder.add_node(op, *args)
 
     def make_constant(self, type: Type, value: float | bool) -> Value:
-        """Return a constant tensor: `value` expanded to the shape of `type`."""
+        """Return the constant `value` expanded to the shape and dtype of `type`."""
         constant = self.builder.add_op(ops.Constant(value, type.dtype))
         for axis, length in enumerate(type.shape):
             constant = self.builder.add_op(ops.Insert(axis), constant)
@@ -104,14 +104,14 @@ class GraphCopy:
         return constant
 
     def declare_mask(self, name: str, type: Type) -> Value:
-        """Declare an int64 mask input (0 for padding), and return it as bool."""
+        """Declare an int64 mask input (0 for padding), and return the mask cast to bool."""
         mask = self.builder.add_input(name, Input(Type("i64", type.shape)))
         return self.builder.add_op(
             ops.Compare("ne"), mask, self.builder.add_op(ops.Constant(0, "i64"))
         )
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
-        """Declare a KV cache of `step` as input `name`, converted to the layout of the step."""
+        """Declare a KV cache of `step` as input `name`, and convert it to the step's layout."""
         value = step.inputs[state.name]
         layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
         cache = self.builder.add_input(name, Input(type))
@@ -120,7 +120,7 @@ class GraphCopy:
         )
 
     def build_graph(self, name: str, outputs: Mapping[str, Value]) -> Graph:
-        """Return the finished graph, with the bounds of its remaining symbolic dimensions."""
+        """Return the graph of all copied nodes, with the bounds of its symbolic dimensions."""
         symbols = _collect_symbols(self.builder.inputs.values())
         min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
         length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
@@ -130,14 +130,14 @@ class GraphCopy:
 
 
 def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """Return `graph` with symbols replaced by other symbols or integers.
+    """Return `graph` with the symbolic dimensions `lengths` replaced by other symbols or integers.
 
     An existing symbol with the same name as a new symbol gets a trailing `_`.
     """
     symbols = _collect_symbols(graph.inputs.values())
     new_symbols = set().union(*(d.symbols() for d in lengths.values()))
-    # If a spec calls an axis `batch_size` that is not the batch axis, it becomes `batch_size_`
-    # before the batch axis gets this name.
+    # An axis that a spec calls `batch_size` but that is not the batch axis is first renamed to
+    # `batch_size_`.
     renamed_symbols = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
     substitutions = {**renamed_symbols, **{s: d for s, d in lengths.items() if d.name != s}}
 
@@ -165,18 +165,18 @@ STATE_DESCRIPTIONS = {
     "carry": "the state of a loop or a cumulative sum",
     "rows": "a cache that is not keys or values of an attention",
 }
-"""Descriptions of the kinds of states other than keys and values, for messages."""
+"""Descriptions of the decode states that are not attention keys or values, for messages."""
 
 
 CACHE_PARTS = ("key", "value")
-"""The order of keys and values in model files, which other programs rely on."""
+"""The order of keys and values in model files, which inference programs rely on."""
 CacheLayer: TypeAlias = Mapping[str, DecodeState]
 """The key cache and the value cache of one attention layer, in the order of `CACHE_PARTS`."""
 
 
 def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
-    """Return the cache layers in the order of the attention layers. Raise E0752 if a step has a
-    state other than the keys and values of an attention layer.
+    """Return the KV caches in the order of the attention layers. Raise E0752 if a step has a state
+    other than the keys and values of an attention layer.
     """
     layers_by_index: dict[int, dict[str, DecodeState]] = {}
     for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
@@ -233,8 +233,8 @@ def _check_state(profile: str, state: DecodeState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a state relative to [batch, heads, positions, features]: the axes of the state
-    (None for an axis of size 1), and the ops that convert a KV cache to the state and back.
+    """The layout of a decode state relative to [batch, heads, positions, features]: the axes of the
+    state (None for an axis of size 1), and the ops that convert a KV cache to the state and back.
     """
 
     axes: tuple[int | None, ...]
@@ -248,7 +248,7 @@ CACHE_LAYOUTS: Mapping[tuple[int, int | None, int | None], CacheLayout] = {
     (4, 1, 0): CacheLayout((0, 2, 1, 3), SWAP_HEADS, SWAP_HEADS),
     (3, 1, 0): CacheLayout((0, None, 1, 2), ops.Squeeze(1), ops.Insert(1)),
 }
-"""The layouts that profiles can represent, by rank, time axis and batch axis of the state."""
+"""The cache layouts that profiles support, by rank, time axis and batch axis of the state."""
 
 
 def _format_state_name(state: DecodeState) -> str:
@@ -256,12 +256,12 @@ def _format_state_name(state: DecodeState) -> str:
 
 
 def get_cache_layout(state: DecodeState) -> CacheLayout:
-    """Return the layout of a state that `list_cache_layers` accepts."""
+    """Return the layout of a decode state that `list_cache_layers` accepts."""
     return CACHE_LAYOUTS[state.type.rank, state.time_axis, state.batch_axis]
 
 
 def get_exported_state_type(state: DecodeState, type: Type) -> Type:
-    """Return the type of an exported state, [batch, heads, positions, features]."""
+    """Return the type of an exported state: [batch, heads, positions, features]."""
     axes = get_cache_layout(state).axes
     return Type.of(type.dtype, *(1 if axis is None else type.shape[axis] for axis in axes))
 
@@ -274,7 +274,7 @@ PAST_CACHE, PRESENT_CACHE = "past_key_values.{}.{}", "present.{}.{}"
 def build_decoder(
     profile: str, derived: DerivedGraphs, source: str
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
-    """Return the step graph and its states under the names of the profile.
+    """Return the step graph and its decode states with the names of the profile.
 
     `source` is the output from which the next token is sampled. Raise E0752 if the model has an
     encoder, or a state or an input that the profile cannot represent.
@@ -310,7 +310,7 @@ def build_decoder(
 
 
 def map_profile_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """Map the symbols of batch size, new length and past length of the step to the profile's."""
+    """Map the step's batch size, new length and past length to the symbols of the profile."""
     batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
@@ -355,7 +355,7 @@ def _declare_other_input(
 def build_cache_outputs(
     copier: GraphCopy, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
-    """Return the present key values (which include the new positions) by output name. `name` is a
+    """Return the present keys and values, including the new positions, by output name. `name` is a
     format string for the layer index and `key` or `value`.
     """
     outputs = {}
@@ -378,7 +378,7 @@ def copy_other_outputs(
 def rename_states(
     step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
 ) -> tuple[DecodeState, ...]:
-    """Return the states under the names of the profile."""
+    """Return the decode states of `step` with the names of the profile."""
     return tuple(
         replace(
             state,

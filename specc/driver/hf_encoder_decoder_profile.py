@@ -1,4 +1,4 @@
-"""Encoder-decoder export: the three graphs that Optimum and transformers.js load."""
+"""Export of encoder-decoder models as the three graphs that Optimum and transformers.js load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +100,8 @@ ENCODER_INPUT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderLayout:
-    """Components of an encoder-decoder model: the encoder's input, mask ("" if there is none) and
-    output, the self-attention caches, the cross-attention keys and values, and the new names of
+    """Components of an encoder-decoder model: the encoder's input, mask ("" if there is no mask)
+    and output, the self-attention caches, the cross-attention keys and values, and the new names of
     symbolic dimensions.
     """
 
@@ -116,7 +116,7 @@ class EncoderDecoderLayout:
 
 
 def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
-    """Find the parts of an encoder-decoder. Raise E0752 if the profile cannot represent it."""
+    """Find the components of an encoder-decoder. Raise E0752 if the profile does not support it."""
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.loop_invariant_inputs)
@@ -152,9 +152,9 @@ def find_encoder_decoder_layout(derived: DerivedGraphs) -> EncoderDecoderLayout:
 
 
 def _check_layers(layout: EncoderDecoderLayout) -> None:
-    """Raise E0752 unless each layer has one cross-attention and nothing else reads the encoder."""
+    """Raise E0752 unless each layer has one cross-attention and nothing else uses the encoder."""
     for pair in layout.cross_attentions:
-        # with a shared projection of keys and values, one cache would have two names
+        # a projection shared by keys and values would give one cache two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             raise_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
@@ -168,7 +168,7 @@ def _check_layers(layout: EncoderDecoderLayout) -> None:
     key_value_names = {n for pair in layout.cross_attentions for n in pair.values()}
     encoder_outputs = layout.encoder_graph.outputs
     for name in (n for n in layout.derived.loop_invariant_inputs if n in encoder_outputs):
-        # values that `encode` computes from the mask alone are recomputed from the mask
+        # outputs of `encode` that depend only on the mask are recomputed from the mask
         if name not in key_value_names and depends_on_encoder_input(layout, name):
             raise_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
@@ -190,7 +190,7 @@ def depends_on_encoder_input(layout: EncoderDecoderLayout, name: str) -> bool:
 
 
 def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
-    """Return the names of the encoder's input and of its mask ("" if there is none)."""
+    """Return the names of the encoder's input and mask ("" if the encoder has no mask)."""
     mask = _find_encoder_mask(encode, derived)
     encoder_input = _find_encoder_input(encode, derived, mask)
     for name in derived.loop_invariant_inputs:
@@ -204,8 +204,8 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
 
 
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
-    """Return the name of the encoder's padding mask, or "" if there is none."""
-    # a mask that only the decoder reads is an input of every step
+    """Return the name of the encoder's padding mask, or "" if the encoder has no mask."""
+    # a mask that is used only by the decoder is an input of every step
     masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
     step_inputs = [n for n in derived.loop_invariant_inputs if n in derived.step.inputs]
@@ -220,8 +220,8 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 
 
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
-    """Return the name of the encoder's only input besides the mask."""
-    # the generated tokens are an input of the decoder, even if `encode` also reads them
+    """Return the name of the encoder's only input other than the mask."""
+    # the generated tokens are a decoder input, even if `encode` also uses them
     data_inputs = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
     types = [encode.inputs[n].type for n in data_inputs]
     if len(data_inputs) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
@@ -246,8 +246,8 @@ PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
-    """Build the three graphs; `source` is the output from which tokens are sampled. Raise E0752 if
-    the decoder reads anything from the encoder except keys, values and a mask.
+    """Build the three exported graphs; tokens are sampled from the output `source`. Raise E0752 if
+    the decoder uses encoder values other than keys, values and a mask.
     """
     layout = find_encoder_decoder_layout(derived)
     decoder, _ = _build_decoder(layout, source, without_past=True)
@@ -257,12 +257,12 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
         "decoder_model": decoder,
         "decoder_with_past_model": decoder_with_past,
     }
-    # only `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs them
+    # `decoder_with_past_model` has the caches as inputs; `decoder_model` only outputs the caches
     return ProfiledGraphs(graphs, states)
 
 
 def _build_encoder(layout: EncoderDecoderLayout) -> Graph:
-    """Return `encoder_model`: the part of `encode` up to the encoder output."""
+    """Return the graph `encoder_model`: the nodes of `encode` that compute the encoder output."""
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopy()
     value = encode.inputs[layout.encoder_input]
@@ -285,12 +285,12 @@ def _build_decoder(
     derived = layout.derived
     lengths: Mapping[str, Dim] = layout.renamed_lengths
     if without_past:
-        # `decoder_model` has a past length of 0: concatenations with the past are removed
+        # with the past length 0 of `decoder_model`, concatenations with the past are removed
         lengths = {n: Dim.from_value(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
     encode, encoder_output = _rename_encoder(layout)
     copier = GraphCopy()
-    # inputs are declared in the order in which they are listed in the file
+    # inputs are declared in the order in which the model file lists them
     declare_input_ids(copier, step, derived)
     if without_past:
         hidden_states = copier.builder.add_input(HIDDEN, Input(encoder_output.type))
@@ -299,8 +299,8 @@ def _build_decoder(
     _fill_decoder_masks(layout, copier, step)
     _add_past_caches(layout, copier, step, without_past=without_past)
     for name in derived.loop_invariant_inputs:
-        # `decoder_model` computes the cross-attention keys and values; in `decoder_with_past_model`
-        # they are inputs. Both compute values that depend only on the mask.
+        # `decoder_model` computes the cross-attention keys and values, `decoder_with_past_model`
+        # has them as inputs, and both graphs compute the values that depend only on the mask
         if step.inputs[name] not in copier.copied_values:
             copier.copy_required_nodes(encode, [encode.outputs[name]])
             copier.copied_values[step.inputs[name]] = copier.copied_values[encode.outputs[name]]
@@ -315,8 +315,8 @@ def _build_decoder(
 def _emit_presents(
     layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
-    """Return the self-attention cache, followed by the cross-attention cache, of each layer. Only
-    `decoder_model` outputs the cross-attention cache, which later steps do not change.
+    """Return the self-attention cache and then the cross-attention cache of each layer, by output
+    name. Only `decoder_model` outputs the cross-attention cache, which is constant in later steps.
     """
     presents = build_cache_outputs(copier, step, layout.cache_layers, PRESENT_SELF_ATTENTION)
     outputs: dict[str, Value] = {}
@@ -330,8 +330,8 @@ def _emit_presents(
 
 
 def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
-    """Return `encode` with the new dimension names, and its output value in that graph."""
-    # renaming creates new values, so the encoder output is looked up again as a graph output
+    """Return `encode` with the new dimension names, and the encoder output in the renamed graph."""
+    # renaming creates new values, so the encoder output is found again as a graph output
     outputs = {**layout.encoder_graph.outputs, _ENCODER_OUTPUT: layout.encoder_output}
     extended = replace(layout.encoder_graph, outputs=outputs)
     # `encode` has no symbolic dimensions for the new or past length
@@ -343,16 +343,16 @@ def _rename_encoder(layout: EncoderDecoderLayout) -> tuple[Graph, Value]:
 
 
 _ENCODER_OUTPUT = "the encoder output"
-"""Temporary name of the encoder output; the space avoids conflicts with graph outputs."""
+"""Temporary name of the encoder output; the spaces avoid conflicts with graph outputs."""
 
 
 def _declare_cross_mask(
     layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, encode: Graph
 ) -> None:
-    """Declare the encoder's padding mask if a step reads it or values that depend on it."""
+    """Declare the encoder's padding mask if the step uses the mask or values computed from it."""
     invariant_names = layout.derived.loop_invariant_inputs
     masks = [n for n in invariant_names if n == layout.encoder_mask and n in step.inputs]
-    # outputs of `encode` that depend only on the mask are recomputed here
+    # recompute the outputs of `encode` that depend only on the mask
     encoded = encode.outputs.keys() & {*invariant_names}
     reads_mask = masks or not all(depends_on_encoder_input(layout, n) for n in encoded)
     if not layout.encoder_mask or not reads_mask:
@@ -363,7 +363,7 @@ def _declare_cross_mask(
 
 
 def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph) -> None:
-    """Replace the mask of the generated tokens by ones; this profile has no such input."""
+    """Replace the decoder's padding mask by ones, because this profile has no such input."""
     derived, invariant_names = layout.derived, layout.derived.loop_invariant_inputs
     known_names = {derived.sequence_input, *invariant_names, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
@@ -376,9 +376,9 @@ def _fill_decoder_masks(layout: EncoderDecoderLayout, copier: GraphCopy, step: G
 def _add_past_caches(
     layout: EncoderDecoderLayout, copier: GraphCopy, step: Graph, *, without_past: bool
 ) -> None:
-    """With `without_past`, replace the self-attention caches by empty constants. Otherwise declare,
-    per layer, the self-attention cache and then the cross-attention cache; programs rely on this
-    order.
+    """Replace the self-attention caches by empty constants if `without_past` is true. Otherwise
+    declare the self-attention cache and then the cross-attention cache of each layer, an order that
+    inference programs rely on.
     """
     layers = zip(layout.cache_layers, layout.cross_attentions, strict=True)
     for n, (layer, pair) in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Calibrate int4 weights and int8 KV caches on samples from a file or generated ones."""
+"""Calibrate int4 weights and int8 KV caches on samples from a file or on generated samples."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -44,20 +44,21 @@ from specc.weights.quantized_weights import (
 DEFAULT_SAMPLES = 64
 """Default number of self-generated calibration samples."""
 LARGE_WEIGHT_BYTES = 8 << 30
-"""Size of float32 weights in bytes above which calibration data is generated with round-to-nearest
-quantized weights, to limit memory use."""
+"""Size of float32 weights in bytes above which round-to-nearest quantized weights generate the
+calibration data, to limit memory use.
+"""
 
 
 @contextmanager
 def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     """A context manager that yields the job after calibration of int4 weights and int8 KV caches.
-    Calibration runs if it is requested or is the default.
+    Calibration runs only if it is requested or is the default of the quantization kind.
 
     Raise E0753 if an option has no effect, E0854 or E0859 if calibration data is invalid, and E0951
     if no KV cache can be int8.
     """
     calibration = job.quantize.calibration
-    # weights that are already quantized in the checkpoint are not calibrated
+    # weights that the checkpoint already stores in quantized form are not calibrated
     plan = {} if job.int4_method else job.quantization_decision.plan
     targets = find_calibration_targets(job.simplified_graph, plan, find_ties(job.values))
     cache_option = job.quantize.kv_cache
@@ -82,7 +83,7 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
 def _quantize_calibrated(
     job: LoweringJob, targets: CalibrationTargets, directory: Path
 ) -> LoweringJob:
-    """Return the job with int4 weights by GPTQ on samples, or round-to-nearest without any."""
+    """Return the job with int4 weights by GPTQ, or by round-to-nearest without samples."""
     samples, remark = _choose_samples(job, directory)
     if samples is None:
         return replace(job, int4_method=remark)
@@ -116,7 +117,7 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
 
 
 def explain_missing_int8_cache(job: LoweringJob) -> str:
-    """Return the reason why none of the compiled graphs has an int8 KV cache, or "" if one has."""
+    """Return the reason why no compiled graph has an int8 KV cache, or "" if a graph has one."""
     options = job.options
     if job.model.generation is None:
         return "only a generative model has a KV cache"
@@ -128,7 +129,7 @@ def explain_missing_int8_cache(job: LoweringJob) -> str:
     if "f32" not in job.target.in_place_cache_dtypes:
         return f"`{job.target.name}` has no attention kernel with an int8 KV cache"
     calibration = job.quantize.calibration
-    # a model that cannot generate calibration data may still be calibrated with a file
+    # a model that cannot generate calibration data can still be calibrated with a file
     if (
         calibration.samples == 0
         and (calibration.flag or calibration.span)
@@ -142,8 +143,8 @@ def explain_missing_int8_cache(job: LoweringJob) -> str:
 def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
-    Raise E0753 if an option requests calibration. A request in the spec is not an error, because it
-    may apply to other graphs.
+    Raise E0753 if an option requests calibration. A calibration request in the spec is not an
+    error, because another graph of the spec may have int4 layers.
     """
     # `samples = 0` disables calibration, so there is no remark
     if not calibration.samples and not calibration.data_file:
@@ -162,8 +163,8 @@ def _explain_unused_calibration(calibration: CalibrationSource) -> tuple[str, ..
 def _read_calibration_data(
     calibration: CalibrationSource, input_signature: ModelInputs
 ) -> Iterator[Sample]:
-    """Yield the inputs of the calibration data. Raise E0802 if it cannot be read, at the span in
-    the spec if the spec names the file.
+    """Yield the model inputs in the calibration data. Raise E0802 if the data cannot be read. The
+    error points to the spec if the spec names the file.
     """
     if calibration.span and not Path(calibration.data_file).is_file():
         name = escape_text(Path(calibration.data_file).name)
@@ -178,11 +179,11 @@ def _read_calibration_data(
 
 
 def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples | None, str]:
-    """Return the calibration samples (None: round-to-nearest) and a remark about them."""
+    """Return the calibration samples (None for round-to-nearest) and a remark on the samples."""
     calibration, input_signature = job.quantize.calibration, _build_calibration_inputs(job)
     fallback = "int4 weights: round-to-nearest"
     if calibration.data_file:
-        # the remark is stored in the model, so it must not contain the directory
+        # the remark is stored in the model, so it must not contain the path of the directory
         name = escape_text(Path(calibration.data_file).name)
         remark = f"int4 weights: GPTQ, calibrated on `{name}`"
         return lambda: _read_calibration_data(calibration, input_signature), remark
@@ -197,21 +198,21 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         path = _write_generator(job, directory)
         samples = list(generate_samples(path, input_signature, count))
     except Failed:
-        # if samples were requested explicitly, raise the error
+        # without samples, an explicit request for samples is an error
         if calibration.samples is not None:
             raise
         return None, f"{fallback}: the model cannot generate calibration text"
     remark = f"int4 weights: GPTQ, calibrated on {count} self-generated samples"
-    # large models generate samples with quantized weights, which reduces sample quality
+    # quantized weights reduce the quality of the samples that a large model generates
     precision_note = ", generated with round-to-nearest weights" if _has_large_weights(job) else ""
     return lambda: samples, remark + precision_note
 
 
 def _write_generator(job: LoweringJob, directory: Path) -> Path:
-    """Write the package that generates samples if it does not exist yet, and return its path.
+    """Write the package that generates calibration samples unless it exists; return its path.
 
-    Its weights are float32, or quantized if the model is large. Raise E0859 if the model is not
-    generative.
+    The weights of the package are float32, or quantized if the model is large. Raise E0859 if the
+    model is not generative.
     """
     if job.model.generation is None:
         raise_no_generated_text()
@@ -251,10 +252,10 @@ def _has_large_weights(job: LoweringJob) -> bool:
 def _quantize_weights(
     job: LoweringJob, targets: CalibrationTargets, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
-    """Quantize the weights in `targets` by GPTQ, based on their input activations for `samples`."""
+    """Quantize the weights in `targets` by GPTQ, with the layer inputs for `samples`."""
     plan, shapes = job.quantization_decision.plan, job.values.parameters
     weight_count = sum(prod(shapes[n].shape) for n in targets.experts)
-    # 0.5 bytes per weight, and 0.25 bytes for scales at the smallest group size
+    # 0.5 bytes per weight, and 0.25 bytes per weight for scales at the smallest group size
     check_free_disk_space(directory, weight_count * 3 // 4 + _estimate_factor_bytes(targets))
 
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
@@ -275,7 +276,7 @@ def _estimate_factor_bytes(targets: CalibrationTargets) -> int:
 
 @contextmanager
 def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
-    """A context with a float32 submodel, ready to run; its file is deleted on exit."""
+    """A context manager that yields a runnable float32 submodel and deletes its file on exit."""
     with create_temporary_directory() as directory:
         path = directory / "part.onnx"
         job.compiler.write_model(

@@ -1,4 +1,4 @@
-"""Build the manifest in the metadata of a compiled model."""
+"""Build the manifest that the metadata of a compiled model contains."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,11 +17,11 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 def describe_graph(
     job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
-    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph:
-    its inputs have no preprocessing, and it cannot be used for generation by itself. `sources` are
-    stored in the metadata of a single model file; a package stores them in its index.
+    """Return the metadata of a graph. If `is_full_forward` is false, the graph is a derived graph,
+    whose inputs have no preprocessing and which cannot generate tokens by itself. `sources` is true
+    for a single model file, which stores the spec sources; a package stores them in its index.
     """
-    # for a file without a span, the name is listed without source text
+    # a spec file without a span is listed by name, without its source text
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
     return partial(
         build_manifest,
@@ -56,13 +56,13 @@ def build_manifest(
     """Return the metadata entries with the manifest of a model of `job`; `graph` is the graph of
     the model.
 
-    The manifest of a standalone generator (`decode_settings`) has the inputs of the spec, no
-    inlined defaults and no attention metadata; `verify` decodes with `scoring_graph`.
+    The manifest of a standalone generator (with `decode_settings`) lists the inputs of the spec,
+    without inlined defaults and attention metadata. `specc verify` decodes with `scoring_graph`.
     """
     model, declared_graph = job.model, scoring_graph or graph
     unquantized_reasons = job.quantization_decision.unquantized_reasons
     job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted_model))
-    # a standalone generator always computes its defaults, so they are not listed
+    # a standalone generator computes the defaults of its inputs, so the manifest lists none
     inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,
@@ -100,7 +100,7 @@ def _find_initializers(
 ) -> dict[str, str]:
     """Return the initializer of each parameter whose values the graph uses."""
     plan = job.quantization_decision.plan
-    # for a quantized parameter, the initializer of its codes
+    # the initializer of a quantized parameter contains its codes
     initializer_names = {
         n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters
     }

@@ -1,6 +1,6 @@
 """Kinds of options and arguments, and their declaration for `argparse`.
 
-The same tables declare the command-line flags and check the arguments of the Python API.
+The option tables declare the command-line flags and also validate the arguments of the Python API.
 """
 
 import os
@@ -15,7 +15,7 @@ from specc.io.safe_read import escape_text
 
 class OptionKind(NamedTuple):
     """A kind of option: a description and a predicate of the valid Python values, the declaration
-    for `argparse`, and the conversion to the value in `CompileOptions`.
+    for `argparse`, and the conversion to the type of the field in `CompileOptions`.
     """
 
     description: str
@@ -25,8 +25,8 @@ class OptionKind(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An option of a command. `flag` is set if it differs from the name; `extra_arguments` are
-    additional arguments of `add_argument`, such as the default.
+    """An option of a command. `flag` is set if the flag differs from the option name;
+    `extra_arguments` are additional arguments of `add_argument`, such as the default.
     """
 
     kind: OptionKind
@@ -37,7 +37,7 @@ class Option(NamedTuple):
 
 
 def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
-    """Return a parser of integers from `minimum` to `maximum`; messages call them `noun`."""
+    """Return a parser of integers from `minimum` to `maximum`; messages call it `noun`."""
 
     def parse(text: str) -> int:
         # `isdigit` also accepts non-ASCII digits, and `int` accepts at most 4300 digits
@@ -53,7 +53,7 @@ parse_seed = make_int_parser(0, 2**64 - 1, "a seed")
 
 
 def _is_path(value: object) -> bool:
-    # bytes are valid paths in Python, but messages contain file names, so paths must be str
+    # bytes are valid paths in Python, but error messages contain paths, which must be str
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     return isinstance(value, str)
@@ -66,7 +66,7 @@ def _is_int(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Return True if a value is an integer from 0 to 2**31 - 1."""
-    # `value in range(…)` would compare a value of another type with each integer
+    # for values of another type, `value in range(…)` would compare with each integer of the range
     return _is_int(value) and value in range(2**31)
 
 
@@ -80,7 +80,7 @@ def _is_string_list(value: object) -> bool:
 
 
 def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
-    """Return the kind of an option with fixed choices; Python may also pass ""."""
+    """Return the kind of an option with fixed choices. Python callers may also pass ""."""
     choices = tuple(choices)
     return OptionKind(
         "one of " + ", ".join(f'"{word}"' for word in choices),
@@ -101,7 +101,7 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     argparse_arguments={"action": "store_true", "default": None},
     convert=lambda value: value or None,
 )
-"""A boolean option that overrides the spec if True; if False, the spec's value applies."""
+"""A boolean option that overrides the spec if True. If the option is False, the spec applies."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
 OPTIONAL_INTEGER = OptionKind(
     "None or an integer",
@@ -157,12 +157,12 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
 def check_argument_kinds(
     kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
-    """Raise `code` with one error per argument whose value is invalid for its kind."""
+    """Raise errors with the code `code`, one per argument with a value invalid for its kind."""
     invalid_names = [
         n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
     ]
     if invalid_names:
-        # the repr may be very long
+        # shorten the repr, which may be very long
         value_texts = {name: escape_text(repr(arguments[name]))[:60] for name in invalid_names}
         titles = [
             f"`{name}` is {kinds[name].description}, not {value_texts[name]}"

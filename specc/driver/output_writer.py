@@ -1,4 +1,4 @@
-"""Build the graphs of a model file or a package, and write the files of a compile."""
+"""Build the graphs of a model file or a package, and write the files of a compilation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,7 +53,7 @@ def _derive_streaming_graphs(
     """Derive the step graph that computes the streamed outputs chunk by chunk. Also return the
     metadata for the streaming runtime.
 
-    Raise E0711 to E0718 if an output depends on later time steps.
+    Raise E0711 to E0718 if an output at a time step depends on later time steps.
     """
     graph, defaults, sequence_input = (
         job.simplified_graph,
@@ -80,8 +80,8 @@ def _derive_streaming_graphs(
 
 
 def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
-    """Return the inputs whose default at a time step depends only on other inputs at that time
-    step. The default for a chunk is then a slice of the default for the whole input.
+    """Return the inputs whose default is pointwise in time: the default at a time step depends only
+    on other inputs at that step. The default for a chunk is then a slice of the full default.
     """
     if defaults is None or sequence_input not in defaults.inputs:
         return ()
@@ -97,7 +97,7 @@ def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tup
 
 
 def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
-    """Return the step outputs whose size depends on the input length, with their sizes."""
+    """Return the outputs of the step whose size depends on the input length, with their sizes."""
     symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
     return {
@@ -109,7 +109,7 @@ def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict
 
 @dataclass(frozen=True)
 class PackageContents:
-    """Contents of a package: graphs by role, extra files, and metadata for `specc.json`."""
+    """The contents of a package: graphs by role, extra files, and metadata for `specc.json`."""
 
     graphs: Mapping[str, PackageGraph]
     extra_files: tuple[ExtraFile, ...] = ()
@@ -117,10 +117,10 @@ class PackageContents:
 
 
 def build_package_graphs(job: LoweringJob) -> PackageContents:
-    """Build the requested graphs with their files and metadata.
+    """Build the requested graphs of a package with their files and metadata.
 
-    Raise E0701 if the spec is not generative, E0711 to E0718 if it is not causal, and E0977 if
-    generation options are given for a streaming model.
+    Raise E0701 if the spec is not generative, E0711 to E0718 if the model is not causal, and E0977
+    if generation options are given for a streaming model.
     """
     graph_names = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
@@ -129,7 +129,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
         graphs["score"] = PackageGraph(
             job.convert_dtype(job.simplified_graph), "score.onnx", metadata
         )
-    # the full forward pass by itself does not require causality
+    # a package with only the full forward pass does not require causality
     if graph_names == ("score",):
         return PackageContents(graphs)
     if job.model.generation is None and job.model.streaming is not None:
@@ -140,8 +140,8 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
 def build_generator(
     job: LoweringJob, derived: DerivedGraphs | None = None
 ) -> StandaloneGeneratorGraph:
-    """Build a standalone generator in the compute dtype of the target. `derived` are the derived
-    graphs of the simplified graph if they already exist.
+    """Build a standalone generator in the compute dtype of the target. `derived` are the encoder
+    and step of the simplified graph, or None if they are not derived yet.
     """
     source = build_generator_source(job, job.simplified_graph, derived)
     return replace(
@@ -152,7 +152,7 @@ def build_generator(
 
 
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
-    """Add the graphs of a generative model."""
+    """Add the graphs of a generative model to the full-forward graph in `graphs`."""
     graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
     generation = require_generation(job.model)
     derived = derive_graphs(
@@ -170,15 +170,15 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
         extra_files = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
-        # only specc's runtime supports preallocated KV buffers; for other runtimes, caches grow by
-        # concatenation
+        # only specc's runtime supports preallocated KV buffers; for other runtimes, KV caches grow
+        # by concatenation
         if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
     runtime_metadata = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
     if "generate" in graph_names:
-        # other profiles need logits at other positions, so `generate` cannot share their derived
-        # graphs
+        # other profiles need the logits of other positions, so `generate` cannot share their
+        # derived graphs
         source = build_generator(job, derived if is_native_profile else None)
         metadata = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", metadata)
@@ -188,7 +188,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
 def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
-    """Return the metadata for specc's generation runtime, {} if no tokens are generated."""
+    """Return the metadata for specc's generation runtime, or {} if tokens cannot be sampled."""
     if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
@@ -198,7 +198,7 @@ def _build_runtime_metadata(
 def _add_streaming_graphs(
     job: LoweringJob, streaming: StreamSection, graphs: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """Add the graphs of a streaming model. Raise E0977 for an option of generation only."""
+    """Add the graphs of a streaming model. Raise E0977 for options of generation only."""
     profile = job.options.io_names if job.options.io_names != "specc" else ""
     if profile or "generate" in job.options.graphs:
         option = f"--io-names {profile}" if profile else "--graphs generate"
@@ -223,12 +223,12 @@ def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGr
 def _build_buffered_step(
     job: LoweringJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
-    """Return the step graph, with in-place KV buffers if supported, and the buffer input names."""
+    """Return the step graph, with KV buffers if supported, and the names of buffer inputs."""
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # there are no buffers if the target has no in-place updates or its kernel supports no attention
+    # no buffers are used if the target has no in-place updates or its kernel supports no attention
     # layer of the graph
     if not caches:
-        # calibration used a package with default options, which has buffers
+        # calibration measured the scales on a package with default options, which has buffers
         if job.kv_cache_scales:
             reason = "no attention updates a KV buffer in place with these options"
             raise_no_int8_cache(reason, job.quantize.kv_cache.span)
@@ -241,13 +241,13 @@ def _build_buffered_step(
 
 
 def write_model_file(job: LoweringJob) -> CompileReport:
-    """Write one ONNX file: the full forward, or a standalone generator (ids in, ids out)."""
+    """Write one ONNX file with the full-forward graph or a standalone generator."""
     options = job.options
     path = resolve_output_path(
         options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
-    # the names of preprocessing files, which are written next to the model, begin with the model's
-    # name
+    # preprocessing files are written next to the model, and their names begin with the name of the
+    # model file
     job = replace(
         job, preprocessing=job.preprocessing.assign_file_names(sanitize_file_stem(path.stem))
     )
@@ -284,7 +284,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     tokenizer_files = [
         ExtraFile(f.name, f.content, role="tokenizer") for f in job.preprocessing.files
     ]
-    # programs that read other profiles load tokenizer files by their usual names
+    # programs that load models of other profiles expect the usual names of tokenizer files
     used_names = [extra.name for extra in (*tokenizer_files, *contents.extra_files)]
     companions = tuple(read_companions(options.io_names, job.directories, used_names))
     written_model = job.compiler.write_package(
@@ -314,7 +314,7 @@ def write_package(job: LoweringJob) -> CompileReport:
 
 
 def build_report(job: LoweringJob, written_model: WrittenModel, *remarks: str) -> CompileReport:
-    """Build the report of the written files; `remarks` precede the remarks on weights."""
+    """Build the report on the written files; `remarks` precede the remarks on weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
@@ -352,7 +352,7 @@ def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
 
 
 def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> Iterator[str]:
-    """Yield a remark on where the weights are stored, if the user did not choose it."""
+    """Yield a remark on the location of the weights, unless the user chose the weight storage."""
     if linked_count := len(written_model.plan.linked_tensors):
         yield (
             f"{linked_count} weights are external data in their original file: keep that file next "
@@ -360,7 +360,7 @@ def _describe_weight_storage(job: LoweringJob, written_model: WrittenModel) -> I
         )
         return
     reasons = sorted(set(written_model.plan.copy_reasons.values()))
-    # no remark if the user chose the weight storage, or if the weights are random
+    # no remark if the user chose the weight storage, or if the weights are randomly initialized
     has_weight_file = job.options.weights or job.spec.checkpoint
     if has_weight_file and reasons and not job.options.weights_as:
         yield f"weights were copied: {reasons[0]}"

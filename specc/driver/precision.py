@@ -32,10 +32,10 @@ from specc.weights.transposed_weights_and_norm_folding import ComputeDtypeLimit
 def find_half_precision_limits(
     graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, ComputeDtypeLimit]:
-    """Return the float32 parameters that the graph casts to a 16-bit compute dtype.
+    """Return the float32 parameters that the graph casts to a 16-bit compute dtype, with limits.
 
-    For weights quantized by `plan`, these are the scales; `max_code` is the largest magnitude of a
-    code that is multiplied by the scale.
+    For a weight quantized by `plan`, the parameter is its scales, and `max_code` is the largest
+    magnitude of the codes that are multiplied by a scale.
     """
     if half_dtype is None:
         return {}
@@ -43,7 +43,7 @@ def find_half_precision_limits(
         pass_pipeline.convert_to_half_precision(graph, half_dtype), plan
     )
     quantized_names = {format.format_scales_name(name): name for name, format in plan.items()}
-    # int4 codes are in -8..7, or in -15..15 after zero points are subtracted
+    # int4 codes are in the range -8..7, or -15..15 after subtraction of zero points
     max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     compute_dtype_limits: dict[str, ComputeDtypeLimit] = {}
@@ -61,11 +61,11 @@ def find_half_precision_limits(
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
-"""Operators that other tools misinterpret: ONNX Runtime's quantizer mistakes `Attention` for its
-contrib operator with that name and produces an invalid model.
+"""Operators that other tools misinterpret. ONNX Runtime's quantizer mistakes `Attention` for the
+contrib operator of the same name and produces an invalid model.
 """
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
-"""The quantization kind with per-tensor activation scales, which are common to all positions."""
+"""The quantization kind with per-tensor activation scales, i.e. one scale for all positions."""
 INTEGER_LAYERS = "int8 lstm"
 """The name by which targets declare support for recurrent layers with int8 weights."""
 TENSOR_SCALE_WARNING = (
@@ -142,7 +142,7 @@ def plan_quantized_storage(
 
 def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
     """Return the target without operators that external quantizers misinterpret. Raise E0753 if the
-    target uses contrib operators, or if the weights are already quantized.
+    target uses contrib operators, or if the weights are quantized already.
     """
     if target.name != "onnx":
         raise_error(
@@ -161,7 +161,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
-    """Return True if a weight of the plan is used with per-tensor activation scales."""
+    """Return True if the plan uses a weight with per-tensor activation scales."""
     return any(format.rounding in ("tensor", "layer") for format in plan.values())
 
 
@@ -194,7 +194,7 @@ def describe_quantization(
 
 
 def _check_target(weight_request: QuantizationOptions, target: Target, opset: int) -> None:
-    """Raise E0851 for int4 below opset 21, E0964 for unsupported per-tensor scales."""
+    """Raise E0851 for int4 below opset 21, and E0964 for unsupported per-tensor scales."""
     if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
@@ -254,11 +254,11 @@ def describe_weight_precision(
     emitted_model: EmittedModel,
     int4_method: str,
 ) -> dict[str, object]:
-    """Return the manifest entry of each quantized weight, and the reason for each unquantized
-    weight.
+    """Return the manifest entry of each quantized weight, and the reason why each other weight is
+    not quantized.
 
-    `int4_method` is the quantization method of int4 weights. `error` is a relative error, and
-    `worst` the maximum absolute error of an element.
+    `int4_method` is the quantization method of int4 weights. In an entry, `error` is a relative
+    error, and `worst` the maximum absolute error of an element.
     """
     entries: dict[str, object] = {}
     initializers = emitted_model.initializer_names
@@ -292,7 +292,7 @@ def describe_weight_precision(
 
 
 def describe_attention_forms(graph: str, emitted_model: EmittedModel) -> Iterator[str]:
-    """Yield lines on the lowering of attention layers, one per run of equal lowerings."""
+    """Yield a description of the lowering for each run of equally lowered attention layers."""
     lowerings = ((a["how"], a["scope"]) for a in emitted_model.attention_notes if "how" in a)
     for how, entries in groupby(lowerings, key=lambda lowering: lowering[0]):
         scopes = [scope for _, scope in entries]

@@ -1,4 +1,4 @@
-"""Open specs that Python passes as a path, name or source text, with config values."""
+"""Open a spec that a Python caller passes as a path, name or source text, with config values."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from specc.syntax.dsl.dsl_lexer import MAX_NESTING
 from specc.syntax.parse import translate_advice
 
 SPEC_TEXT_NAME = "<spec>"
-"""Name in messages for a spec that is given as source text."""
+"""The name in messages of a spec that a Python caller passes as source text."""
 
 
 @contextmanager
 def translate_errors_to_spec_syntax() -> Iterator[None]:
-    """A context that translates the help in errors to the syntax of the spec file."""
+    """A context manager that translates the help of errors from Python to the spec language."""
     try:
         yield
     except Failed as failed:
@@ -35,13 +35,13 @@ def open_spec_argument(
     weights: str = "",
     context_length: int = 0,
 ) -> LoadedSpec:
-    """Open a spec with the config values `config_values`.
+    """Open a spec with the given config values.
 
-    A multi-line string is the source text of a spec, and paths in it are relative to the current
+    A multi-line string is the source text of a spec, whose file paths are relative to the current
     directory. A `Path` is never interpreted as the name of a built-in spec. Raise E0203 if a value
-    has no literal in the language.
+    cannot be written as a literal of the spec language.
     """
-    # a `Path` is not a name, even if it equals the name of a built-in spec
+    # a `Path` is a file path even if it equals the name of a built-in spec
     spec_name = spec if isinstance(spec, str) else prefix_builtin_name(str(spec))
     # a path does not contain line breaks
     is_source_text = isinstance(spec, str) and "\n" in spec
@@ -59,7 +59,7 @@ def open_spec_argument(
 def _iterate_config_literals(
     prefix: str, config_values: Mapping[str, object], depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Yield config values by dotted path, as literals of the language."""
+    """Yield config values by dotted path, as literals of the spec language."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
@@ -77,7 +77,7 @@ def _iterate_config_literals(
 
 
 def _format_literal(value: object, path: str, depth: int = 0) -> str:
-    """Return a Python value as a literal of the language. Raise E0203 if there is none."""
+    """Return a Python value as a literal of the spec language. Raise E0203 if it has no literal."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
@@ -90,7 +90,7 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         case bool():
             return str(value).lower()
         case str():
-            # a plain string may be an expression, but items of a list are string literals
+            # a plain string may be an expression, but strings in a list are string literals
             return value if depth == 0 else json.dumps(value, ensure_ascii=False)
         case list() | tuple():
             return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"

@@ -1,4 +1,4 @@
-"""Check quantization options: invalid values, patterns without a match, options without effect."""
+"""Check quantization options: invalid values, unmatched patterns, options without effect."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from specc.transforms.quantization_plan import (
 
 def list_weight_names(graph: Graph) -> tuple[str, ...]:
     """Return the names of the weights of a graph that can be quantized."""
-    # imported here, because checking most specs does not need the passes
+    # imported here, because most specs are checked without running passes
     from specc.transforms.pass_pipeline import simplify_graph
 
     return list_quantizable_names(simplify_graph(graph, fuses_loops=False))
@@ -31,7 +31,7 @@ def list_weight_names(graph: Graph) -> tuple[str, ...]:
 def parse_quantize_option(
     entries: Mapping[str, ast.QuantizeEntry], name: str, choices: Iterable[str]
 ) -> str:
-    """Return the value of an entry, or "" if it is absent. Raise E0858 if it is invalid."""
+    """Return the value of a `quantize` entry, "" if absent. Raise E0858 if it is invalid."""
     entry = entries.get(name)
     if entry is None:
         return ""
@@ -42,7 +42,7 @@ def parse_quantize_option(
 
 
 def parse_quantize_integer(entry: ast.QuantizeEntry) -> int | None:
-    """Return the value of an entry if it is an integer, otherwise None."""
+    """Return the value of a `quantize` entry if it is an integer, otherwise None."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
     # an integer with ten or more digits is never valid
     is_short_integer = text.isascii() and text.isdigit() and len(text) < 10
@@ -72,9 +72,8 @@ def check_patterns_match(
     spans: Mapping[str, Span],
     iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
-    """Raise E0850 for `unmatched_patterns`, which match none of the weight names `names` of a
-    graph. A pattern of the spec (with a span in `spans`) may match a name in another graph of the
-    spec instead.
+    """Raise E0850 for `unmatched_patterns`, which match none of the weights `names` of a graph. A
+    pattern of the spec (with a span in `spans`) may instead match a weight in another graph.
     """
     unmatched_patterns = tuple(unmatched_patterns)
     spec_patterns = [p for p in unmatched_patterns if p in spans]
@@ -88,7 +87,7 @@ def check_patterns_match(
 
 def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     name_list = f"weight names: {', '.join(names[:8])} …"
-    # a pattern usually covers all layers, so suggestions include names such as `h.*.attn`
+    # a pattern usually covers all layers, so the error suggests names such as `h.*.attn`
     suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
@@ -105,26 +104,26 @@ KINDS_BY_ENTRY: Mapping[str, tuple[QuantizationKind, ...]] = {
     GROUP_SIZE_ENTRY: ("int4", "int8-weights"),
     ALL_ENTRY: ("int4",),
 }
-"""The quantization kinds that an entry applies to."""
+"""The quantization kinds that each entry applies to."""
 ENTRY_DESCRIPTIONS = {
     GROUP_SIZE_ENTRY: "group-wise quantization",
     ALL_ENTRY: "weights that `int4` keeps at 8 bits",
 }
-"""Descriptions of what each entry applies to, for messages."""
+"""Descriptions of the weights and layers that each entry applies to, for messages."""
 NO_EFFECT_REASONS = {
     GROUP_SIZE_ENTRY: "no weight is quantized group-wise",
     ALL_ENTRY: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
     LM_HEAD_ENTRY: "no output layer can be quantized",
 }
-"""The reason why an entry has no effect, for messages."""
+"""The reason why each entry may have no effect, for messages."""
 
 
 def describe_requested_options(
     entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the entries that the spec or the options set, with their names in messages."""
+    """Return the entries that the spec or the options set, with their display names."""
     labels = {entry: f"`{entry}` in the spec" for entry in OPTIONAL_ENTRIES if entry in entries}
-    # the default value does not count as a request
+    # an entry with the default value does not count as a request
     if ALL_ENTRY in labels and entries[ALL_ENTRY].values[0].value == "false":
         del labels[ALL_ENTRY]
     return labels | {entry: f"`{option}`" for entry, option in flags.items()}
@@ -135,7 +134,7 @@ def check_flags_apply(weight_request: QuantizationOptions, flags: Mapping[str, s
     kind. `flags` maps entries to command-line flags.
     """
     for entry, kinds in KINDS_BY_ENTRY.items():
-        # `all` applies only to the default kind, not to the kinds of patterns
+        # `--quantize-all` applies only to the default kind, not to kinds chosen by patterns
         requested_kinds = (weight_request.kind,) if entry == ALL_ENTRY else weight_request.kinds
         if entry not in flags or set(kinds) & set(requested_kinds):
             continue
@@ -159,8 +158,8 @@ def find_ineffective_options(
 ) -> Iterator[str]:
     """Yield a line for each requested entry that does not change the quantization plan.
 
-    `option_labels` maps entries to their names in messages; `make_plan` computes the plan of a
-    request.
+    `option_labels` maps entries to their display names; `make_plan` computes the plan of a
+    quantization request.
     """
     for entry, label in option_labels.items():
         if entry == GROUP_SIZE_ENTRY:
@@ -182,7 +181,9 @@ def find_ineffective_options(
 
 
 def raise_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
-    """Raise E0951 with the reason; `span` is the spec's `kv_cache` entry, or None for an option."""
+    """Raise E0951 with the reason why no KV cache can be int8. `span` is the spec's `kv_cache`
+    entry, or None if a command-line option requests int8.
+    """
     fix = "compile with `--kv-cache none`" if span else "remove `--kv-cache`"
     raise_error(
         "E0951",

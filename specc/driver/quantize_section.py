@@ -39,7 +39,7 @@ LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
 LM_HEAD_KINDS: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
 CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
-"""The settings that choose the calibration data; at most one may be set."""
+"""The settings that choose the calibration data; at most one of the settings may be used."""
 NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
 QUANTIZE_SETTINGS = (
     "default",
@@ -59,17 +59,17 @@ FOREIGN_SETTING_NAMES = {
     "samples": "calibration_samples",
     "calibrate": "calibration_data",
 }
-"""Names of these settings in other tools, for suggestions."""
+"""Names of `quantize` settings in other tools, for suggestions."""
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
 BOOLEAN_VALUES = ("true", "false")
 KV_CACHE_TYPES = ("int8", UNQUANTIZED)
-"""Storage types of the KV cache; `none` means not quantized."""
+"""Storage dtypes of the KV cache; `none` means no quantization."""
 
 
 def get_option_flag(name: str) -> str:
-    """Return the command-line flag of a setting: `group_size` is `--group-size`."""
+    """Return the command-line flag of a setting, e.g. `--group-size` for `group_size`."""
     if name == "default":
         return "--quantize"
     prefix = "quantize-" if name in ("exclude", "all") else ""
@@ -79,7 +79,7 @@ def get_option_flag(name: str) -> str:
 @value_class(kw_only=True)
 class QuantizeOptions:
     """The quantization options of a caller, with the parameter names of `specc.compile`. An empty
-    string, an empty tuple or None means that an option is not set.
+    string, an empty tuple or None means that the option is not set.
     """
 
     quantize: str = ""
@@ -93,7 +93,7 @@ class QuantizeOptions:
     fold_norms: bool | None = None
 
     def is_given(self, setting: str) -> bool:
-        """Return True if the option for a setting of the `quantize` section is given."""
+        """Return True if the caller has set the option for a setting of the `quantize` section."""
         name = get_option_flag(setting).removeprefix("--").replace("-", "_")
         value: object = vars(self).get(name)
         return value is not None and value not in ("", ())
@@ -101,9 +101,9 @@ class QuantizeOptions:
 
 @value_class()
 class CalibrationSource:
-    """The source of calibration inputs: `samples` self-generated sequences, or the file
-    `data_file`; the default applies if neither is given. `flag` is the command-line flag that set
-    the source, or "" if the spec set it at `span`.
+    """The source of calibration inputs: `samples` self-generated sequences, the file `data_file`,
+    or the default source if neither field is set. `flag` is the command-line flag that set the
+    source, or "" if the spec set the source at `span`.
     """
 
     samples: int | None = None
@@ -114,8 +114,8 @@ class CalibrationSource:
 
 @value_class()
 class KVCacheOption:
-    """The storage type of the KV cache, or "" if it is not quantized. `span` is the setting in the
-    spec, or None if a command-line option set it.
+    """The storage dtype of the KV cache, or "" for no quantization. `span` is the setting in the
+    spec, or None if a command-line option set the dtype.
     """
 
     dtype: str = ""
@@ -126,11 +126,11 @@ class KVCacheOption:
 class QuantizeRequest:
     """The quantization request of the spec, merged with the options.
 
-    `weight_request` is None if no weight is quantized. `pattern_spans` are the spans of the spec's
-    patterns, `remarks` list the entries that options override, `calibration` is the source of
-    calibration data, `kv_cache` the KV cache dtype. `folds_norms` is true if norm weights are
-    folded into linear layers. `option_labels` maps entries that may have no effect to their names
-    in messages. `dequantizes_checkpoint` is true if a quantized checkpoint is dequantized.
+    `weight_request` is None if no weight is quantized. `pattern_spans` are the source spans of the
+    spec's patterns, and `remarks` lists the entries that options override. `calibration` is the
+    source of calibration data, and `kv_cache` the KV cache dtype. `folds_norms` is true if norm
+    weights are folded into linear layers. `option_labels` maps entries that may have no effect to
+    their display names. `dequantizes_checkpoint` is true if a quantized checkpoint is dequantized.
     """
 
     weight_request: QuantizationOptions | None = None
@@ -146,8 +146,8 @@ class QuantizeRequest:
 def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
     """Merge the spec's `quantize` section with the options.
 
-    Raise E0201, E0858, E0950 or a file error if the section is invalid, and E0753 if an option has
-    no effect.
+    Raise E0201, E0858, E0950 or a file error if the `quantize` section is invalid, and E0753 if an
+    option has no effect.
     """
     entries = _collect_quantize_entries(program)
     weight_request, pattern_spans = _read_section(entries)
@@ -181,7 +181,7 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
 def check_quantize_options(
     program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Raise errors of `merge_quantize_options`, E0850 if a pattern of the spec has no match."""
+    """Raise the errors of `merge_quantize_options`, and E0850 if a pattern matches no weight."""
     request = merge_quantize_options(program, QuantizeOptions())
     if request.weight_request is None:
         return
@@ -191,7 +191,7 @@ def check_quantize_options(
 
 
 def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """Return `quantize` entries by name, derived specs first. Raise E0201 if invalid."""
+    """Return `quantize` entries of the most derived spec by name. Raise E0201 if unknown."""
     entries: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.iterate_items(ast.Quantize))):
         for entry in item.entries:
@@ -205,7 +205,7 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
                     "unknown entry",
                     helps=suggest_similar_name(name, QUANTIZE_SETTINGS, choices),
                 )
-            # patterns of a derived spec come after those of its base spec, because the last
+            # patterns of a derived spec come after the patterns of its base spec, because the last
             # matching pattern wins
             entries.pop(entry.name, None)
             entries[entry.name] = entry
@@ -215,12 +215,12 @@ def _collect_quantize_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 def _read_section(
     entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationOptions | None, dict[str, Span]]:
-    """Return the request of the spec, None if no weights are quantized, and the pattern spans."""
+    """Return the spec's request (None if no weight is quantized) and the spans of its patterns."""
     kind = parse_quantize_option(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
     head = parse_quantize_option(entries, "lm_head_bits", LM_HEAD_BITS)
     quantizes_all = parse_quantize_option(entries, "all", BOOLEAN_VALUES)
     excluded = entries["exclude"].values if "exclude" in entries else ()
-    # entries are in source order, because the last matching pattern wins
+    # `entries` are in source order, because the last matching pattern wins
     kind_patterns = [
         (pattern, KINDS_BY_NAME[name])
         for name, entry in entries.items()
@@ -246,8 +246,8 @@ def _read_section(
 def _choose_cache(
     entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> KVCacheOption:
-    """Return the KV cache dtype of the option or of the spec, or no quantization if `--quantize
-    none` is given. Raise E0858 if the dtype is invalid.
+    """Return the KV cache dtype of the options or else of the spec. Return no quantization for
+    `--quantize none`. Raise E0858 if the dtype is invalid.
     """
     entry = parse_quantize_option(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
@@ -256,8 +256,8 @@ def _choose_cache(
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration source of the options, or of the most derived spec that sets one.
-    Raise E0753 or E0950 if both samples and a file are given.
+    """Return the calibration source of the options, or else of the most derived spec with a source.
+    Raise E0753 or E0950 if both samples and a file are set.
     """
     if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
@@ -281,7 +281,7 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
                 helps=["remove one of them"],
             )
         for entry in entries.values():
-            # invalid entries are errors even if an option overrides them
+            # an invalid entry is an error even if an option overrides the entry
             spec_source = _read_calibration(entry, module)
             return option_source if flag else spec_source
     return option_source
@@ -294,7 +294,7 @@ def _read_calibration(entry: ast.QuantizeEntry, module: SpecNamespace) -> Calibr
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """Read the number of self-generated samples. Raise E0858 if it is invalid."""
+    """Read the number of self-generated samples. Raise E0858 if the number is invalid."""
     count = parse_quantize_integer(entry)
     if count is None or count > MAX_SAMPLES:
         title = f"`calibration_samples` must be an integer from 0 to {MAX_SAMPLES}"
@@ -314,7 +314,7 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecNamespace) -> C
 
 
 def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
-    """Read the group size. Raise E0858 if it is not an integer, and E0853 if it is invalid."""
+    """Read the group size. Raise E0858 for a non-integer, and E0853 for an unsupported size."""
     entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
@@ -327,7 +327,7 @@ def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
 
 def check_group_size(size: int, span: Span | None = None) -> None:
     """Raise E0853 if no kernel supports the group size."""
-    # a power of two has exactly one set bit
+    # exactly one bit of a power of two is set
     if MIN_GROUP_SIZE <= size <= MAX_GROUP_SIZE and size.bit_count() == 1:
         return
     raise_error(
@@ -342,7 +342,7 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 def _apply_options(
     weight_request: QuantizationOptions | None, options: QuantizeOptions
 ) -> QuantizationOptions | None:
-    """Return the request of the spec with its settings overridden by the options."""
+    """Return the quantization request of the spec, with settings overridden by the options."""
     if weight_request is None and not options.quantize:
         return None
     weight_request = weight_request or QuantizationOptions(kind=None)
@@ -373,7 +373,7 @@ def _describe_overrides(
 
 
 def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
-    """Return the flag that overrides a setting of the spec, or "" if no flag overrides it."""
+    """Return the flag that overrides a setting of the spec, or "" if no flag does."""
     if options.quantize == UNQUANTIZED:
         none_flag = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none_flag and options.kv_cache else none_flag
@@ -383,7 +383,7 @@ def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
 
 def _check_quantization_requested(options: QuantizeOptions, cache: KVCacheOption) -> None:
     """Raise E0753 if an option requires quantized weights but no weights are quantized."""
-    # calibration also determines the scales of an int8 KV cache
+    # calibration also computes the scales of an int8 KV cache
     allowed = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
         if name not in allowed and options.is_given(name):

@@ -57,7 +57,7 @@ MAX_VOCABULARY_BYTES = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 """Error codes of missing or unreadable files, and of missing Python packages."""
 FILE_READINGS = ("characters", "words", "tokenizer")
-"""Preprocessing functions whose argument may be a file."""
+"""Preprocessing functions whose argument can be the name of a file."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
 """Preprocessing functions without positional arguments, with an example of their options."""
 _NO_VOCABULARY = object()
@@ -66,10 +66,10 @@ _NO_VOCABULARY = object()
 
 @dataclass(frozen=True)
 class _ReadingContext:
-    """The location of a `reading` entry, and data common to all entries. Paths are relative to
-    `directory`, the directory of the spec. `paths` are the directories given at compile time,
-    `language` is the language of an adapter, and `files` are the contents of tokenizer files read
-    so far, by SHA-256.
+    """The location of a `reading` entry, and data shared by all entries. `directory` is the
+    directory of the spec, which file paths are relative to. `paths` are the directories given at
+    compile time, `language` is the language of an adapter, and `files` caches the contents of
+    tokenizer files by SHA-256.
     """
 
     directory: Path
@@ -84,9 +84,9 @@ def build_preprocessing_config(
 ) -> PreprocessingConfig:
     """Build the preprocessing of each input and the postprocessing of each output.
 
-    Paths are relative to the spec file that contains them. `language` selects a part of a
-    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the directories or
-    GGUF files `paths`; if there is none, the input takes token ids.
+    File paths are relative to the spec file that contains them. `language` selects a part of a
+    multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in `paths`, which are
+    directories and GGUF files. Without a tokenizer.json, the model input is token ids.
     """
     spans = _find_entry_spans(program)
     spec_directories = {m.path: m.directory for m in program.chain}
@@ -120,7 +120,7 @@ def build_preprocessing_config(
 
 
 def _find_entry_spans(program: Program) -> dict[str, Span | None]:
-    """Return the span of each entry of `reading` by the name of its input or output."""
+    """Return the source span of each `reading` entry, by the name of the input or output."""
     items = (item for item, _ in program.iterate_items(ast.Reading))
     return {entry.name: entry.span for item in items for entry in item.entries}
 
@@ -152,7 +152,7 @@ def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
 
 
 def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return remarks on the tokenizer, vocabulary and audio settings that are found in `paths`."""
+    """Return remarks on the tokenizer, vocabulary and audio settings that were found in `paths`."""
     if not paths:
         return ()
     kinds = [e["kind"] for e in model.input_configs.values() if isinstance(e, dict)]
@@ -169,7 +169,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
 def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
-    """Yield a remark on the tokenizer or vocabulary that is used by default."""
+    """Yield a remark on the tokenizer or vocabulary file that is used by default."""
     entries = (*model.input_configs.items(), *model.output_formats.items())
     names = [name for name, data in entries if _needs_checkpoint_file(data, kind)]
     if names and path is not None:
@@ -184,7 +184,7 @@ def _describe_text_files(
 
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
-    """Yield remarks on the audio settings in use and on ignored keys."""
+    """Yield remarks on the audio settings in use and on ignored keys of the settings file."""
     entries: list[Any] = [*model.input_configs.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})
@@ -198,7 +198,7 @@ def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> I
 def list_reading_files(
     program: Program, model: ModelDefinition, paths: Sequence[Path]
 ) -> list[Path]:
-    """Return the files that preprocessing uses: vocabularies, tokenizers, audio settings."""
+    """Return the files that preprocessing reads: vocabularies, tokenizers, audio settings."""
     spec_directories = {m.path: m.directory for m in program.chain}
     files = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if files[0] is not None:
@@ -216,14 +216,14 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
     if isinstance(data, dict) and "kind" in data:
         for argument in data.get("args", ()):
             is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
-            # a string with a null byte is not a file name
+            # a string with a null byte cannot be a file name
             if is_name and "\0" not in argument:
                 yield argument
             yield from _iterate_named_files(argument)
 
 
 def _needs_checkpoint_file(data: object, kind: str) -> bool:
-    """Return True if a tokenizer or vocabulary must be given at compile time."""
+    """Return True if preprocessing needs a tokenizer or vocabulary from the checkpoint."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
@@ -232,7 +232,7 @@ def _needs_checkpoint_file(data: object, kind: str) -> bool:
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputFormat:
-    """Parse the postprocessing of an output. By default, `text()` uses the input's vocabulary."""
+    """Parse the postprocessing of an output. `text()` defaults to the input's vocabulary."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, raise_error_at, files)
@@ -318,7 +318,8 @@ def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]
 
 def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the vocabulary next to the weights. Return
-    `absent` if there is no vocabulary or the list is empty, because the user may provide one later.
+    `absent` for an empty list or a missing vocabulary, because the user can provide a vocabulary
+    later.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}
@@ -333,10 +334,10 @@ def _resolve_words(args: list[Any], context: _ReadingContext) -> dict[str, Any]:
 def _resolve_transcript(
     args: list[Any], options: dict[str, Any], context: _ReadingContext
 ) -> dict[str, Any]:
-    """Return the fields of a transcript including its tokens, or `absent` if there are none."""
+    """Return the fields of a transcript with its tokens, or `absent` if no tokens are found."""
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], context)}
-    # the padding token of the tokenizer is the CTC blank
+    # the pad token of the tokenizer is the CTC blank
     fields = read_ctc_transcript_options(context.paths, context.span, context.language)
     return {**options, **({"absent": _NO_VOCABULARY} if fields is None else fields)}
 
@@ -360,10 +361,11 @@ def _resolve_tokenizer(args: list[Any], context: _ReadingContext) -> dict[str, A
 
 
 def _resolve_path(name: str, context: _ReadingContext) -> Path:
-    """Resolve a path. Raise E0803 if it is outside the directory of the spec."""
+    """Resolve a file path. Raise E0803 if the path is outside the directory of the spec."""
     try:
         path = (context.directory / name).resolve()
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: a cycle of symbolic links
+    # `resolve` raises RuntimeError for a cycle of symbolic links
+    except (OSError, ValueError, RuntimeError):
         raise_error("E0802", f"`{escape_text(name)[:200]}` is not a file name", context.span)
     if not path.is_relative_to(context.directory.resolve()):
         title = f"`{escape_text(name)}` is outside the directory of the spec"

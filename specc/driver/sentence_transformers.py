@@ -1,4 +1,4 @@
-"""Compile sentence-transformers directories: `modules.json` becomes a spec around the encoder."""
+"""Compile sentence-transformers directories: generate a spec from modules.json."""
 
 import os
 import re
@@ -38,7 +38,7 @@ LEGACY_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Config keys of older files, in the order in which the library concatenates the pooling modes."""
+"""Config keys of older files, in the order in which pooling modes are concatenated."""
 POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
@@ -47,8 +47,9 @@ POOLING_EQUATIONS = {
     "weightedmean": "sum(x * _rows * _weights, axis=1) / max(sum(_rows * _weights, axis=1), 1e-9)",
     "lasttoken": "last_token(x, kept)",
 }
-"""The equation of each pooling mode for hidden states `x`, the mask `kept`, `_rows` (the mask,
-[batch, seq, 1]) and `_weights` (1-based positions)."""
+"""The equation of each pooling mode. `x` are the hidden states, `kept` is the mask, `_rows` is the
+mask of shape [batch, seq, 1], and `_weights` are 1-based positions.
+"""
 ACTIVATION_MODULES = ("Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 ACTIVATION_EQUATIONS = {"Identity": "{}"} | {n: f"{n.lower()}({{}})" for n in ACTIVATION_MODULES}
 BASE_GRAPH = "embeddings"
@@ -58,7 +59,7 @@ SENTENCE_OUTPUT = "sentence_embedding"
 @dataclass
 class SentenceTransformersSpec:
     """A spec generated from a sentence-transformers directory: its source text, the directory of
-    the encoder, and the weight files of the other modules by tensor name prefix.
+    the encoder, and the weight paths of the other modules by tensor name prefix.
     """
 
     source: Source
@@ -69,7 +70,7 @@ class SentenceTransformersSpec:
 
 @dataclass(kw_only=True)
 class _GraphBody:
-    """The source of a graph in construction: statements, blocks, and `v`, the embedding size."""
+    """The source text of a graph under construction, and the size of the embedding vector."""
 
     root: Path
     lines: list[str] = field(default_factory=list)
@@ -80,8 +81,8 @@ class _GraphBody:
 
 
 def find_encoder_directory(directory: str) -> str:
-    """Return the directory with the encoder's config.json: `directory` itself, or the directory
-    that the first entry of its modules.json names.
+    """Return the directory of the encoder's config.json: `directory` itself, or the directory named
+    by the first entry of modules.json.
     """
     path = Path(directory)
     if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
@@ -92,7 +93,7 @@ def find_encoder_directory(directory: str) -> str:
 
 
 def has_file(directory: Path, name: str) -> bool:
-    """Return True if a directory has a file with that name."""
+    """Return True if a directory contains a file with the given name."""
     return os.path.lexists(directory / name)
 
 
@@ -100,8 +101,8 @@ def wrap_encoder(
     directory: str, open_program: Callable[[str], Program]
 ) -> SentenceTransformersSpec | None:
     """Return the spec of a sentence-transformers directory. Return None for other directories and
-    for cross-encoders, which are checkpoints with a classification head. Raise E0427 if a module is
-    not supported.
+    for cross-encoders, which are checkpoints with a classification head. Raise E0427 if a module of
+    the directory is not supported.
     """
     root = Path(directory)
     if not directory or not has_file(root, MODULES_FILE):
@@ -141,7 +142,7 @@ def wrap_encoder(
 
 
 def _get_module_class(root: Path, type: str) -> str:
-    """Return the class name of a module. Raise E0427 if it is a custom class of the repository."""
+    """Return the class name of a module. Raise E0427 if the repository defines the class."""
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         reason = "is a class of the repository, whose code specc does not run"
@@ -156,7 +157,7 @@ def wrap_encoder_config(data: JsonObject) -> JsonObject:
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Return True for a cross-encoder with classification head. Raise E0427 for another task."""
+    """Return True for a cross-encoder with a classification head. Raise E0427 for another task."""
     path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
     config = read_optional_object(path)
     task = config.get("transformer_task", "feature-extraction")
@@ -172,8 +173,8 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
 
 
 def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
-    """Return the graph of the encoder's spec that computes hidden states from token ids. If there
-    are several, choose the graph of the class in config.json, or `embeddings`, the graph of the
+    """Return the graph of the encoder's spec that computes hidden states from token ids. If several
+    graphs do so, return the graph of the class in config.json, or `embeddings`, the graph of the
     base model.
     """
     graphs = [
@@ -194,7 +195,7 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
 
 
 def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
-    """Format the spec: the encoder's inputs, its hidden states, and the other modules."""
+    """Format the generated spec: the encoder's inputs, its hidden states, and the other modules."""
     mask_param = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
     params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
@@ -235,7 +236,7 @@ def _format_type(param: ast.BlockParameter) -> str:
 
 
 def _format_default(param: ast.BlockParameter) -> str:
-    """Format the default of an input; its config values are read from the encoder's config."""
+    """Format the default of an encoder input, with config values read from the encoder's config."""
     if param.default is None or param.default.span is None:
         return ""
     text = " ".join(param.default.span.text.split())
@@ -243,7 +244,7 @@ def _format_default(param: ast.BlockParameter) -> str:
 
 
 def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
-    """Add a pooling layer: one mode, or the concatenation of several modes."""
+    """Add a pooling layer with one pooling mode, or with several concatenated pooling modes."""
     config = read_json_object(file)
     modes = config.get("pooling_mode")
     if modes is None:
@@ -268,7 +269,7 @@ def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
-    """Add a linear layer with its activation and optional residual."""
+    """Add a linear layer with its activation and optional residual connection."""
     config = read_json_object(file)
     _check_keys(config, file, {"in_features", "out_features", "bias", "activation_function",
                         "module_input_name", "module_output_name", "use_residual"})  # fmt: skip
@@ -290,7 +291,7 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 
     line = f"{format_linear('v', str(width), f'{path}.linear')}"
     if config.get("use_residual") and width == body.vector_size:
-        # in a block, input and output dimensions of the same size have the same name
+        # in a block, equal input and output dimensions have the same name
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
             f"{{ return {format_linear('x', 'd', 'linear')} + x }}"
@@ -303,14 +304,14 @@ def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
 
 
 def _add_layer_norm(body: _GraphBody, file: Path, number: int) -> None:
-    """Add a LayerNorm of the embedding."""
+    """Add a LayerNorm of the sentence embedding."""
     _check_keys(read_json_object(file), file, {"dimension"})
     path = _add_module_weights(body, file, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
 def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
-    """Add L2 normalization."""
+    """Add an L2 normalization of the sentence embedding."""
     if os.path.lexists(file):
         _check_keys(read_json_object(file), file, {"module_input_name", "module_output_name"})
     body.lines.append("  v = l2_normalize(v)")
@@ -327,18 +328,18 @@ MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
     "Normalize": _add_normalize,
     "Dropout": _add_dropout,
 }
-"""Supported modules after the `Transformer` module."""
+"""Supported sentence-transformers modules after the `Transformer` module."""
 
 
 def _add_module_weights(body: _GraphBody, file: Path, number: int) -> str:
-    """Add the weight directory of the module of this config; return its parameter scope."""
+    """Record the weight directory of a module; return the scope of the module's parameters."""
     path = f"module_{number}"
     body.weight_path_by_prefix[path] = str(file.parent)
     return path
 
 
 def _check_keys(config: Mapping[str, object], file: Path, known_keys: set[str]) -> None:
-    """Raise E0427 for an unknown key, or if the input is not the sentence embedding."""
+    """Raise E0427 for an unknown key, or if the module input is not the sentence embedding."""
     for key in config:
         if key not in known_keys:
             _raise_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
@@ -348,7 +349,7 @@ def _check_keys(config: Mapping[str, object], file: Path, known_keys: set[str]) 
 
 
 def _read_modules(root: Path) -> list[dict[str, Json]]:
-    """Return the entries of modules.json. Raise E0427 if it is invalid."""
+    """Return the entries of modules.json. Raise E0427 if modules.json is invalid."""
     path = root / MODULES_FILE
     try:
         value = parse_strict_json(
@@ -365,7 +366,7 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
 
 
 def _resolve_module_directory(root: Path, module: Mapping[str, Json]) -> Path:
-    """Resolve the directory of a module. Raise E0427 if it is outside the repository."""
+    """Resolve the directory of a module. Raise E0427 if the directory is outside the repository."""
     name = str(module.get("path", ""))
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):

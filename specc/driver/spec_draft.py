@@ -1,4 +1,6 @@
-"""Draft a spec from a checkpoint: the most similar built-in spec, config values, differences."""
+"""Draft a spec from a checkpoint: the most similar built-in spec, its config values, and the
+differences between checkpoint and spec.
+"""
 
 import json
 import re
@@ -36,16 +38,16 @@ from specc.weights.checkpoint_files import open_weights
 MAX_CANDIDATES = 4
 """Maximum number of candidate specs whose tensor names are compared."""
 MAX_LISTED_LINES = 12
-"""Maximum number of listed differences of one kind."""
+"""Maximum number of listed differences of each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDraft:
     """A draft of a spec that extends the built-in spec `base` with values from config.json.
 
-    `graph` is the graph that the checkpoint's class selects. `unmapped` lists the differences
-    between checkpoint and draft, one per line. `is_known_model_type` is true if the spec declares
-    the checkpoint's model_type.
+    `graph` is the graph for the class in the checkpoint's config.json. `unmapped` lists the
+    differences between the checkpoint and the draft, one per line. `is_known_model_type` is true if
+    the built-in spec declares the checkpoint's model_type.
     """
 
     file: ast.File
@@ -61,8 +63,8 @@ def draft_spec(
 ) -> SpecDraft:
     """Draft a spec called `name` for a checkpoint directory.
 
-    Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 if config.json cannot be
-    read.
+    Raise E0948 if no built-in spec is similar to the checkpoint, and E0802 or E0410 to E0415 if
+    config.json cannot be read.
     """
     data = load_config_json(directory)
     names = _collect_tensor_names(directory)
@@ -101,28 +103,28 @@ def draft_spec(
 
 
 def _collect_tensor_names(directory: str) -> frozenset[str]:
-    """Return the tensor names of a checkpoint, or an empty set if it has no weights yet."""
+    """Return the tensor names of a checkpoint, or an empty set if the checkpoint has no weights."""
     try:
         with closing(open_weights(directory)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except Failed as failed:
-        # a config.json alone is enough for a draft; an unreadable checkpoint is an error
+        # a draft needs only config.json, so missing weights are allowed, but unreadable weights are
+        # an error
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
             raise
         return frozenset()
 
 
 def _elaborate_with_config(base: str, data: JsonObject) -> tuple[LoadedSpec, ModelDefinition, str]:
-    """Elaborate a built-in spec with the values of a config.json, ignoring its model_type. Also
-    return the name of the graph for the class in `architectures`, or "" if the spec has no such
-    graph.
+    """Elaborate a built-in spec with the values of a config.json, ignoring the model_type. Also
+    return the name of the graph for the class in `architectures`, or "" without such a graph.
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open_spec(base), library), data)
     reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = LoadedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # the spec does not declare the classes of another model family
+    with suppress(Failed):  # a spec of another model family does not declare the class
         graph = find_graph_for_architecture(program, data)
     # skip the symbolic check, which built-in specs pass
     model = elaborate_model(program, library, reader, graph)
@@ -133,11 +135,12 @@ def _find_nearest_spec(
     directory: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[LoadedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among the specs
-    that read the largest number of config keys. Among equally similar specs, prefer the spec for
-    the class in `architectures`. Raise E0948 if no spec is similar.
+    that read the largest number of config keys. In a tie, the spec for the class in `architectures`
+    wins. Raise E0948 if no spec is similar.
     """
     known_key_counts = count_known_keys(data)
-    # two common keys are not significant, because every config.json has keys such as `vocab_size`
+    # two common keys are not significant, because most config.json files have keys such as
+    # `vocab_size`
     candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = find_builtin_specs(), read_architectures(data)
     texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
@@ -166,8 +169,8 @@ def _find_nearest_spec(
 
 
 def _extract_name_patterns(names: frozenset[str]) -> set[str]:
-    """Return the last three components of names, with layer indices as `{i}`. Prefixes, which
-    differ between model families, are dropped.
+    """Return the last three components of tensor names, with layer indices replaced by `{i}`. The
+    prefixes of tensor names are dropped, because they differ between model families.
     """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
@@ -184,21 +187,22 @@ def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[
 def _find_differing_values(
     spec: LoadedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the config values that differ from the base spec, as literals by path: first those
-    that a derived spec reproduces, then the others.
+    """Return two mappings of config values that differ from the base spec, as literals by path. The
+    first has the values that a derived spec reproduces, the second the remaining values.
     """
     types = {path: entry.type for path, entry in spec.program.map_fields_by_path().items()}
     base, values = spec.spec_name, dict(_flatten_config(model.config))
     literals = {path: _format_literal(value, types.get(path)) for path, value in values.items()}
     derived_values = _evaluate_derived_config(base, chosen_specs, name) or {}
     reproduced: dict[str, str] = {}
-    # a value of the first pass may change the default of another field
+    # a value that the first pass sets may change the default of another field
     for _ in range(2):
         differing = _select_differing(values, derived_values)
         added = {path: text for path in differing if (text := literals[path]) is not None}
         reproduced = _select_accepted_literals(base, chosen_specs, {**reproduced, **added}, name)
         new_values = _evaluate_derived_config(base, {**chosen_specs, **reproduced}, name)
-        if new_values is None:  # accepted individually, but not in combination
+        # each literal is accepted individually, but not all literals in combination
+        if new_values is None:
             return reproduced, {p: t for p, t in differing.items() if p not in reproduced}
         derived_values = new_values
     unreproduced = _select_differing(values, derived_values)
@@ -208,7 +212,7 @@ def _find_differing_values(
 def _select_differing(
     values: Mapping[str, object], other_values: Mapping[str, object]
 ) -> dict[str, str]:
-    """Return the values that differ from the other values of the same paths, as JSON."""
+    """Return the values, as JSON, that differ from `other_values` at the same path."""
     differing = {p: v for p, v in values.items() if other_values.get(p, ...) != v}
     return {path: json.dumps(value) for path, value in differing.items()}
 
@@ -216,7 +220,7 @@ def _select_differing(
 def _select_accepted_literals(
     base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
-    """Return the literals that a derived spec accepts, individually and in combination."""
+    """Return all literals if a derived spec accepts them together, else those accepted alone."""
     if _evaluate_derived_config(base, {**chosen_specs, **literals}, name) is not None:
         return literals
     configs = {
@@ -227,7 +231,7 @@ def _select_accepted_literals(
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield values by dotted path; the RoPE settings are one value."""
+    """Yield config values by dotted path. The RoPE settings are a single value."""
     for key, value in config.items():
         if isinstance(value, dict) and "theta" not in value:
             yield from _flatten_config(value, f"{prefix}{key}.")
@@ -236,7 +240,7 @@ def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[
 
 
 def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
-    """Return a value as a literal of the language, or None if it cannot be written as a literal."""
+    """Return a value as a literal of the spec language, or None if the value has no literal."""
     match value:
         case None:
             return "none"
@@ -256,7 +260,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
 
 
 def _has_string_type(type: ast.TypeName | None) -> bool:
-    """Return True if a field is a string or a list of strings."""
+    """Return True if the type of a field is a string or a list of strings."""
     element_type = type.element_type if type is not None and type.element_type is not None else type
     return element_type is not None and element_type.name == "text"
 
@@ -264,9 +268,8 @@ def _has_string_type(type: ast.TypeName | None) -> bool:
 def _evaluate_derived_config(
     base: str, values: Mapping[str, str], name: str
 ) -> dict[str, object] | None:
-    """Return the checked config of a derived spec with these values, or of the base spec if there
-    are none, without elaborating its graph. Return None if the config is invalid or lacks required
-    values.
+    """Return the checked config of a spec that extends `base` with `values`, without elaborating
+    its graph. Return None if the config is invalid or lacks required values.
     """
     with suppress(Failed):
         derived_spec = DerivedSpec(name=name, extends=base, values=values, omits_defaults=True)
@@ -280,7 +283,7 @@ def _evaluate_derived_config(
 def _iterate_binding_errors(
     spec: LoadedSpec, model: ModelDefinition, names: frozenset[str]
 ) -> Iterator[str]:
-    """Yield short descriptions of the errors in binding the checkpoint."""
+    """Yield short descriptions of the errors that occur when the checkpoint's tensors are bound."""
     if not names:
         yield "weights: the directory has no readable weights"
         return

@@ -1,4 +1,4 @@
-"""Open a spec with its config, check it symbolically, and elaborate it."""
+"""Open a spec with its config, check the spec symbolically, and elaborate it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -67,15 +67,15 @@ class LoadedSpec:
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
-    """The checkpoint directory, if a directory was given instead of a spec."""
+    """The checkpoint directory, if the caller passed a directory instead of a spec."""
     repository: str = ""
-    """The directory that the user gave; `checkpoint` may be a subdirectory of it."""
+    """The directory that the caller passed; `checkpoint` may be one of its subdirectories."""
     module_weights: Mapping[str, str] = field(default_factory=dict)
     """Weight directories of additional modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
-    """The quantization of the checkpoint's weights, from its config."""
+    """The quantization of the checkpoint's weights, as its config.json describes it."""
     graphs: dict[str, Graph | None] = field(default_factory=dict, init=False, repr=False)
-    """Graphs built by `elaborate_other_graphs`, by name; None if a graph cannot be built."""
+    """Graphs built by `elaborate_other_graphs`, by name; None for a graph that cannot be built."""
 
 
 def open_spec(
@@ -91,10 +91,10 @@ def open_spec(
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint directory `weights` is used if the spec supports config.json and
-    no config file is given. `spec` may itself be a checkpoint directory: its config.json then
-    selects the built-in spec, unless `checkpoint_spec` is given. `context_length` is the maximum
-    sequence length, for RoPE variants that depend on it. A `Source` contains the source text of a
-    spec. `library` resolves the specs that this spec uses.
+    no config file is given. `spec` may itself be a checkpoint directory, whose config.json selects
+    the built-in spec unless `checkpoint_spec` is given. A `Source` contains the source text of a
+    spec. `context_length` is the maximum sequence length, for RoPE variants that depend on the
+    maximum length. `library` resolves the specs that this spec uses.
     """
     library = library or SpecLibrary()
     spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
@@ -131,7 +131,7 @@ def open_spec(
 
 
 def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
-    """Return notes on a built-in or user spec. Raise E0222 if `checkpoint_spec` is given, too."""
+    """Return notes on the origin of a named spec. Raise E0222 if `checkpoint_spec` is set."""
     if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         hint = f"`{name}` names the built-in spec; write `{path}` for the directory"
@@ -147,32 +147,32 @@ def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
 def _load_config(
     config: str, wrapped_encoder: SentenceTransformersSpec | None
 ) -> JsonObject | None:
-    """Load the config file, nested as the spec expects. Return None if no file is given."""
+    """Load the config file, nested as the spec expects. Return None without a config file."""
     data = model_family.load_checkpoint_config(config) if config else None
     return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
 
 def _get_display_name(spec: str | Source) -> str:
-    """Return the name of a spec for messages."""
+    """Return the display name of a spec for messages."""
     return spec.name if isinstance(spec, Source) else spec
 
 
 def _find_checkpoint_directory(spec: str | Source) -> str:
-    """Return a checkpoint directory given as a spec; "" for other paths and built-in names."""
+    """Return the checkpoint directory that is passed as a spec, or "" for other paths and names."""
     if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
     return spec if model_family.has_checkpoint_config(find_encoder_directory(spec)) else ""
 
 
 def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
-    """Return the spec with the values of a config.json, and warnings about unused keys."""
-    # imported here, because weight formats import NumPy, which a spec without a config.json does
-    # not need
+    """Return the spec with the values of a config.json and warnings about unread keys."""
+    # imported here, because weight formats import NumPy, and a spec without a config.json does not
+    # need NumPy
     from specc.huggingface.quantization_config import read_quantization_config
 
     family = check_model_type(spec.program, data)
     quantization = read_quantization_config(data)
-    # only if the file has a declared model_type is every key expected to be read by the spec
+    # the spec must read every key only if the file has a model_type that the spec declares
     return replace(
         spec,
         reader=replace(
@@ -188,15 +188,15 @@ def _apply_config(spec: LoadedSpec, data: JsonObject) -> LoadedSpec:
 
 
 def _choose_default_graph(spec: LoadedSpec) -> str:
-    """Return the graph that the config's `architectures` selects, or "" for the first graph."""
+    """Return the graph for the config's `architectures`, or "" for the spec's first graph."""
     file = spec.reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
 
 @dataclass
 class SpecCheckResult:
-    """The result of `check_spec`: the symbolic trials, and the model for the config, or None if
-    config values are missing. `missing` are the errors about missing values.
+    """The result of `check_spec`: the symbolic trials and the model for the config. The model is
+    None if config values are missing, and `missing` are the errors about missing values.
     """
 
     trials: list[SymbolicTrial]
@@ -206,10 +206,11 @@ class SpecCheckResult:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        """Return a one-line summary of the check."""
         return format_repr(f"check: {self._model_text}, {self._trial_text}")
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the result, for notebooks."""
+        """Return an HTML table of the check result, for notebooks."""
         return render_html_table(
             "specc check",
             [
@@ -224,7 +225,7 @@ class SpecCheckResult:
     @property
     def _model_text(self) -> str:
         if self.model is None:
-            # the values are missing only because there is no config file
+            # without a config file, missing config values are not an error
             return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
@@ -235,15 +236,15 @@ class SpecCheckResult:
 
 
 def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
-    """Check a spec with symbolic dimensions, then with the config values if all are known."""
+    """Check a spec with symbolic dimensions, then with the config values if complete."""
     graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
-    # checks the values of `quantize` entries; patterns can be checked only with a complete config
+    # check the values of `quantize` entries; checking patterns requires a complete config
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
-        # config values that a checkpoint would provide may be missing in a valid spec
+        # a valid spec may lack config values that a checkpoint provides
         if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
@@ -260,14 +261,14 @@ def check_spec(spec: LoadedSpec, graph: str = "") -> SpecCheckResult:
 
 
 def _check_symbolically(spec: LoadedSpec, graph: str) -> list[SymbolicTrial]:
-    """Elaborate the spec with symbolic dimensions and return the trials."""
+    """Elaborate the spec with symbolic dimensions and return the symbolic trials."""
     has_file = spec.reader.config_file is not None
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 
 
 def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """Return W0756 for tokens in vocabularies of the spec that no text can produce. Vocabularies
-    next to weights are exempt, because general word lists have many unused entries.
+    """Return W0756 warnings for tokens in the spec's vocabularies that no text can produce.
+    Vocabularies next to weights are exempt, because general word lists have many unused entries.
     """
     try:
         preprocessing = reading_section.build_preprocessing_config(spec.program, model)
@@ -277,7 +278,7 @@ def _warn_unreachable_tokens(spec: LoadedSpec, model: ModelDefinition) -> tuple[
 
 
 def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Report errors in weight rules and `reading` that are found without opening files."""
+    """Raise the errors of the `weights` and `reading` sections that need no files."""
     check_rules(
         spec.program,
         spec.library,
@@ -290,7 +291,7 @@ def _check_sections(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 
 def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
-    """Raise E0435 if a context length is given and has no effect on the model."""
+    """Raise E0435 if a context length is given but has no effect on the model."""
     if (length := spec.reader.max_length) and not has_context_length(length, model.graph):
         title = (
             f"`--context-length {length}` has no effect: the rotary frequencies of this model do "
@@ -300,7 +301,9 @@ def _check_context_used(spec: LoadedSpec, model: ModelDefinition) -> None:
 
 
 def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
-    """Yield the other graphs of a spec that can be built with its config; results are cached."""
+    """Yield the graphs of a spec other than `graph` that can be built with its config. The graphs
+    are cached in `spec.graphs`.
+    """
     blocks = (block for block, _ in spec.program.iterate_items(ast.Block) if block.kind == "graph")
     for name in (block.name for block in blocks if block.name != graph):
         if name not in spec.graphs:
@@ -313,10 +316,10 @@ def elaborate_other_graphs(spec: LoadedSpec, graph: str) -> Iterator[Graph]:
 
 
 def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
-    """Elaborate a spec with its config values. Raise the errors of `check`.
+    """Elaborate a spec with its config values. Raise the errors of `specc check`.
 
-    The symbolic check of built-in specs is skipped (tests run it), unless it can explain an error
-    in the config.
+    The symbolic check of built-in specs is skipped, because the tests run it, unless elaboration
+    fails and the check can explain the error.
     """
     graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
@@ -338,7 +341,7 @@ def elaborate_spec(spec: LoadedSpec, graph: str = "") -> ModelDefinition:
 def _check_shares(
     spec: LoadedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
-    """Return warnings about unnecessary `share` rules. Raise E0527 if a rule matches nothing."""
+    """Return warnings about unnecessary `share` rules. Raise E0527 if a rule has no match."""
     all_models = [*(trial.model for trial in trials), *models]
     diagnostics = check_share_rules(spec.program, spec.library, all_models)
     if errors := [d for d in diagnostics if d.severity == "error"]:

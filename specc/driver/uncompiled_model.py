@@ -12,14 +12,14 @@ _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
 def reject_uncompiled_model(model: str | Path) -> None:
-    """Raise E0802 if `model` is the name of a built-in spec, and E0926 if it is a spec file or a
-    checkpoint directory. Otherwise, do nothing.
+    """Raise E0802 if `model` is the name of a built-in spec, and E0926 if `model` is a spec file or
+    a checkpoint directory.
     """
     path = Path(model)
     name = str(model)
     if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
-    # imported here, because running a compiled model does not need the spec library
+    # imported here, because a compiled model runs without the spec library
     from specc.library.spec_files import (
         SPEC_SUFFIXES,
         find_builtin_specs,
@@ -28,7 +28,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
     )
 
     if not os.path.lexists(path):
-        # a model file takes precedence over the built-in spec with the same name
+        # a model file takes precedence over the built-in spec of the same name
         if not os.path.lexists(f"{name}.onnx") and name in find_builtin_specs():
             _raise_uncompiled(
                 "E0802",
@@ -51,7 +51,7 @@ def reject_uncompiled_model(model: str | Path) -> None:
 
 
 def _format_compile_arguments(spec: str, directory: Path) -> str:
-    """Return the arguments that compile a built-in spec, with weights of `directory` if any."""
+    """Return the `specc compile` arguments for a built-in spec, whose weights may be shipped."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"

@@ -1,4 +1,6 @@
-"""Load parameters from a checkpoint or a spec's file, or from a seed; open a model to train."""
+"""Load parameters from a checkpoint or from the spec's weights file, or initialize them from a
+seed; open a model for training.
+"""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -54,13 +56,13 @@ from specc.weights.weight_rules import (
 
 
 def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
-    """Return the bytes of the weights as the runtime computes with them, and as stored."""
+    """Return the size of the weights in memory at run time and the size in storage, in bytes."""
     memory_bytes, stored_bytes = 0, 0
     for name, parameter in parameters.parameters.items():
         if parameters.get_tied_source(name) is None:
             dtype = parameters.get_stored_dtype(name)
             stored_bytes += count_tensor_bytes(parameter.shape, dtype)
-            # floats are converted to float32 in memory; integers keep their type
+            # the runtime converts floats to float32; integers keep their dtype
             memory_bytes += count_tensor_bytes(
                 parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
             )
@@ -68,7 +70,7 @@ def count_weight_bytes(parameters: ParameterSource) -> tuple[int, int]:
 
 
 def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
-    """Return the number of parameters; tied parameters count once."""
+    """Return the number of parameters, counting tied parameters once."""
     return sum(
         prod(parameters.shape)
         for name, parameters in values.parameters.items()
@@ -78,9 +80,9 @@ def count_parameters(values: CheckpointBinding | RandomInitWeights) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Sources of parameter values: a checkpoint at `checkpoint`, with the LoRA weights `adapter`
-    merged into it and a missing task head initialized from the seed `init_missing`; or a seed
-    `init` for all parameters.
+    """The sources of parameter values: the checkpoint directory `checkpoint`, merged with the LoRA
+    weights `adapter`, whose missing task head is initialized from the seed `init_missing`; or the
+    seed `init` for all parameters.
     """
 
     checkpoint: str = ""
@@ -95,7 +97,7 @@ def load_parameters(
     """Load the parameters from a checkpoint or the spec's weights file, or initialize them from a
     seed.
 
-    Raise E0523 if no source is given.
+    Raise E0523 if no weight source is given.
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = evaluate_weight_rules(spec.program, spec.library, spec.reader)
@@ -137,7 +139,7 @@ def load_parameters(
                 "--init SEED initializes the weights randomly",
             ],
         )
-    # a model without parameters needs no source of weights
+    # a model without parameters needs no weight source
     return initialize_parameters(graph, parameters, rules, 0)
 
 
@@ -148,7 +150,7 @@ def _check_seeds(sources: WeightSources) -> None:
 
 
 def _check_only_seed(sources: WeightSources) -> None:
-    """Raise E0525 if `--init` is combined with another source of weights."""
+    """Raise E0525 if `--init` is combined with another weight source."""
     conflicts = (
         (
             sources.adapter,
@@ -172,7 +174,7 @@ def _check_only_seed(sources: WeightSources) -> None:
 
 
 def _map_initializers(graph: Graph) -> dict[str, str]:
-    """Return the initializer of each parameter."""
+    """Return the initializer of each parameter of a graph, by parameter name."""
     return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
 
@@ -190,7 +192,7 @@ def _find_shared_parameters(spec: LoadedSpec, graph: Graph) -> frozenset[str]:
 def initialize_parameters(
     graph: Graph, parameters: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> RandomInitWeights:
-    """Return the initial value of every parameter, from its initializer and the seed."""
+    """Return randomly initialized parameters, by the initializer of each parameter and the seed."""
     by_name = {parameter.name: parameter for parameter in parameters}
     return RandomInitWeights(
         seed, by_name, _map_initializers(graph), find_tied_pairs(by_name, rules)
@@ -206,9 +208,9 @@ def bind_checkpoint(
     module_weights: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
 ) -> CheckpointBinding:
-    """Bind every parameter to tensors of a file or directory.
+    """Bind every parameter to tensors of a weight file or checkpoint directory.
 
-    The LoRA weights in the directory `adapter` are merged; `head_initialization` initializes a
+    The LoRA weights in the directory `adapter` are merged, and `head_initialization` initializes a
     missing task head. `module_weights` maps tensor name prefixes to the directories of further
     tensors. Weights quantized by `quantization` are dequantized or repacked.
     """
@@ -231,8 +233,9 @@ def bind_checkpoint(
 def keep_stored_layout(
     graph: Graph, values: CheckpointBinding | RandomInitWeights
 ) -> tuple[Graph, CheckpointBinding | RandomInitWeights]:
-    """Return the graph with weights in the layout of the checkpoint if they are read only by linear
-    layers and MatMuls. They can then remain in the checkpoint as external data.
+    """Return the graph with weights in the layout of the checkpoint, as far as only linear layers
+    and MatMuls use the weights. Weights in this layout can remain in the checkpoint as external
+    data.
     """
     if isinstance(values, RandomInitWeights):
         return graph, values
@@ -251,7 +254,7 @@ def describe_weight_sources(
 ) -> dict[str, object]:
     """Return the manifest entries about the origin and location of the weights.
 
-    With `hash_contents`, whole files are hashed, both now and whenever the model is loaded.
+    If `hash_contents` is true, whole files are hashed, both now and whenever the model is loaded.
     """
     entries = {
         **_describe_weight_origin(values, seed, hash_contents),
@@ -263,7 +266,9 @@ def describe_weight_sources(
 def _describe_weight_origin(
     values: ParameterSource, seed: int | None, hash_contents: bool
 ) -> dict[str, object]:
-    """Return manifest entries on the origin: seed, or size and header hash of each file."""
+    """Return the manifest entries on the origin of the weights: the random seed, or the size and
+    header hash of each file.
+    """
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
     entries: list[dict[str, object]] = []
@@ -282,8 +287,9 @@ def _describe_weight_origin(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """A model to train. `values` are the parameters that are not tied to another parameter; `ties`
-    maps each tied parameter to the parameter that it shares. `defaults` computes optional inputs.
+    """A spec opened for training. `values` are the parameters that are not tied to another
+    parameter, and `ties` maps each tied parameter to the parameter whose values it shares.
+    `defaults` computes the defaults of optional inputs.
     """
 
     graph: Graph
@@ -296,10 +302,10 @@ class TrainingSpec:
 
 
 def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
-    """Open a spec for training, with weights from a checkpoint, from its own weights file, or from
-    a seed (default 0).
+    """Open a spec for training, with weights from a checkpoint, the spec's weights file, or a seed
+    (default 0).
 
-    Raise the errors of `compile`.
+    Raise the errors of `specc compile`.
     """
     weights = sources.checkpoint or spec.checkpoint
     directories = reading_section.find_tokenizer_directories(weights, spec.config_file)
@@ -315,7 +321,7 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
         arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # simplified as in a compiled model: loop-invariant nodes move out of loops
+        # the graph is simplified as in a compiled model: loop-invariant nodes move out of loops
         graph=pass_pipeline.simplify_graph(model.graph, fuses_loops=False),
         values=arrays,
         ties=ties,
@@ -329,8 +335,8 @@ def open_training_spec(spec: LoadedSpec, sources: WeightSources, graph: str = ""
 def _load_for_training(
     spec: LoadedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | RandomInitWeights:
-    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet; the help
-    explains how to start without weights.
+    """Load the parameters. Raise E0802 if the weights file of the spec does not exist yet. The help
+    of the error explains how to start without weights.
     """
     try:
         return load_parameters(spec, graph, sources)

@@ -37,7 +37,7 @@ MAX_STACKED = 65_536
 
 
 def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Read all tie, load and ignore rules: of a derived spec, its base, then used specs."""
+    """Read the tie, load and ignore rules of a derived spec, its base spec, and its used specs."""
     rules = _read_spec_rules(context, program, env)
     for used_program, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
@@ -50,14 +50,14 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 def evaluate_weight_rules(
     program: Program, library: Library, reader: ConfigReader
 ) -> tuple[WeightRules, Mapping[str, SpecValue]]:
-    """Evaluate the weight rules for a config; also return the config values."""
+    """Evaluate the weight rules for a config. Also return the config values."""
     context = create_context(library)
     config = evaluate_and_check_config(context, program, reader)
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
 
 
 def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Read the rules of a spec and of the specs that it extends."""
+    """Read the weight rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
@@ -79,7 +79,7 @@ def _read_spec_rules(context: Context, program: Program, env: Env) -> WeightRule
 
 
 def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
-    """Return True if a rule has no condition, or if its condition holds for this config."""
+    """Return True if a weight rule has no condition, or if the condition holds for this config."""
     if condition is None:
         return True
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
@@ -88,15 +88,15 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
 def list_required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[RequiredParameter]:
-    """Return the parameters of a graph with their sizes, and the config values that determine the
-    sizes. Raise E0308 if a size is not a positive integer.
+    """Return the parameters of a graph with their sizes and the config names of the sizes. Raise
+    E0308 if a size is not a positive integer.
     """
     parameters = []
     for name, facts in graph.parameter_facts.items():
         sizes = []
         for dim in facts.type.shape:
             number = dim.number
-            # a checkpoint cannot contain a weight with an empty or dynamic axis
+            # a checkpoint cannot contain a weight with an empty or dynamic dimension
             if number is None or number < 1:
                 span = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
@@ -121,13 +121,13 @@ def list_required_parameters(
 
 
 def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
-    """Return the config name that determines a size, or "" if a block uses another name."""
+    """Return the config name that determines a dimension, or "" if no config name determines it."""
     name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
 
 def iterate_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
-    """Yield the parameters of several graphs; shared parameters are repeated."""
+    """Yield the parameters of several graphs. A parameter that graphs share is repeated."""
     for graph in graphs:
         yield from list_required_parameters(graph)
 
@@ -137,8 +137,8 @@ def resolve_spec_file(
 ) -> Path:
     """Resolve the path of a file that a spec names, in or below the directory of the spec.
 
-    Raise E0802 if the file cannot be read, and E0803 if it is outside this directory. `description`
-    describes the content; `option` is the command-line option that accepts other locations.
+    Raise E0802 if the file cannot be read, and E0803 if the file is outside the spec's directory.
+    `description` describes the content; `option` is the command-line option that accepts any path.
     """
     try:
         path = resolve_links(module.directory / name.value)
@@ -148,7 +148,7 @@ def resolve_spec_file(
             f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
             name.span,
         )
-    # a spec must not depend on the directories of one machine
+    # a spec must be portable, i.e. independent of the directories of one machine
     is_absolute = Path(name.value).is_absolute()
     if is_absolute or not path.is_relative_to(module.directory):
         raise_error(
@@ -161,7 +161,7 @@ def resolve_spec_file(
 
 
 def find_spec_weights_file(program: Program, *, is_required: bool = False) -> str:
-    """Return the path of the weights file that a spec names, or "" if it names none.
+    """Return the path of the weights file that a spec names, or "" if the spec names no file.
 
     Raise E0802 if the file is missing and `is_required` is true.
     """
@@ -193,7 +193,7 @@ def find_spec_weights_file(program: Program, *, is_required: bool = False) -> st
 
 @dataclass(frozen=True)
 class _TransformCall:
-    """A call of a transform in a `load` rule, with methods that evaluate its arguments."""
+    """A transform call in a `load` rule, with methods that evaluate the call's arguments."""
 
     context: Context
     env: Env
@@ -201,23 +201,23 @@ class _TransformCall:
 
     @property
     def name(self) -> str:
-        """The name of the transform."""
+        """The name of the transform that is called."""
         return self.call.function.path
 
     @property
     def tensor(self) -> t.Expr:
-        """The first argument, as a tensor expression."""
+        """The first argument of the call, as a tensor expression."""
         return _read_load(self.context, self.env, self.call.args[0])
 
     @property
     def tensors(self) -> tuple[t.Expr, ...]:
-        """All arguments, or the items of a list argument, as tensor expressions."""
+        """All arguments of the call, or the items of a list argument, as tensor expressions."""
         first = self.call.args[0]
         items = first.items if isinstance(first, ast.ListLiteral) else self.call.args
         return tuple(_read_load(self.context, self.env, item) for item in items)
 
     def find_option(self, name: str) -> Any:
-        """Return the value of an option, or None if the option is absent."""
+        """Return the value of a named option, or None if the option is absent."""
         for option in self.call.options:
             if option.name == name:
                 value = option.value
@@ -235,14 +235,14 @@ class _TransformCall:
         return default if value is None else value.number if isinstance(value, Dim) else value
 
     def read_int(self, name: str, default: int | None = None) -> int:
-        """Read an integer option. Raise E0522 if the value is not an integer."""
+        """Read an integer option. Raise E0522 if the option's value is not an integer."""
         value = self.read_value(name, default)
         if not isinstance(value, int):
             raise_error("E0522", f"`{name}` of `{self.name}` must be an integer", self.call.span)
         return value
 
     def read_ints(self, name: str, *, required: bool = False) -> Any:
-        """Read a list of integers, None if absent. Raise E0522 for other values."""
+        """Read a list of integers, or None if the option is absent. Raise E0522 otherwise."""
         value = self.find_option(name)
         if value is None:
             if required:
@@ -256,7 +256,7 @@ class _TransformCall:
         return numbers
 
     def read_text(self, name: str) -> Any:
-        """Read a string option; the pattern of `rearrange` may also be the second argument."""
+        """Read a string option. The pattern of `rearrange` may also be the second argument."""
         args = self.call.args
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
             return args[1].value
@@ -345,7 +345,7 @@ WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
     "stack": _read_stack,
     "rearrange": _read_rearrange,
 }
-"""Transforms of checkpoint tensors in `load` rules."""
+"""The transforms of checkpoint tensors that `load` rules may call, by name."""
 
 
 def check_rules(
@@ -357,8 +357,8 @@ def check_rules(
 ) -> None:
     """Raise the errors in the `weights` section that can be detected without reading files.
 
-    A rule for weights that this graph lacks may apply to another graph of the spec;
-    `iterate_other_graphs` builds them on demand.
+    A rule for weights that `graph` lacks may apply to another graph of the spec, which
+    `iterate_other_graphs` builds on demand.
     """
     parameters = {parameter.name: parameter for parameter in list_required_parameters(graph)}
     rules, _ = evaluate_weight_rules(program, library, reader)
@@ -373,7 +373,7 @@ def check_rules(
 
 
 def count_untied_parameters(graph: Graph) -> Dim:
-    """Return the number of parameters of a graph with marked ties; tied weights count once."""
+    """Return the number of parameters of a graph with marked ties, counting tied weights once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 
@@ -381,8 +381,7 @@ def count_untied_parameters(graph: Graph) -> Dim:
 def mark_ties(
     program: Program, library: Library, reader: ConfigReader, model: ModelDefinition
 ) -> ModelDefinition:
-    """Return the model with `tied_to` set on each tied parameter of its graph; the first matching
-    rule wins.
+    """Return the model with `tied_to` set on each tied parameter by the first matching tie rule.
 
     Tie rules for weights of other graphs are ignored.
     """
