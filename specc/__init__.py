@@ -6,8 +6,8 @@
 >>> specc.load("xor.onnx").run(x=[[0, 1]])["y"].tolist()
 [[1.0]]
 
-`check` validates a spec, `compile` compiles it to ONNX, `load` opens the result as
-a `Model`; errors are raised as `Failed`. See docs/api.md.
+`check` validates a spec, `compile` compiles a spec to ONNX, and `load` opens a compiled model as a
+`Model`. Errors are raised as `Failed`. See docs/api.md.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names on first access: `specc check` does not import NumPy, and `load` does not
-    import the compiler.
+    """Import public names on first access, so that `specc check` does not import NumPy and `load`
+    does not import the compiler.
     """
     if name not in __all__:
         raise AttributeError(f"module 'specc' has no attribute {name!r}")

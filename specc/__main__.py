@@ -1,4 +1,4 @@
-"""The command `specc`, and `python -m specc`."""
+"""Entry point of the `specc` command and of `python -m specc`."""
 
 import signal
 from typing import NoReturn

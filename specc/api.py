@@ -1,4 +1,4 @@
-"""The Python interface: functions that correspond to the commands.
+"""The Python API: functions that correspond to the commands of the command line.
 
     specc.check("my.specc")
     specc.compile("vit", "vit.onnx", weights="checkpoint/")
@@ -33,8 +33,8 @@ __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compil
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.SpecCheckResult:
-    r"""Check a spec, given as a path, built-in name or source text: its shapes for all sizes, then
-    with the config values.
+    r"""Check a spec, first with symbolic dimensions and then with its config values. `spec` is a
+    path, the name of a built-in spec, or source text.
 
     >>> specc.check("xor")
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
@@ -81,15 +81,15 @@ def compile(
     dtype: str = "",
     force: bool = False,
 ) -> CompileReport:
-    """Compile a spec to the ONNX model `output`, with the options of the command `specc compile`.
+    """Compile a spec to the ONNX model `output`, with the options of the `specc compile` command.
 
-    With `graphs`, compile a package; `generation_config` applies to its `generate` graph. With
-    `force`, overwrite files that specc did not write.
+    With `graphs`, compile a package of several graphs. `generation_config` applies to the
+    `generate` graph of a package. With `force`, overwrite files that specc did not write.
 
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
     """
-    arguments = dict(locals())  # the arguments, before other names are assigned
+    arguments = dict(locals())  # the arguments, before other local variables are assigned
     check_argument_kinds(ARGUMENT_KINDS, arguments)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**arguments, "generation_config": generation_config or {}})

@@ -1,9 +1,9 @@
-"""The interface between compiler and backends.
+"""The interface between the compiler and its backends.
 
 A backend is a package that registers an entry point, and is imported only by commands that need it.
-It compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or evaluates graphs
-as the reference (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for training and is
-imported directly.
+A backend compiles graphs (`CompilerBackend`), runs compiled models (`RunnerBackend`) or is the
+reference implementation of graphs (`ReferenceBackend`). The PyTorch backend (`specc_torch`) is for
+training and is imported directly.
 """
 
 import json
@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.value_class import value_class
 
 if TYPE_CHECKING:
-    # for annotations only: opening a model does not import the IR or the weights package
+    # imported only for annotations: opening a model does not import the IR or the weights package
     import numpy as np
 
     from specc.artifact.package_index_and_checksums import WeightFileMetadata
@@ -39,10 +39,10 @@ Shape: TypeAlias = tuple[int, ...]
 
 @value_class(slots=True)
 class EmittedModel:
-    """Information about an emitted model, for its metadata. `initializer_names` maps each parameter
-    to its initializer. `attention_notes` locate the attention weights of each layer: `scope` and
-    `dtype`, and `weights` (a value) or `node` (the output of an `Attention` node), with `guard` if
-    the node is inside an `If`. `weight_files` maps relative paths to the metadata of weight files.
+    """Information about an emitted model for its metadata. `initializer_names` maps each parameter
+    to its initializer. `attention_notes` locate the attention weights of each layer by `scope`,
+    `dtype`, `weights` (a value) or `node` (the output of an `Attention` node), and `guard` if the
+    node is inside an `If`. `weight_files` maps relative paths to the metadata of weight files.
     """
 
     initializer_names: Mapping[str, str]
@@ -56,7 +56,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 
 @value_class()
 class PackageGraph:
-    """A graph of a package: its file name, such as `decoder_model.onnx`, and its metadata."""
+    """A graph of a package, with its file name, such as `decoder_model.onnx`, and its metadata."""
 
     graph: "ModelSource"
     file: str
@@ -65,8 +65,8 @@ class PackageGraph:
 
 @value_class()
 class ExtraFile:
-    """An additional file of a package, such as `tokenizer.json`, listed in the index by `role`
-    (default: its name). With `is_hashed`, its name has a content hash before the first dot.
+    """An additional file of a package, such as `tokenizer.json`. Its `role` is its key in the index
+    (default: the file name). `is_hashed` inserts a content hash into the file name.
     """
 
     name: str
@@ -83,7 +83,7 @@ class ExtraFile:
 
 @value_class()
 class PackageMetadata:
-    """Contents of `specc.json` besides the files: the name, `facts` as JSON, specs by file name."""
+    """The metadata in `specc.json`: model name, `facts`, and spec texts by file name."""
 
     model: str
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -92,8 +92,8 @@ class PackageMetadata:
 
 @value_class()
 class WrittenModel:
-    """A written model or package: its path, its weight file or None, and all files with sizes.
-    `plan.linked` are weights that remain in the checkpoint, `plan.reasons` why others were copied.
+    """A written model or package: its path, the name of its weight file or None, and the sizes of
+    all files. `plan.linked` are the weights that remain in the checkpoint.
     """
 
     path: Path
@@ -107,7 +107,7 @@ class CompilerBackend(Protocol):
 
     @property
     def DEFAULT_OPSET(self) -> int:  # noqa: N802
-        """The opset of a model if none is requested."""
+        """The default opset of compiled models."""
 
     def get_target(self, name: str) -> "Target":
         """Return the target `name`. Raise E0822 if the backend has no such target."""
@@ -131,7 +131,7 @@ class CompilerBackend(Protocol):
         load: bool,
         side_files: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
-        """Write `graph` as the model `path`; see `specc_onnx.write.model_writer`."""
+        """Write `graph` to the model file `path`; see `specc_onnx.write.model_writer`."""
 
     def write_package(
         self,
@@ -150,7 +150,7 @@ class CompilerBackend(Protocol):
         force: bool,
         hash_on_every_load: bool,
     ) -> WrittenModel:
-        """Write `graphs` by role to `directory`; see `specc_onnx.write.package_writer`."""
+        """Write a package of `graphs` by role; see `specc_onnx.write.package_writer`."""
 
 
 # ---- Models and sessions of runner backends
@@ -158,7 +158,7 @@ class CompilerBackend(Protocol):
 
 @value_class(slots=True)
 class TensorSpec:
-    """The type of an input or output. A dimension is an integer, a formula, or None."""
+    """The type of an input or output. Dimensions are integers, symbolic expressions or None."""
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -167,8 +167,8 @@ class TensorSpec:
 
 @value_class(slots=True)
 class QuantizedMatMul:
-    """A quantized MatMul of an open model, or the activation quantization before it: its operator,
-    its value names by role (`x`, `w`, `scales`, `y`), and its integer attributes.
+    """A quantized MatMul of an open model, or the quantization of its activation: the operator, the
+    value names by role (`x`, `w`, `scales`, `y`), and the integer attributes.
     """
 
     operator: str
@@ -184,38 +184,38 @@ class Subgraphs:
 
     execution_counts_output: str  # int64 [n], the number of executions of each subgraph
     names: tuple[str, ...]
-    compared_constants: tuple[int, ...]  # integers that branch conditions compare with sizes
+    compared_constants: tuple[int, ...]  # integers with which branch conditions compare sizes
 
 
 class DeviceTensor(Protocol):
-    """A tensor in the memory of the runtime, on the device of its model."""
+    """A tensor in device memory, allocated by the runtime."""
 
     def numpy(self) -> "Array":
-        """Copy the values to host memory."""
+        """Return a copy of the tensor in host memory."""
 
     def shape(self) -> list[int]:
-        """Return the shape."""
+        """Return the shape of the tensor."""
 
 
 DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
 class IOBindingRun(Protocol):
-    """A run with inputs and outputs bound to device tensors (IO binding), which can be repeated."""
+    """A repeatable model run whose inputs and outputs are bound to device tensors (IO binding)."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
-        """Run with `inputs` in addition to the bound inputs. Raise E0924 if the run fails."""
+        """Run the model on `inputs` and the bound inputs. Raise E0924 if the run fails."""
 
 
 class Computation(Protocol):
-    """A function from arrays by input name to arrays by output name."""
+    """A function that maps arrays by input name to arrays by output name."""
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
-        """The outputs by name."""
+        """The types of the outputs by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Compute all outputs. Raise E0907, E0910 to E0912, or E0924 on failure."""
+        """Compute all outputs. Raise E0907, E0910 to E0912, or E0924 if the run fails."""
 
 
 class Session(Computation, Protocol):
@@ -223,14 +223,14 @@ class Session(Computation, Protocol):
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
-        """The required inputs."""
+        """The types of the required inputs by name."""
 
     @property
     def optional_inputs(self) -> Mapping[str, TensorSpec]:
-        """The optional inputs."""
+        """The types of the optional inputs by name."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Compute all outputs of a long-running model; Ctrl-C stops the run."""
+        """Compute all outputs of a long-running model. Ctrl-C interrupts the run."""
 
     def copy_to_device(self, array: "Array") -> DeviceTensor:
         """Copy an array to the device of the model."""
@@ -239,7 +239,7 @@ class Session(Computation, Protocol):
         """Concatenate tensors along an axis, on the device of the model."""
 
     def copy_to_host(self, tensor: DeviceTensor) -> "Array":
-        """Copy the values of a tensor to the host."""
+        """Copy a tensor to host memory."""
 
     def gather(self, tensor: DeviceTensor, axis: int, indices: "Array") -> DeviceTensor:
         """Gather `indices` along an axis, on the device of the model."""
@@ -249,8 +249,8 @@ class Session(Computation, Protocol):
         inputs: Mapping[str, "Array | DeviceTensor"],
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
-        """Run without checking inputs, and return all outputs as device tensors. Outputs in
-        `output_buffers` are written to the given tensors. Raise E0924 if the run fails.
+        """Run the model without checking its inputs. Return all outputs as device tensors. Outputs
+        in `output_buffers` are written to these buffers. Raise E0924 if the run fails.
         """
 
     def bind(
@@ -277,52 +277,52 @@ class ModelFile(Protocol):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Return the metadata of the model."""
+        """Return the metadata entries of the model by key."""
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external data files with the minimum size of each (-1 if invalid)."""
+        """Return (name, minimum size in bytes) of each external data file, -1 if invalid."""
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
 
     def has_per_tensor_scales(self) -> bool:
-        """Return True if all elements of a batch share one activation scale."""
+        """Return True if activation scales are per-tensor, i.e. shared by a batch."""
 
     def measure_weights(self) -> WeightFootprint:
-        """Return the size of the weights."""
+        """Return the number and the size of the model's weights."""
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, "Array"]:
-        """Return the values of each parameter. Raise E0925 if its initializer is unreadable."""
+        """Return the parameters by name. Raise E0925 if an initializer cannot be read."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
         """Open the model for running. Raise E0921 to E0923 if it cannot be opened."""
 
     def open_in_background(self, threads: int = 0) -> None:
-        """Open the model on the CPU in the background; the next `open` returns the result."""
+        """Open a CPU session in the background, which the next call of `open` returns."""
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Computation:
-        """Open the model with static dimension sizes and input shapes."""
+        """Open the model with static dimension sizes and static input shapes."""
 
     def open_without_activation_quantization(self, provider: str, threads: int = 0) -> Session:
-        """Open a copy that does not quantize activations, i.e. with weight-only quantization."""
+        """Open a copy of the model without activation quantization (weight-only)."""
 
     def open_with_quantized_matmuls(
         self, provider: str
     ) -> tuple[Session, tuple[QuantizedMatMul, ...]]:
-        """Open a copy that outputs the operands and results of quantized MatMul nodes."""
+        """Open a copy of the model that outputs the operands and results of quantized MatMuls."""
 
     def collect_subgraphs(self) -> Subgraphs:
         """Return the `If` branches and `Loop` bodies of the model."""
 
     def open_with_execution_counts(self, provider: str) -> Session:
-        """Open a copy that counts executions of subgraphs and does not quantize activations."""
+        """Open a copy that counts subgraph executions, without activation quantization."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that outputs attention weights; return it with the output names by scope."""
+        """Open a copy that outputs attention weights. Return it and the output names by scope."""
 
 
 class RunnerBackend(Protocol):
@@ -332,7 +332,7 @@ class RunnerBackend(Protocol):
         """Read a model file. Raise E0802 if it cannot be read, and E0926 if it is not a model."""
 
     def parse_model(self, data: bytes, path: Path) -> ModelFile:
-        """Parse a model from the bytes of the file `path`. Raise E0926 if invalid."""
+        """Parse a model from the content of the file `path`. Raise E0926 if it is invalid."""
 
 
 class ReferenceBackend(Protocol):

@@ -1,7 +1,7 @@
 """The Python interface of compiled models: the `Model` that `specc.load` returns.
 
-This module imports no compiler modules, because imports are a large part of the load time of a
-model.
+This module imports no compiler modules, because imports take a large part of the time that loading
+a model takes.
 """
 
 import os
@@ -67,11 +67,11 @@ MAP_KINDS = {
         "an integer >= 0", lambda value: value is None or COUNT_OPTION.accepts(value)
     ),
 }
-"""The kind of each argument of `Model.map`."""
+"""The accepted kind of value of each argument of `Model.map`."""
 
 
 class Model(InferenceModel):
-    """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
+    """A compiled model or package. `run` computes the full forward pass, `generate` sequences.
 
     `with specc.load(…) as model:` closes the model at the end of the block. A model is thread-safe;
     a `GenerationStream` must be iterated by a single thread.
@@ -99,7 +99,7 @@ class Model(InferenceModel):
         `specc.runtime.task_runner.Predictions`, which contains one prediction per input: a label,
         spans, an answer, candidates or an embedding.
 
-        Raise E09xx if an input is invalid.
+        Raise an E09xx error if an input is invalid.
         """
         if self.scoring_model is not None and self.scoring_model.manifest.decoding is not None:
             raise_error(
@@ -107,7 +107,7 @@ class Model(InferenceModel):
                 "a standalone generator has only generated tokens as its output",
                 helps=["use `generate`"],
             )
-        # imported here, because generation does not need the decoders of predictions
+        # imported here, because generation does not need the decoders of task predictions
         from specc.runtime.task_runner import is_task_input, run_task
 
         if not batches and is_task_input(self.full_forward_model, inputs):
@@ -117,17 +117,17 @@ class Model(InferenceModel):
         return self.full_forward_model.run(**inputs)
 
     def fixed(self, **lengths: int) -> LoadedModel:
-        """Load the full-forward graph with static shapes: `model.fixed(batch=8)` returns a
-        fixed-shape model; call its `run` method.
+        """Load the full-forward graph with static shapes. `model.fixed(batch=8).run(…)` runs the
+        model with a batch size of 8.
 
-        Shape computations are folded, and with the `cuda` provider each run replays a CUDA graph.
-        Raise E0981 unless all symbolic dimensions of the inputs have a value.
+        Shape computations are folded into constants, and with the `cuda` provider each run replays
+        a CUDA graph. Raise E0981 unless `lengths` contains all symbolic dimensions of the inputs.
         """
         return fix_lengths(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
-        """Run the model. Return its outputs, and the attention weights of each layer by scope,
-        [batch, heads, query, key].
+        """Run the model. Return its outputs by name, and the attention weights [batch, heads,
+        query, key] of each layer by scope.
         """
         return self.full_forward_model.attention(**inputs)
 
@@ -145,19 +145,19 @@ class Model(InferenceModel):
         batch_size: int = DEFAULT_BATCH_SIZE,
         **settings: Unpack[GenerationArguments],
     ) -> Iterator[GenerationResult | Diagnostic]:
-        """Generate a sequence for each prompt of an iterable with continuous batching. Results are
-        in the order of the prompts.
+        """Generate a sequence for each prompt with continuous batching. The results are in the
+        order of the prompts.
 
-        `batch_size` sequences are decoded together; when one ends, the next prompt takes its slot.
-        For an invalid prompt, yield its diagnostic (`specc.runtime.batched_generation`). Raise
+        `batch_size` sequences are decoded together. When a sequence ends, the next prompt takes its
+        slot. For an invalid prompt, yield a diagnostic (`specc.runtime.batched_generation`). Raise
         E0701 if the spec has no `generate` section, and E0891 if `batch_size` is invalid.
         """
         generator = _require_generator(self)
         return generate_each(generator, prompts, batch_size, generator.resolve_settings(settings))
 
     def stream(self, **constant_inputs: object) -> InputStream:
-        """Start a stream: pass chunks of the streamed input to `push`; `constant_inputs` are the
-        inputs without the time axis.
+        """Start a stream, to which `push` passes chunks of the streamed input. `constant_inputs`
+        are the inputs without a time axis.
 
         Raise E0977 if the spec has no `stream` section.
         """
@@ -176,11 +176,11 @@ class Model(InferenceModel):
         max_errors: int | None = None,
         **settings: Unpack[GenerationArguments],
     ) -> "JobReport":
-        """Run batch inference over files, as the command `specc map` (docs/batch-inference.md).
+        """Run batch inference over files, like the command `specc map` (docs/batch-inference.md).
 
-        `columns` maps inputs to column names, `settings` are those of generation. An interrupted
-        job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and E0970 if an
-        argument is invalid.
+        `columns` maps input names to column names. `settings` are generation settings. An
+        interrupted job resumes from the directory `out`. Raise E0870 to E0888 if the job fails, and
+        E0970 if an argument is invalid.
         """
         check_argument_kinds(MAP_KINDS, locals(), "E0970")
         from specc.batch_inference import job, job_planner
@@ -209,12 +209,13 @@ class Model(InferenceModel):
         images: Sequence[object] = (),
         **settings: Unpack[GenerationArguments],
     ) -> GenerationStream:
-        """Generate the next turn of a chat for a user message or for messages (`role`, `content`).
+        """Generate the next turn of a chat after `messages`: a string or messages (`role`,
+        `content`).
 
-        `images` are the images of the messages, in order: paths or images of Pillow. If no message
-        has a content part `{"type": "image"}`, the images precede the last message; an image part
-        may also name a file as its `path`. Raise E0423 to E0426 if the model has no usable chat
-        template, and E0991 if the number of images differs from the number of image parts.
+        `images` are paths or Pillow images. If no message has a content part `{"type": "image"}`,
+        the images precede the last message. An image part may also name an image file as its
+        `path`. Raise E0423 to E0426 if the model has no usable chat template, and E0991 if the
+        number of images differs from the number of image parts.
         """
         inputs = prepare_chat(self.input_signature, messages, images=images)
         return self.generate(**inputs, **settings)

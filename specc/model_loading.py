@@ -1,7 +1,7 @@
 """`specc.load`: open a compiled model.
 
-This module imports only the modules that open the sessions of a package. The other modules are
-imported while the sessions are opened on other threads.
+This module imports only the modules that open the sessions of a package. All other modules are
+imported while other threads open the sessions.
 """
 
 import os
@@ -30,7 +30,7 @@ LOAD_KINDS = {
     "threads": INTEGER_OPTION,
     "prefill_chunk_size": COUNT_OPTION,
 }
-"""The kind of each argument of `load`."""
+"""The accepted kind of value of each argument of `load`."""
 
 
 def load(
@@ -40,12 +40,12 @@ def load(
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
 ) -> "Model":
-    """Load a compiled model or package on an execution provider: `cpu`, `cuda` and others.
+    """Load a compiled model or package on an execution provider, such as `cpu` or `cuda`.
 
     A step graph processes a prompt in chunks of `prefill_chunk_size` tokens, which bounds the
-    memory of activations; 0 disables chunking. For batches whose KV cache is updated in place, a
-    chunk consists of several whole prompts or of a part of one. Nodes never silently fall back to
-    another provider.
+    memory of activations. A size of 0 disables chunking. For batches whose KV cache is updated in
+    place, a chunk consists of several whole prompts or of a part of one prompt. Nodes never
+    silently fall back to another execution provider.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model
@@ -56,7 +56,7 @@ def load(
     files = open_package_files(Path(model)) if os.path.isdir(model) else None
     if files is not None and execution_provider == "cpu":
         files.open_in_background(threads)
-    # these imports take as long as opening the sessions, and run at the same time
+    # these imports take as long as opening the sessions, and run concurrently with it
     from specc.model import Model
     from specc.runtime.inference_model import open_compiled_model
 
@@ -71,8 +71,8 @@ def load(
             )
         )
     )
-    # open now, so that errors appear here and not at the first use. A generative or streaming
-    # package opens the session of its full-forward graph when that graph is first run.
+    # open the sessions now, so that errors are raised here and not at the first use; a generative
+    # or streaming package opens the session of its full-forward graph when that graph is first run
     if loaded_model.generator is None and loaded_model.streaming_model is None:
         _ = loaded_model.scoring_model
     return loaded_model

@@ -1,1 +1,3 @@
-"""Source text, diagnostics and their output formats. This package is independent of models."""
+"""Source texts, diagnostics and their output formats. This package does not depend on the
+compiler.
+"""

@@ -1,5 +1,5 @@
-"""Source text and spans; the `Diagnostic` record, its labels and fixes; the exception `Failed` that
-carries diagnostics; and the exit code of each diagnostic code.
+"""Source texts, source spans, diagnostics with labels and fixes, the exception `Failed`, and the
+process exit code of each diagnostic code.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,9 @@ from specc.diagnostics.value_class import value_class
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A source text; messages show `name`, the path as given or a placeholder such as `<input>`."""
+    """A source text. Messages show its `name`: the path that the user passed, or a placeholder such
+    as `<input>`.
+    """
 
     name: str
     text: str = field(repr=False)
@@ -40,8 +42,8 @@ class Source:
 class Span:
     """The characters of `source` from `start` to `end` (exclusive).
 
-    `caller` is the span of the user's call if the text is in the standard library. `normalizer` is
-    the name of the normalizer if the text computes values of a normalizer.
+    `caller` is the span of the user's call if the span is in the standard library. `normalizer` is
+    the name of the normalizer definition if the span is inside one.
     """
 
     source: Source
@@ -66,7 +68,9 @@ class Span:
         return self.source.get_line_and_column(self.start)[1]
 
     def extend_to(self, other: "Span") -> "Span":
-        """Return the span from the start of this one to the end of `other`, in the same source."""
+        """Return the span from the start of this span to the end of `other`, which has the same
+        source.
+        """
         return replace(self, end=max(self.end, other.end))
 
     def __str__(self) -> str:
@@ -75,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a value: its source span, and a description for messages."""
+    """The origin of an IR value: its source span, and a description for messages."""
 
     span: Span | None
     text: str = ""
@@ -86,25 +90,25 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A message at a source span."""
+    """A source span with a message about it."""
 
     span: Span
     text: str = ""
 
     @classmethod
     def from_span(cls, span: Span | None, text: str) -> "Label | None":
-        """Return the label of a span, or None if there is no span."""
+        """Return a label with `text` at a span, or None if `span` is None."""
         return cls(span, text) if span else None
 
     @classmethod
     def list_from_span(cls, span: Span | None, text: str) -> "tuple[Label, ...]":
-        """Return a tuple with the label of a span, or an empty tuple if there is no span."""
+        """Return a tuple with one label at a span, or an empty tuple if `span` is None."""
         return (cls(span, text),) if span else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A machine-applicable fix: replace the text at `span`."""
+    """A machine-applicable fix: a replacement for the text of `span`."""
 
     span: Span
     text: str
@@ -114,10 +118,10 @@ class Fix:
 class Diagnostic:
     """An error or warning with its locations.
 
-    `title` is the message, `primary` its location; `related_labels` are other locations. An error
-    in the standard library is shown first at the user's call, then in the library. `notes` add
-    facts; `helps` are suggestions, if possible as code. `count` is the number of identical
-    diagnostics, and `related_locations` are the locations of similar diagnostics.
+    `title` is the message, `primary` is its location, and `related_labels` are related locations.
+    The primary label of an error in the standard library is the user's call. `notes` contain
+    additional facts, and `helps` are suggestions, if possible with code. `count` is the number of
+    identical diagnostics, and `related_locations` are the locations of similar diagnostics.
     """
 
     code: str
@@ -132,7 +136,9 @@ class Diagnostic:
     related_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make the user's call the primary label, the place in the library a related one."""
+        """Make the user's call the primary label, and the span in the standard library a related
+        label.
+        """
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -144,7 +150,7 @@ class Diagnostic:
 
 
 def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Merge identical diagnostics into the first one, and set its count."""
+    """Merge identical diagnostics into the first one, and set its `count`."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         unique = replace(diagnostic, count=1)
@@ -154,12 +160,12 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 @dataclass
 class ErrorCollector:
-    """Base class of parsers and checkers that report several errors: `errors` collects them."""
+    """Base class of parsers and checkers that collect several errors in `errors`."""
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
     def add(self, *errors: Diagnostic) -> None:
-        """Record errors; checking continues."""
+        """Add diagnostics to `errors` without raising an exception."""
         self.errors.extend(errors)
 
     def report_error(
@@ -171,23 +177,27 @@ class ErrorCollector:
         *helps: str,
         related_labels: Iterable[Label] = (),
     ) -> None:
-        """Record one error; checking continues."""
+        """Add one error to `errors` without raising an exception."""
         self.add(Diagnostic(code, title, Label(span, label), tuple(related_labels), helps=helps))
 
 
 class Failed(Exception):
-    """The exception for errors in specs, weights, models and inputs; `diagnostics` lists them."""
+    """The exception for errors in specs, weights, models and inputs. `diagnostics` contains the
+    errors.
+    """
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
         self.diagnostics = diagnostics
 
     def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
-        """Return the arguments for pickling: the diagnostics, not the messages in `args`."""
+        """Pickle the exception with its diagnostics as arguments, instead of the messages in
+        `args`.
+        """
         return type(self), self.diagnostics
 
     def __str__(self) -> str:
-        """Return the complete message, as the command line prints it."""
+        """Return the text that the command line prints for the diagnostics."""
         # imported here, because the renderer imports this module
         from specc.diagnostics.render import render_diagnostics
 
@@ -222,10 +232,11 @@ class ErrorCategory(Enum):
     ENVIRONMENT = 3
     """Files that cannot be read or written, and missing packages."""
     MISMATCH = 4
-    """`verify` found a difference."""
+    """`specc verify` found a difference between the model and the reference."""
     INCONCLUSIVE = 5
-    """`verify` is inconclusive: the model is too sensitive to rounding, or not every subgraph was
-    executed (with `--strict`)."""
+    """`specc verify` is inconclusive: the model is too sensitive to rounding errors or, with
+    `--strict`, not every subgraph was executed.
+    """
     BUG = 70
     """A bug in specc (EX_SOFTWARE in sysexits.h)."""
 
@@ -245,7 +256,7 @@ CODES_BY_CATEGORY = {
     ErrorCategory.INCONCLUSIVE: {"E0932", "E0933"},
     ErrorCategory.BUG: {"E0986"},
 }
-"""The codes whose category differs from the category of their first letter, by category."""
+"""The diagnostic codes of each category. All other errors have the category INPUT."""
 
 
 def get_error_category(code: str) -> ErrorCategory:
@@ -257,9 +268,9 @@ def get_error_category(code: str) -> ErrorCategory:
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """Return the process exit code for the diagnostic codes `errors`: 0 if there are none, 2 or 3
-    if all of them are in the category USAGE or ENVIRONMENT, otherwise 4 or 5 if `verify` failed, or
-    1.
+    """Return the process exit code for the diagnostic codes `errors`. The exit code is 0 if
+    `errors` is empty, 2 or 3 if all errors are in the category USAGE or ENVIRONMENT, 4 or 5 if
+    `specc verify` failed, and 1 otherwise.
     """
     categories = set(map(get_error_category, errors))
     if not categories:

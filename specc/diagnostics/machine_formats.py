@@ -8,7 +8,9 @@ from specc.diagnostics.render import escape_control_characters
 
 
 def span_to_json(span: Span) -> dict[str, object]:
-    """Convert a span to JSON: 1-based lines and columns, 0-based character and UTF-8 offsets."""
+    """Convert a span to a JSON object with 1-based lines and columns, and 0-based character and
+    UTF-8 byte offsets.
+    """
     source = span.source
     line, column = source.get_line_and_column(span.start)
     end_line, end_column = source.get_line_and_column(span.end)
@@ -52,7 +54,9 @@ def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
-    """Format diagnostics as SARIF 2.1.0; `help_uri` is the URI of a code's page, with `{code}`."""
+    """Format diagnostics as SARIF 2.1.0. `help_uri` is the URI of the page of a diagnostic code,
+    with the placeholder `{code}`.
+    """
     diagnostics_list = list(diagnostics)
     codes = sorted({d.code for d in diagnostics_list})
     rules: list[dict[str, object]] = [
@@ -74,7 +78,9 @@ def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str 
 
 
 def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
-    """Build the SARIF result of a diagnostic; `rule` is the index in the list of rules."""
+    """Build the SARIF result of a diagnostic. `rule` is the index of its code in the SARIF list of
+    rules.
+    """
     text = "\n".join(
         [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
     )
@@ -114,7 +120,7 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
 
 
 def build_sarif_location(label: Label) -> dict[str, object]:
-    """Build the SARIF location of a span."""
+    """Build the SARIF location of a label."""
     location: dict[str, object] = {
         "physicalLocation": {
             "artifactLocation": {"uri": file_name_to_uri(label.span.source.name)},
@@ -127,7 +133,7 @@ def build_sarif_location(label: Label) -> dict[str, object]:
 
 
 def build_sarif_region(span: Span) -> dict[str, int]:
-    """Build the SARIF region of a span: its lines and columns."""
+    """Build the SARIF region of a span, with lines and columns."""
     line, column = span.source.get_line_and_column(span.start)
     end_line, end_column = span.source.get_line_and_column(span.end)
     return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
@@ -135,7 +141,8 @@ def build_sarif_region(span: Span) -> dict[str, int]:
 
 def file_name_to_uri(name: str) -> str:
     """Convert a file name to a relative URI reference."""
-    # characters that RFC 3986 does not escape; file names may contain any other character
+    # characters that RFC 3986 does not escape; a file name may also contain characters that must be
+    # escaped
     safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
     data = name.replace("\\", "/").encode("utf-8", "replace")
     return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)

@@ -1,5 +1,5 @@
-"""Render diagnostics as human-readable text: in full (with source excerpts and underlines), or as
-one line each. Control characters from files are escaped.
+"""Render diagnostics as human-readable text: in full with source excerpts and underlines, or on one
+line each. Control characters of source files are escaped.
 """
 
 import unicodedata
@@ -23,7 +23,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def measure_display_width(text: str) -> int:
-    """Return the number of terminal columns that a string without control characters occupies."""
+    """Return the display width in columns of a string without control characters."""
     if text.isascii():
         return len(text)
     return sum(
@@ -33,7 +33,7 @@ def measure_display_width(text: str) -> int:
 
 
 def expand_source_line(line: str) -> tuple[str, list[int]]:
-    """Return a line as displayed, and the display column of each character and its end."""
+    """Return the displayed text of a source line, and the display column of each character."""
     pieces: list[str] = []
     columns = [0]
     for character in line:
@@ -48,8 +48,9 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
 
 
 MAX_EXCERPT_WIDTH = 160
-"""Maximum number of columns of a displayed source line; longer lines are truncated around the
-label."""
+"""Maximum number of columns of a displayed source line. Longer lines are truncated on both sides of
+the label.
+"""
 
 LONG_LINE_LENGTH = 1000
 """Number of characters above which only the part of a source line near the labels is processed."""
@@ -67,17 +68,17 @@ ANSI_COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class Colorizer:
-    """A function that colors a text for a terminal with ANSI escapes, if `is_enabled` is set."""
+    """A function that colors text with ANSI escape sequences if `is_enabled` is set."""
 
     is_enabled: bool
 
     def __call__(self, role: str, text: str) -> str:
-        """Return `text` in the color of `role`, a key of ANSI_COLORS."""
+        """Return `text` in the color of `role`, which is a key of ANSI_COLORS."""
         return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.is_enabled and text else text
 
 
 def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
-    """Group labels by source file, beginning with the file of the primary label."""
+    """Group the labels of a diagnostic by source file, with the file of the primary label first."""
     labels = [
         label for label in (diagnostic.primary, *diagnostic.related_labels) if label is not None
     ]
@@ -95,13 +96,13 @@ def render_excerpt(
     *,
     is_first: bool,
 ) -> list[str]:
-    """Render the labeled lines of one file; `margin` indents lines without a number."""
+    """Render the labeled lines of one file. `margin` is the indentation of unnumbered lines."""
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
     arrow = "-->" if is_first else ":::"
     location = escape_control_characters(str(labels[0].span))
     lines = [f"{margin}{colorize('margin', arrow)} {location}"]
-    if not source.text:  # the file could not be read
+    if not source.text:  # the file could not be read, so there is no text to display
         return lines
     labels_by_line: dict[int, list[Label]] = {}
     for label in labels:
@@ -111,7 +112,7 @@ def render_excerpt(
     previous = None
     for number in sorted(labels_by_line):
         skipped_count = number - previous - 1 if previous is not None else 0
-        # a `...` in place of a single line would save no space
+        # a `...` in place of a single skipped line would save no space
         if skipped_count == 1:
             hidden_line = SourceLineExcerpt.from_line(source.get_line_text(number - 1), [(0, 0, 0)])
             lines.append(render_numbered_line(number - 1, hidden_line, margin, colorize))
@@ -129,7 +130,7 @@ def render_excerpt(
 
 
 def locate_underline(span: "Span") -> tuple[int, int, int]:
-    """Return the number of a span's first line, and its underlined columns (end exclusive)."""
+    """Return (line number, start column, end column) of the first line of a span, end exclusive."""
     number, column = span.source.get_line_and_column(span.start)
     line = span.source.get_line_text(number)
     # a span may begin at a line break or end on a later line
@@ -140,10 +141,11 @@ def locate_underline(span: "Span") -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SourceLineExcerpt:
-    """The displayed part of a source line: MAX_EXCERPT_WIDTH columns from `start` on.
+    """The displayed part of a source line: at most MAX_EXCERPT_WIDTH columns, beginning at column
+    `start`.
 
-    `text` begins at `first_character` of the line; `columns[n]` is the column of character `n` of
-    `text`, relative to the first character.
+    `text` begins at character `first_character` of the line. `columns[n]` is the column of
+    character `n` of `text`, relative to the first character of `text`.
     """
 
     text: str
@@ -155,7 +157,7 @@ class SourceLineExcerpt:
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineExcerpt":
         """Return the complete line if it is short, or the part around its first label. `anchors`
-        are the underlines in the line, as returned by `locate_underline`.
+        are the results of `locate_underline` for the labels of the line.
         """
         anchor = min(a[1] for a in anchors)
         offset = max(0, anchor - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
@@ -176,9 +178,9 @@ class SourceLineExcerpt:
         return self.start > 0 or self.first_character > 0
 
     def render_text(self) -> str:
-        """Return the displayed text, with `…` for omitted parts."""
+        """Return the displayed text of the excerpt, with `…` in place of omitted parts."""
         column, stop, shown_text = 0, self.start + MAX_EXCERPT_WIDTH, ""
-        # a wide character belongs to its first column
+        # the position of a wide character is its first column
         for character in self.text:
             if self.start <= column < stop:
                 shown_text += character
@@ -200,7 +202,7 @@ def render_underlines(
     primary: "Label | None",
     colorize: Colorizer,
 ) -> list[str]:
-    """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
+    """Render the underlines (`^^^^`, `----`) and label messages below a source line."""
     underlines: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_underline(label.span)
@@ -223,9 +225,9 @@ def render_underlines(
 def render_underline_row(
     underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", colorize: Colorizer
 ) -> str:
-    """Render a line of underlines, given as `(first column, last column + 1, label)`."""
+    """Render underlines, given as `(start column, end column, label)`, as one line of text."""
     characters: list[str] = []
-    # the primary label is drawn over other labels
+    # the underline of the primary label covers those of other labels
     for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         characters += [" "] * (last - len(characters))
@@ -240,18 +242,18 @@ def render_label_text(label: "Label", primary: "Label | None", colorize: Coloriz
 
 
 SYNTAX_CODE_PREFIX = "E01"
-"""Prefix of the codes of syntax errors."""
+"""The prefix of the diagnostic codes of syntax errors."""
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render diagnostics in full, with empty lines between; show a repeated message only once."""
+    """Render diagnostics in full, separated by empty lines, after merging similar diagnostics."""
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
     )
 
 
 def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> str:
-    """Render a diagnostic with its source lines, notes and helps, ending with a line break."""
+    """Render a diagnostic with its source lines, notes and help messages."""
     colorize = Colorizer(color)
     mark = colorize(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
     lines = [f"{mark}{colorize('note', ': ' + escape_control_characters(diagnostic.title))}"]
@@ -277,11 +279,11 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
 
 
 MAX_SHOWN_LOCATIONS = 6
-"""Maximum number of locations of one message."""
+"""Maximum number of displayed locations of one message."""
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Yield lines that state how often and where a message is repeated."""
+    """Yield the lines that state how often and where a message is repeated."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (spans := diagnostic.related_locations):
@@ -339,7 +341,7 @@ def format_repr(text: str) -> str:
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Render an HTML table of names and values. Rows with an empty value are omitted."""
+    """Render an HTML table of (name, value) rows. Rows with an empty value are omitted."""
     shown_rows = [(name, text) for name, text in rows if text]
     if (hidden_count := len(shown_rows) - MAX_TABLE_ROWS) > 0:
         shown_rows = [*shown_rows[:MAX_TABLE_ROWS], ("…", f"{hidden_count} more")]
@@ -361,14 +363,14 @@ def format_thousands(count: int) -> str:
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return one line per row, with the cells padded so that columns are aligned."""
+    """Pad the cells of a table so that its columns are aligned. Return one line per row."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _escape_html_cell(text: str) -> str:
-    """Escape a table cell for HTML, truncated to MAX_CELL_LENGTH characters."""
+    """Truncate the text of a table cell to MAX_CELL_LENGTH characters and escape it for HTML."""
     return escape(_truncate_text(escape_control_characters(text), MAX_CELL_LENGTH))
 
 

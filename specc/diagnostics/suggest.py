@@ -1,4 +1,4 @@
-"""Suggest a similar name for an unknown one ("did you mean")."""
+"""Suggest a similar name for an unknown name ("did you mean …?")."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ MAX_LISTED_NAMES = 12
 
 
 def compute_edit_distance(a: str, b: str, limit: int) -> int:
-    """Return the number of insertions, deletions, substitutions and transpositions that convert `a`
-    to `b`, or `limit + 1` if it exceeds `limit`.
+    """Return the edit distance of `a` and `b`, i.e. the number of insertions, deletions,
+    substitutions and transpositions of characters, or `limit + 1` if the distance exceeds `limit`.
     """
-    # the difference in length is a lower bound of the distance
+    # the difference in length is a lower bound of the edit distance
     if abs(len(a) - len(b)) > limit:
         return limit + 1
     previous_row: list[int] = []
@@ -22,7 +22,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
             # a transposition counts as one edit: `lenght`
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], older_row[j - 2] + 1)
-        # the minimum of a matrix row never decreases
+        # the minimum of a row of the distance matrix never decreases
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -30,7 +30,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
 
 def find_similar_name(word: str, names: Iterable[str]) -> str | None:
     """Return the name in `names` that is most similar to `word`: an anagram, or a name that is at
-    most `max(1, len / 3)` edits away. Return None if there is none.
+    most `max(1, len / 3)` edits away. Return None if no name is similar.
     """
     normalized = normalize_identifier(word)
     best_match: tuple[int, str] | None = None
@@ -48,13 +48,14 @@ def find_similar_name(word: str, names: Iterable[str]) -> str | None:
 
 
 def format_suggestion(name: str) -> str:
-    """Format the help that suggests a name."""
+    """Format the help message that suggests a name."""
     return f"did you mean `{name}`?"
 
 
 def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
-    """Return the helps for an unknown name: a suggestion of the most similar known name, or
-    `default_help` if no name is similar. The list is empty if there is neither.
+    """Return the help messages for an unknown name: a suggestion of the most similar known name, or
+    `default_help` if no name is similar. The list is empty if no name is similar and `default_help`
+    is empty.
     """
     similar_name = find_similar_name(word, names)
     help_ = format_suggestion(similar_name) if similar_name else default_help
@@ -62,7 +63,7 @@ def suggest_similar_name(word: str, names: Iterable[str], default_help: str = ""
 
 
 def normalize_identifier(word: str) -> str:
-    """Lowercase a name and remove separators, for comparison with other names."""
+    """Lowercase a name and remove its separators, for comparison with other names."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

@@ -1,4 +1,6 @@
-"""The decorator of small immutable classes, which cost less to define than frozen dataclasses."""
+"""A decorator for immutable classes whose definition takes less time than that of a frozen
+dataclass.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -10,11 +12,12 @@ C = TypeVar("C")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value_class(**options: bool) -> Callable[[type[C]], type[C]]:
-    """Make a class a dataclass whose fields are never assigned: mypy checks this, not the class.
-    `options` are options of `dataclass`, e.g. `slots` or `kw_only`.
+    """Return a decorator that makes a class an immutable dataclass. Assignments to fields are
+    rejected by mypy, not at run time. `options` are options of `dataclass`, e.g. `slots` or
+    `kw_only`.
 
     A frozen dataclass compiles six methods when its module is imported, which took a third of the
-    import time of `specc check`. This decorator compiles only the constructor.
+    import time of `specc check`. `value_class` compiles only the constructor.
     """
 
     def decorate_class(cls: type[C]) -> type[C]:
@@ -37,7 +40,9 @@ def value_class(**options: bool) -> Callable[[type[C]], type[C]]:
 
 
 def _get_no_values(instance: object) -> None:
-    """Return the compared values of a class without compared fields, which are all equal."""
+    """Return None as the compared value of a class without compared fields, whose instances are all
+    equal.
+    """
 
 
 def _are_equal(self: Any, other: Any) -> Any:

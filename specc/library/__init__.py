@@ -1,1 +1,1 @@
-"""Spec files: built-in models, the standard library, user files, and their config.json."""
+"""Spec files (built-in models, the standard library and user files) and config.json files."""

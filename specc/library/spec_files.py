@@ -1,4 +1,6 @@
-"""Find and read spec files (built-in, user paths, used and extended files) and config.json."""
+"""Find and read spec files and config.json files. Spec files are built-in specs, user files, and
+the files that `use` and `extends` statements name.
+"""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -27,7 +29,9 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Read a config file or a directory's config.json. Raise E0802, or E0410 to E0415."""
+    """Read a config file, or the config.json of a directory. Raise E0802 if the file cannot be
+    read, and E0410 to E0415 if its content is invalid.
+    """
     path = Path(path)
     try:
         if path.is_dir():
@@ -44,7 +48,9 @@ def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
 
 
 def has_config_json(directory: str) -> bool:
-    """Return True if `directory` is a directory that contains a config.json, not "" or a file."""
+    """Return True if `directory` is a directory that contains a config.json. Return False for ""
+    and for files.
+    """
     try:
         return (
             bool(directory)
@@ -66,7 +72,7 @@ def get_specs_directory() -> Path:
 
 @cache
 def find_builtin_specs() -> Mapping[str, Path]:
-    """Return the path of each built-in spec by its name."""
+    """Return the paths of the built-in specs by name."""
     return {
         p.stem: p
         for p in sorted((get_specs_directory() / "models").iterdir())
@@ -80,12 +86,16 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def prefix_builtin_name(name: str) -> str:
-    """Return a path such as `./llama` for one that equals the name of a built-in spec."""
+    """Return `./llama` for the path `llama` if a built-in spec has this name, and other paths
+    unchanged.
+    """
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return the explicit path of a file with the name of a built-in spec, or ""."""
+    """Return an explicit path, such as `./llama`, of a file or directory with the name of a
+    built-in spec, or "" if there is no such file.
+    """
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return prefix_builtin_name(spec)
     return ""
@@ -100,7 +110,7 @@ def format_shadowing_note(spec: str) -> str:
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
-    """Raise E0222 because a directory has no config.json."""
+    """Raise E0222 for a directory without a config.json."""
     cache_help = safe_read.suggest_cached_snapshot(Path(directory))
     raise_error(
         "E0222",
@@ -122,11 +132,11 @@ WEIGHT_FILES = {
         "convert them to safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
     ),
 }
-"""The help text, by file suffix, if a weight file is passed as the spec."""
+"""The help texts for a weight file passed as the spec, by file suffix."""
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
-    """Raise E0222 because a name is neither a spec nor a directory."""
+    """Raise E0222 for a name that is neither a spec nor a directory."""
     if weights_help := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
             "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[weights_help]
@@ -134,7 +144,7 @@ def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
     helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
-        # no built-in spec has such a name, so it is a path
+        # no built-in spec has a name with these characters, so `spec` is a path
         helps = ["check the path, which is relative to the working directory"]
     if hub_help := safe_read.suggest_local_model_path(spec):
         helps.append(hub_help)
@@ -157,21 +167,20 @@ def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> a
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse the text of a spec, cached because syntax trees are immutable."""
+    """Parse the text of a spec. Syntax trees are immutable, so the result is cached."""
     return parse_spec(Source(name, text))
 
 
 @cache
 def _load_std() -> StdLibrary:
-    """Load the standard library. The result is cached for all commands of a process."""
+    """Load the standard library. The library is cached for all commands of a process."""
     return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
 
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the spec files that one command uses. Each file is read once.
-    `unsaved_texts` are the unsaved documents of an editor by path, which take precedence over
-    files.
+    """The standard library, and a cache of the spec files that one command reads. `unsaved_texts`
+    contains the unsaved documents of an editor by path, which take precedence over files.
     """
 
     modules: dict[Path, SpecNamespace] = field(default_factory=dict)
@@ -182,7 +191,9 @@ class SpecLibrary:
         return _load_std()
 
     def find_std_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
-        """Return the std block or definition with this name and its module, or None."""
+        """Return the std block or definition `name` and its module, or None if std has no such
+        name.
+        """
         return self._std.get(name)
 
     def list_std_names(self) -> tuple[str, ...]:
@@ -190,7 +201,9 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open_spec(self, spec: str | Source) -> SpecNamespace:
-        """Return the module of a built-in spec, file or text. Raise E0222 or E0802 if not found."""
+        """Return the module of a built-in spec, a spec file or a source text. Raise E0222 if the
+        spec does not exist, and E0802 if the file cannot be read.
+        """
         if isinstance(spec, Source):
             return self._load_source(spec)
         models = find_builtin_specs()
@@ -205,17 +218,22 @@ class SpecLibrary:
         return self.load_module(path, spec=spec)
 
     def _load_source(self, source: Source) -> SpecNamespace:
-        """Return the module of a source text; paths in it are relative to the working directory."""
+        """Return the module of a source text. Paths in the text are relative to the working
+        directory.
+        """
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
-        # cannot be a file name
+        # `source.name` cannot be a file name
         self.modules[module.directory / "\0"] = module
         return module
 
     def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecNamespace:
-        """Return the module of the file `path`, cached; `spec` names it in messages."""
+        """Return the module of the file `path`, which is cached. `spec` is the name of the file in
+        messages.
+        """
         key = _resolve_spec_path(path, spec, span)
-        # the key is the resolved path, because `./a.specc` and `a.specc` are the same module
+        # the key of the cache is the resolved path, because `./a.specc` and `a.specc` are the same
+        # module
         if key not in self.modules:
             text = self.unsaved_texts.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
@@ -236,7 +254,8 @@ class SpecLibrary:
         if used_path.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.load_module(models[path], models[path].name, span)
-            # without a suffix, use the first file that exists, in the order of suffixes
+            # if `path` has no suffix, use the first file that exists, in the order of
+            # `SPEC_SUFFIXES`
             existing_paths = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]
@@ -262,12 +281,12 @@ class SpecLibrary:
         return self.load_module(resolved_path, path, span)
 
     def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
-        """Return the value of a field that the spec reads from a Hugging Face config.json."""
+        """Return the value of a config field that a spec reads from a Hugging Face config.json."""
         return read_hf_config_field(context, entry, env)
 
 
 def map_error_pages() -> dict[str, Path]:
-    """Return the documentation page of every diagnostic code."""
+    """Return the paths of the documentation pages by diagnostic code."""
     package_directory = Path(__file__).parents[1] / "_errors"
     directory = (
         package_directory
@@ -278,5 +297,5 @@ def map_error_pages() -> dict[str, Path]:
 
 
 def read_page_title(page: str) -> str:
-    """Return the title of the page of a diagnostic code: its heading is `# CODE: title`."""
+    """Return the title in the heading `# CODE: title` of the page of a diagnostic code."""
     return page.partition("\n")[0].partition(": ")[2]

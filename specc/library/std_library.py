@@ -1,5 +1,5 @@
-"""The standard library of blocks, loaded lazily from specs/std.json, which contains its syntax
-trees as JSON.
+"""The standard library of blocks, loaded lazily from specs/std.json, which contains the syntax
+trees of the library as JSON.
 
 `python -m specc.library.std_library specs` generates that file.
 """
@@ -27,12 +27,12 @@ StdItem = ast.Block | ast.Definition
 
 
 def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
-    """Read a spec file. `display_name` is its name in messages, and `span` the `use` that refers to
-    it. Raise E0802 if the file cannot be read.
+    """Read a spec file. `display_name` is the name of the file in messages, and `span` is the span
+    of the `use` statement that names the file. Raise E0802 if the file cannot be read.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one byte beyond the limit is enough to detect E0109
+            # one byte beyond the size limit is enough to detect E0109
             data = file.read(dsl_lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFileError as error:
         raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
@@ -46,13 +46,15 @@ def read_spec_source(path: Path, display_name: str, span: Span | None = None) ->
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the length and the CRC-32 of a source text, which detect edits."""
+    """Return the length and the CRC-32 of a source text, from which a change of the text is
+    detected.
+    """
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
 
 def read_std_sources(directory: Path) -> dict[str, Source]:
-    """Return the sources of the standard library by file name, in order."""
+    """Return the source texts of the standard library by file name, in alphabetical order."""
     return {
         p.name: read_spec_source(p, f"std/{p.name}")
         for p in sorted(directory.iterdir())
@@ -63,7 +65,7 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
     """The blocks and definitions of std by name, with their modules. A file is parsed when one of
-    its names is accessed for the first time. `table_path` is the generated table.
+    its names is first accessed. `table_path` is the path of the generated table of syntax trees.
     """
 
     directory: Path
@@ -89,8 +91,10 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
 
     @cached_property
     def _trees(self) -> dict[str, Any]:
-        """The serialized syntax trees of the files that have not changed since serialization."""
-        # without the generated table (in a checkout), files are parsed, which is slower
+        """The serialized syntax trees of the std files that have not changed since
+        serialization.
+        """
+        # without the generated table, as in a checkout, the std files are parsed, which is slower
         if not self.table_path.is_file():
             return {}
         data = json.loads(self.table_path.read_text(encoding="utf-8"))
@@ -114,7 +118,9 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecNamespace]]):
         }
 
     def _load_module(self, name: str) -> SpecNamespace:
-        """Return the module of the std file `name`, from the table if it is unchanged."""
+        """Return the module of the std file `name`, decoded from the table if the file is
+        unchanged.
+        """
         if name not in self.modules:
             source = self._sources[name]
             entry = self._trees.get(name)
@@ -130,19 +136,20 @@ CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 
 def tree_to_json(file: ast.File) -> dict[str, Any]:
-    """Convert a syntax tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a string,
-    number, bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
+    """Convert a syntax tree to JSON data. `nodes[n]` is `[class, value, …]`, where each value is a
+    string, a number, a bool, None, a child node `{"n": node}`, a span `{"s": [start, end]}` or a
+    tuple `{"t": [value, …]}`.
     """
     nodes: list[list[Any]] = []
     node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # iterative, because the tree of a long text can be deep
+    # a loop instead of recursion, because the tree of a long text can be deep
     while stack:
         node, is_visited = stack.pop()
         # a node may have several parents, such as the shared empty `Comments`
         if id(node) in node_numbers:
             continue
-        # the table records the field order of each class; a table with a different order is
+        # the table contains the field order of each class, and a table with a different order is
         # rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if is_visited:
@@ -161,13 +168,13 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
 
 
 def _list_child_nodes(values: Iterable[object]) -> list[object]:
-    """Return the syntax nodes among the field values of a node."""
+    """Return the child nodes among the field values of a node."""
     parts = (p for v in values for p in (v if isinstance(v, tuple) else (v,)))
     return [part for part in parts if isinstance(part, NODE_CLASSES)]
 
 
 def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
-    """Encode the value of a node's field as JSON data."""
+    """Encode the value of a node field as JSON data."""
     if isinstance(value, NODE_CLASSES):
         return {"n": node_numbers[id(value)]}
     if isinstance(value, Span):
@@ -179,7 +186,9 @@ def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
 
 
 def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
-    """Rebuild a syntax tree from `tree_to_json` data; `source` is its source text."""
+    """Rebuild a syntax tree from the JSON data of `tree_to_json`. `source` is the source text of
+    the tree.
+    """
     assert data["version"] == TREE_FORMAT_VERSION, "the table has a different version"
     for name, field_names in data["fields"].items():
         assert tuple(field_names) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
@@ -196,7 +205,7 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
 
 
 def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
-    """Decode the value of a node's field from JSON data."""
+    """Decode the value of a node field from JSON data."""
     if not isinstance(value, dict):
         return value
     if "n" in value:
@@ -209,14 +218,16 @@ def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
 
 
 def render_std_table(directory: Path) -> str:
-    """Render the table of a specs directory: hash, names and syntax tree of each file."""
+    """Render the table of a specs directory as JSON, with the digest, the names and the syntax tree
+    of each std file.
+    """
     rows = []
     for name, source in read_std_sources(directory).items():
         file = parse_spec(source)
         row = {
             "digest": compute_source_digest(source),
             "names": list(build_module(file, name).items),
-            # a string, so that only the trees of files in use are decoded
+            # a string, so that only the syntax trees of accessed files are decoded
             "tree": json.dumps(tree_to_json(file), ensure_ascii=False, separators=(",", ":")),
         }
         rows.append(

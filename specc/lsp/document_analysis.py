@@ -1,5 +1,5 @@
-"""Analyze one version of a document: its syntax tree, graphs and diagnostics; find nodes and
-names at a position; check that an edit removes a diagnostic.
+"""Analyze one version of a document: syntax tree, graphs and diagnostics. Find the nodes and names
+at a position, and test whether an edit removes a diagnostic.
 """
 
 from collections import Counter
@@ -29,13 +29,13 @@ from specc.syntax.parse import detect_syntax as detect_syntax
 from specc.syntax.parse import parse_spec, translate_advice
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
-"""Inferred types by the offsets (start, end) of the source code."""
+"""The inferred types of each source range (start offset, end offset)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnalysis:
-    """The analysis of one version of a document: its syntax tree `file`, the `module` that resolves
-    names, the opened `spec`, and the `elaborations`, which record the types of source spans.
+    """The analysis of one version of a document: the syntax tree `file`, the `module` that resolves
+    names, the loaded `spec`, and the `elaborations` with the inferred types of source spans.
     """
 
     path: Path
@@ -55,16 +55,16 @@ class DocumentAnalysis:
 
     @property
     def extended_module(self) -> SpecNamespace | None:
-        """The module of the base spec, or None if the document does not extend a spec."""
+        """The module of the base spec, or None if the document has no base spec."""
         return self.module.extended if self.module else None
 
     @cached_property
     def config_paths(self) -> Mapping[str, ast.Field]:
-        """The config fields by dotted path."""
+        """The config fields of the spec by dotted path."""
         return self.spec.program.map_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecNamespace] | None:
-        """Return the block or definition of this name in the spec or std, and its module."""
+        """Return the block or definition `name` of the spec or std and its module, or None."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_std_item(name)
@@ -76,13 +76,13 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The types of spans, with symbolic dimensions; elaborations without errors win."""
+        """The types of spans with symbolic dimensions, preferably from graphs without errors."""
         symbolic = [r for r in self.elaborations if r.is_symbolic]
         return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
-        """The types of source spans, with the dimensions of the config values."""
+        """The types of spans with the dimension sizes of the config values."""
         return self._collect_types(
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
@@ -99,7 +99,7 @@ class DocumentAnalysis:
     def is_in_document(self, span: Span) -> bool:
         """Return True if a span is in this document rather than in another file."""
         source = span.source
-        # a cached syntax tree has another source object with the same name and text
+        # a cached syntax tree has a different source object with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
@@ -115,7 +115,7 @@ class DocumentAnalysis:
         return next((p for p in find_builtin_specs().values() if p.name == name), None)
 
     def _find_loaded_path(self, name: str) -> Path | None:
-        """Return the path of the loaded file whose source has this name, or None."""
+        """Return the path of the loaded file with the source name `name`, or None."""
         for path, module in self.library.modules.items():
             if module.file.span is not None and module.file.span.source.name == name:
                 return path
@@ -127,7 +127,7 @@ def analyze_incrementally(
 ) -> Iterator[DocumentAnalysis]:
     """Analyze a document at `path`, one graph at a time; yield the analysis after each graph, the
     default graph first. `unsaved` are the texts of other open documents by resolved path. Errors in
-    the text are diagnostics, not exceptions.
+    a document are diagnostics, not exceptions.
     """
     library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
@@ -147,21 +147,21 @@ def analyze_incrementally(
 
 
 def _iterate_graph_names(spec: LoadedSpec) -> Iterator[str]:
-    """Yield the names of the graphs of a spec, the default graph of `specc check` first."""
+    """Yield the names of the graphs of a spec. The default graph of `specc check` comes first."""
     yield ""
     graphs = [b for b, _ in spec.program.iterate_items(ast.Block) if b.kind == "graph"]
     yield from (block.name for block in graphs[1:])
 
 
 def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> DocumentAnalysis:
-    """Check one more graph of the spec, and return the analysis with its results."""
+    """Check the graph `graph`, and return the analysis with the results of this check."""
     records = ElaborationRecords()
     context_token = RECORDED_VALUES.set(records)
     diagnostics: list[Diagnostic] = []
     try:
         check_result = check_spec(spec, graph)
-        # warnings are reported only for the default graph, because some depend on values that
-        # commands set for other graphs
+        # warnings are reported only for the default graph, because some warnings depend on values
+        # that commands set for other graphs
         diagnostics += [] if graph else _iterate_graph_diagnostics(check_result)
     except Failed as failed:
         diagnostics += failed.diagnostics
@@ -180,7 +180,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: LoadedSpec, graph: str) -> Docu
 
 
 def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagnostic]:
-    """Yield the warnings of a valid graph, and the errors of the analyses."""
+    """Yield the warnings of a valid graph, and the errors that the analyses of the graph find."""
     model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
     report = (
@@ -198,7 +198,7 @@ def _iterate_graph_diagnostics(checked_spec: SpecCheckResult) -> Iterator[Diagno
 def analyze_document(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> DocumentAnalysis:
-    """Return the analysis of a document after all its graphs are elaborated."""
+    """Return the analysis of a document, including all its graphs."""
     return list(analyze_incrementally(path, text, unsaved))[-1]
 
 
@@ -216,7 +216,7 @@ NO_NODE = (ast.Comments,)
 
 @dataclass(frozen=True)
 class NameBinding:
-    """A name that a document binds: its kind, location and syntax node."""
+    """A name bound in a document, with the kind, location and syntax node of the binding."""
 
     name: str
     kind: str
@@ -232,7 +232,7 @@ def find_node_span(node: ast.Node) -> Span | None:
 
 
 def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset (or end a word there), innermost last."""
+    """Return the nodes that contain an offset or end there with a word, innermost last."""
     sized_nodes: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
@@ -243,7 +243,8 @@ def find_nodes_at_offset(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None:
             sized_nodes.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # longest span first; among equal spans the parent was visited first and stays first
+    # nodes are sorted by length, longest first; a parent with the same span as its child stays
+    # first
     return [node for _, node in sorted(sized_nodes, key=itemgetter(0))]
 
 
@@ -300,14 +301,14 @@ def find_enclosing_item(
 
 
 def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
-    """Return the blocks and definitions that begin at or before an offset."""
+    """Return the blocks and definitions that start at or before an offset."""
     blocks = [block for block in items if isinstance(block, ast.Block | ast.Definition)]
     return [block for block in blocks if block.span and block.span.start <= offset]
 
 
 @dataclass(frozen=True)
 class FixEdit:
-    """An edit of the characters from `start` to `end`, with its `title` for the user."""
+    """A replacement of the characters `start` to `end`. `title` describes the edit to the user."""
 
     title: str
     start: int
@@ -315,20 +316,20 @@ class FixEdit:
     text: str
 
     def apply_to_text(self, text: str) -> str:
-        """Return the text after the edit."""
+        """Apply the edit to a text and return the result."""
         return text[: self.start] + self.text + text[self.end :]
 
 
 @dataclass
 class FixTrial:
-    """Checks whether edits remove one diagnostic of a document."""
+    """A test of whether edits of a document remove one of its diagnostics."""
 
     analysis: DocumentAnalysis
     diagnostic: Diagnostic
     unsaved: Mapping[Path, str]
 
     def is_diagnostic_removed(self, edit: FixEdit) -> bool:
-        """Return True if an edit removes the diagnostic and introduces no new error."""
+        """Return True if an edit removes the diagnostic without introducing an error."""
         result = self._analyze_graph(edit.apply_to_text(self.analysis.source.text))
         counts_before, counts_after = _count_diagnostics(self.analysis), _count_diagnostics(result)
         key = self.diagnostic.code, self.diagnostic.title
@@ -336,8 +337,8 @@ class FixTrial:
             result.spec is None and self.analysis.spec is not None
         ):
             return False
-        # the suggested code may use undefined names; errors elsewhere are not new, but were hidden
-        # by the removed diagnostic
+        # an inserted fragment may use undefined names; errors outside it are not new, but were
+        # hidden by the removed diagnostic
         return not any(
             d.severity == "error"
             and (d.code, d.title) not in counts_before
@@ -346,7 +347,7 @@ class FixTrial:
         )
 
     def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a changed document up to the graph of the diagnostic, or the first graph."""
+        """Analyze a changed document up to the first graph that has the diagnostic."""
         results = analyze_incrementally(self.analysis.path, text, self.unsaved)
         return next(islice(results, self._graph_index, None), None) or next(
             analyze_incrementally(self.analysis.path, text, self.unsaved)
@@ -354,7 +355,7 @@ class FixTrial:
 
     @cached_property
     def _graph_index(self) -> int:
-        """Return the index of the first graph with the diagnostic."""
+        """Return the index of the first graph that has the diagnostic."""
         text = self.analysis.source.text
         for n, result in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
             if (self.diagnostic.code, self.diagnostic.title) in _count_diagnostics(result):

@@ -17,7 +17,7 @@ DiagnosticWithFixes = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """An open document, with analyses of this version and of the last that was parsed."""
+    """One version of an open document, its analysis, and the last analysis with a syntax tree."""
 
     uri: str
     path: Path
@@ -27,19 +27,19 @@ class OpenDocument:
     last_parsed: DocumentAnalysis | None = None
     quick_fixes: list[DiagnosticWithFixes] = field(default_factory=list)
     is_complete: bool = False
-    """True if all graphs of this version are analyzed."""
+    """True if all graphs of this version of the document are analyzed."""
 
     @property
     def latest_analysis(self) -> DocumentAnalysis | None:
-        """The analysis of this version if it was parsed, or of the last such version."""
+        """The analysis of this version, or of the last version without syntax errors."""
         is_parsed = self.analysis is not None and self.analysis.module is not None
         return self.analysis if is_parsed else self.last_parsed or self.analysis
 
 
 ResultsCallback = Callable[[str, int], None]
-"""A callback of the analysis thread for new results; it receives URI and version."""
+"""A callback for new results of the analysis thread. Its arguments are URI and version."""
 ErrorCallback = Callable[[str, int, Exception], None]
-"""A callback of the analysis thread for an exception during analysis (a bug in specc)."""
+"""A callback for an exception in the analysis thread, which is a bug in specc."""
 
 
 class OpenDocuments:
@@ -67,7 +67,7 @@ class OpenDocuments:
             self._reanalyze_document(uri)
 
     def remove_document(self, uri: str) -> None:
-        """Remove a closed document."""
+        """Remove a document that the editor has closed."""
         with self._condition:
             self._documents.pop(uri, None)
             self._queue.pop(uri, None)
@@ -78,7 +78,7 @@ class OpenDocuments:
             return self._documents.get(uri)
 
     def reanalyze_other_documents(self, uri: str) -> None:
-        """Queue all open documents except `uri`, because they may use the file that was saved."""
+        """Queue all open documents except `uri`, because they may use the saved document `uri`."""
         with self._condition:
             for other_uri in self._documents:
                 if other_uri != uri:
@@ -87,7 +87,7 @@ class OpenDocuments:
     def wait_for_analysis(
         self, uri: str, version: int, seconds: float, *, is_complete: bool
     ) -> None:
-        """Wait up to `seconds` for the first analysis of a version, or all if `is_complete`."""
+        """Wait up to `seconds` until the first graph, or with `is_complete` all, are analyzed."""
 
         def is_analyzed() -> bool:
             document = self._documents.get(uri)
@@ -154,7 +154,7 @@ class OpenDocuments:
         return is_latest
 
     def _is_latest(self, document: OpenDocument) -> bool:
-        """Return True if `document` is the open version and no analysis is queued."""
+        """Return True if `document` is the open version and is not queued for analysis."""
         current = self._documents.get(document.uri)
         return current is document and document.uri not in self._queue
 

@@ -34,12 +34,12 @@ DEFINITION_NAMES = {
     "BIAS": POSITION_NAMES,
     "SCORE": (("q", "the query"), ("k", "the key")),
 }
-"""Names that definitions can use without a declaration."""
+"""The predeclared names in definitions, with their descriptions, by keyword terminal."""
 
 
 @dataclass(frozen=True)
 class CompletionItem:
-    """A completion item. `kind` is its kind in the protocol."""
+    """A completion item. `kind` is a key of COMPLETION_KINDS."""
 
     text: str
     kind: str
@@ -70,8 +70,8 @@ def _find_word_start(text: str, offset: int) -> int:
 def complete_terminals(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
-    """Return completions for the expected terminals of the grammar. If `is_incomplete` is set, the
-    text is newer than the syntax tree, so the block may have more lines.
+    """Return completions for the expected terminals of the grammar. `is_incomplete` means that the
+    text is newer than the syntax tree, so that the block may have more lines.
     """
     items: list[CompletionItem] = []
     last_kind = expected.preceding[-1].kind if expected.preceding else ""
@@ -86,20 +86,20 @@ def complete_terminals(
         items += [CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()]
     elif "NAME" in expected.terminals:
         items += _complete_entries(analysis, expected.preceding)
-    # keywords come last, because where a name is allowed, users usually want a name
+    # keywords come last, because users usually want a name where names are allowed
     items += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate_items(items)
 
 
 def _list_type_words() -> list[CompletionItem]:
-    """Return the words that can begin a type."""
+    """Return completions for the words that can begin a type."""
     return [
         CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
     ]
 
 
 def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Drop later items of equal text: a variable shadows a block of the same name."""
+    """Keep the first item of each text: a variable shadows a block with the same name."""
     items_by_text: dict[str, CompletionItem] = {}
     for item in items:
         items_by_text.setdefault(item.text, item)
@@ -108,7 +108,7 @@ def _deduplicate_items(items: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 def _get_dotted_name(text: str, end: int) -> str:
     """Return the dotted name that ends at offset `end`."""
-    # the text before the cursor is usually incomplete, so the syntax tree does not contain the name
+    # the text before the cursor is usually incomplete, so the name is not in the syntax tree
     start = end
     while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
         start -= 1
@@ -116,7 +116,7 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
-    """Complete the text after a dot: blocks of a used file, or members of values."""
+    """Yield the items of a used file, or the config fields, that can follow `head` and a dot."""
     used_module = analysis.find_used_module(head)
     for name, item in used_module.items.items() if used_module else ():
         yield CompletionItem(name, "function", doc=item.doc)
@@ -127,7 +127,7 @@ def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[Complet
 
 
 def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
-    """Complete the names of built-in specs inside quotes after `use`."""
+    """Yield the built-in specs if the cursor is in a string after `use` or `extends`."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
         yield from (
@@ -138,11 +138,11 @@ def _complete_string(text: str, offset: int) -> Iterator[CompletionItem]:
 def _complete_options(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Complete the options that the call around an offset does not set yet."""
+    """Yield the options that the call around the cursor does not set yet."""
     bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
-    # after `name =`, a value is expected, not an option
+    # after `name =`, the call expects a value, not an option
     if tokens[-1].kind == "EQUAL":
         return
     existing = _find_set_options(tokens[bracket:])
@@ -157,7 +157,7 @@ def _find_set_options(tokens: Sequence[Token]) -> set[str]:
 
 
 def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Complete the words that are allowed as the value of an option, after `name =` in a call."""
+    """Yield the allowed words for the value of an option after `name =` in a call."""
     bracket = _find_open_bracket(tokens)
     if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
@@ -173,7 +173,7 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the names that the mask, bias or score definition around the cursor can use."""
-    # the last item that begins before the cursor contains it
+    # the cursor is in the last item that begins before it
     item_starts = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     definition_tokens = tokens[item_starts[-1] :] if item_starts else ()
     if not definition_tokens or definition_tokens[0].kind not in DEFINITION_NAMES:
@@ -184,7 +184,7 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
 
 
 def _complete_parameters(definition_tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """Yield the parameters of a definition, which are before the equals sign."""
+    """Yield the parameters of a definition, which are the names before the equals sign."""
     end_index = next((n for n, token in enumerate(definition_tokens) if token.kind == "EQUAL"), 0)
     for token in definition_tokens[2:end_index]:
         if token.kind == "NAME":
@@ -192,13 +192,13 @@ def _complete_parameters(definition_tokens: Sequence[Token]) -> Iterator[Complet
 
 
 def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
-    """Return the index of the token of the innermost unclosed bracket, or None if there is none."""
+    """Return the token index of the innermost unclosed bracket, or None."""
     unclosed = _find_unclosed_brackets(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
 
 
 def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
-    """Return the unclosed brackets, outermost first."""
+    """Return the tokens of the unclosed brackets, outermost first."""
     brackets: list[Token] = []
     for token in tokens:
         if token.kind in OPENING_TOKENS:
@@ -211,7 +211,7 @@ def _find_unclosed_brackets(tokens: Sequence[Token]) -> list[Token]:
 def _complete_entries(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
-    """Yield the keys in the braces of an item: config, quantization, inputs, results."""
+    """Yield the keys allowed in the braces of a section, e.g. config fields or inputs."""
     bracket = _find_open_bracket(tokens)
     if not bracket or tokens[bracket].kind != "LBRACE":
         return
@@ -225,14 +225,14 @@ def _complete_entries(
 
 
 def _complete_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Yield the config values of the base spec."""
+    """Yield the config fields of the base spec."""
     base = analysis.extended_module
     for field in iterate_config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", format_type_name(field.type), field.doc)
 
 
 def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Yield the names of the inputs and outputs of the graphs of a spec."""
+    """Yield the names of the inputs and outputs of a spec's graphs."""
     blocks = analysis.spec.program.iterate_items(ast.Block) if analysis.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
@@ -243,7 +243,7 @@ def _complete_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
 def complete_call_options(analysis: DocumentAnalysis, callee: str) -> Iterator[CompletionItem]:
     """Yield the parameters of a function, block or definition that can be passed by name."""
     item_and_module = analysis.find_item(callee)
-    # a built-in function shadows a std block with the same name, but not a user block
+    # a built-in function shadows a std block, but not a user block, with the same name
     if item_and_module is not None and not (item_and_module[1].is_standard and callee in BUILTINS):
         for param in item_and_module[0].params or ():
             kind = format_type_name(param.type) if param.type else ""
@@ -278,7 +278,7 @@ def _complete_scope(
 
 
 def _complete_module_names(module: SpecNamespace) -> Iterator[CompletionItem]:
-    """Yield the names that a file defines besides its config."""
+    """Yield the names that a file defines, except config fields."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.list_names():

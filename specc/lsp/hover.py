@@ -1,4 +1,4 @@
-"""Hover at a position: signature, documentation, types, location of the definition."""
+"""Hover information: signature, documentation, types, and location of the definition."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -45,13 +45,13 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "load": ast.Load,
     "share": ast.Share,
 }
-"""The AST class whose docstring explains each keyword."""
+"""The AST class of each keyword. The docstring of the class is the hover text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoverInfo:
-    """The hover of the name at offsets `start_offset` to `end_offset`: its declaration as code,
-    documentation, its types with symbolic dimensions and with config values, and the span of its
+    """The hover of the name at offsets `start_offset` to `end_offset`: the declaration as code, the
+    documentation, the types with symbolic and with concrete dimensions, and the span of the
     definition.
     """
 
@@ -65,9 +65,9 @@ class HoverInfo:
 
 
 def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None:
-    """Return the hover of the name or keyword at an offset, or None if it has no information."""
+    """Return the hover of the name or keyword at an offset, or None if there is no information."""
     nodes = find_nodes_at_offset(analysis.file, offset) if analysis.file else []
-    # the innermost node that has documentation
+    # search from the innermost node outward
     for depth in range(len(nodes), 0, -1):
         hover = _find_node_hover(analysis, nodes[:depth], offset)
         if hover is not None:
@@ -78,7 +78,7 @@ def find_hover_info(analysis: DocumentAnalysis, offset: int) -> HoverInfo | None
 def _find_node_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
 ) -> HoverInfo | None:
-    """Return the hover of the innermost node at an offset."""
+    """Return the hover of the last node of `nodes`, which contains the offset, or None."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
@@ -116,7 +116,7 @@ def _set_location(hover: HoverInfo | None, start: int, end: int) -> HoverInfo | 
 def _find_declaration_hover(
     analysis: DocumentAnalysis, node: ast.Node, span: Span
 ) -> HoverInfo | None:
-    """Return the hover of a name where it is declared."""
+    """Return the hover of a name at its declaration."""
     match node:
         case ast.Field():
             return _make_field_hover(node)
@@ -142,7 +142,7 @@ def _make_binding_hover(analysis: DocumentAnalysis, code: str, span: Span) -> Ho
 
 
 def _make_field_hover(field: ast.Field) -> HoverInfo:
-    """Return the hover of a config field: its declaration and its documentation."""
+    """Return the hover of a config field, with its declaration and documentation."""
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
     code = " ".join(line.strip() for line in format_statement(undocumented, 0))
     return HoverInfo(code=code, doc=field.doc, definition=field.span)
@@ -151,7 +151,7 @@ def _make_field_hover(field: ast.Field) -> HoverInfo:
 def _find_option_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
 ) -> HoverInfo | None:
-    """Return the hover of an option of a call, or of a config value in a record."""
+    """Return the hover of a named argument of a call, or of a key of a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
         return find_dotted_name_hover(analysis, calls[-1].function.path, span.start, is_called=True)
@@ -161,7 +161,7 @@ def _find_option_hover(
 def _find_record_key_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
 ) -> HoverInfo | None:
-    """Return the hover of a record key in a derived spec, which is a config value."""
+    """Return the hover of a record key in a derived spec, which names a config field."""
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _find_config_path_hover(analysis, ".".join(names)) if is_record else None
@@ -175,9 +175,9 @@ def _find_config_path_hover(analysis: DocumentAnalysis, path: str) -> HoverInfo 
 def _find_name_hover(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> HoverInfo | None:
-    """Return the hover of a dotted name up to the component that contains the offset."""
+    """Return the hover of the part of a dotted name up to the component at an offset."""
     span = node.span
-    assert span is not None  # the caller has checked this
+    assert span is not None  # the caller has checked that the name has a span
     is_called = _is_called(nodes, node)
     path = _truncate_path(node.path, offset - span.start)
     binding_hover = _make_binding_hover(analysis, path, span)
@@ -206,7 +206,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
 
 
 def _truncate_path(path: str, offset: int) -> str:
-    """Return a dotted name up to the offset: `v` of `v.encode` is the used file."""
+    """Truncate a dotted name after the component at an offset, e.g. `v.encode` to `v`."""
     dot = path.find(".", max(0, offset))
     return path if dot < 0 else path[:dot]
 
@@ -214,7 +214,7 @@ def _truncate_path(path: str, offset: int) -> str:
 def find_dotted_name_hover(
     analysis: DocumentAnalysis, path: str, offset: int, *, is_called: bool = False
 ) -> HoverInfo | None:
-    """Return the hover of a dotted name at an offset. Inner scopes take precedence."""
+    """Return the hover of the dotted name `path`, as visible at an offset, or None."""
     head, _, rest = path.partition(".")
     if rest:
         return _find_member_hover(analysis, head, rest)
@@ -228,7 +228,7 @@ def find_dotted_name_hover(
 def _find_member_hover(
     analysis: DocumentAnalysis, first_name: str, member_path: str
 ) -> HoverInfo | None:
-    """Return the hover of `first_name.member_path`: an item of a used file, or a config value."""
+    """Return the hover of `first_name.member_path`, an item of a used file or a config field."""
     used_module = analysis.find_used_module(first_name)
     if used_module is not None and member_path in used_module.items:
         return make_item_hover(used_module.items[member_path])
@@ -236,7 +236,7 @@ def _find_member_hover(
 
 
 def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> HoverInfo | None:
-    """Return the hover of the last binding of a name in the block or definition, or None."""
+    """Return the hover of the last binding of a name before an offset, or None."""
     item = find_enclosing_item(analysis.items, offset)
     bindings = [b for b in iterate_visible_bindings(item, offset) if b.name == name] if item else []
     if not bindings:
@@ -254,8 +254,8 @@ def _find_local_hover(analysis: DocumentAnalysis, name: str, offset: int) -> Hov
 
 
 def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
-    """Return the hover of a config value by name. If the spec could not be opened, only the fields
-    of this file are known.
+    """Return the hover of a config field. If the spec could not be loaded, only the fields that the
+    document declares are found.
     """
     if analysis.spec is not None:
         return _find_config_path_hover(analysis, name)
@@ -268,7 +268,7 @@ def _find_config_value_hover(analysis: DocumentAnalysis, name: str, _: int) -> H
 def _find_item_hover(analysis: DocumentAnalysis, name: str, _: int) -> HoverInfo | None:
     """Return the hover of a block, a definition or a built-in function."""
     item_and_module = analysis.find_item(name)
-    # where a normalizer is expected, the name is a std definition, elsewhere a built-in function
+    # in the scope of a built-in function and a std definition with the same name, the function wins
     if item_and_module is not None and not (item_and_module[1].is_standard and name in BUILTINS):
         return make_item_hover(item_and_module[0])
     if name not in BUILTINS:
@@ -285,7 +285,7 @@ def make_item_hover(item: ast.Block | ast.Definition) -> HoverInfo:
 
 
 def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | None:
-    """Return the hover of a dimension that `dims` declares here or in a base spec."""
+    """Return the hover of a dynamic dimension of this spec or of a base spec, or None."""
     module: SpecNamespace | None = analysis.module
     while module is not None:
         for declaration in _iterate_dims(module, name):
@@ -296,13 +296,13 @@ def _find_length_hover(analysis: DocumentAnalysis, name: str) -> HoverInfo | Non
 
 
 def _iterate_dims(module: SpecNamespace, name: str) -> Iterator[ast.DimName]:
-    """Yield the declarations of a symbolic dimension in one file."""
+    """Yield the declarations of a dynamic dimension in one file."""
     dims = (item for item in module.file.items if isinstance(item, ast.Dims))
     return (dim for item in dims for dim in item.names if dim.name == name)
 
 
 def _make_spec_hover(module: SpecNamespace | None) -> HoverInfo | None:
-    """Return the hover of a spec: its name and its documentation."""
+    """Return the hover of a spec, with its name and documentation."""
     if module is None:
         return None
     file = module.file
@@ -316,7 +316,7 @@ def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | 
     for match in IDENTIFIER.finditer(text, start):
         if match.start() > offset:
             return None
-        # in YAML a word is a keyword only if it is the key at the start of a line
+        # in YAML, a word is a keyword only if it is the key at the start of a line
         is_first = not text[start : match.start()].strip(" -\"'")
         if analysis.syntax == "yaml" and not is_first:
             return None
@@ -332,11 +332,11 @@ def _find_keyword_hover(analysis: DocumentAnalysis, offset: int) -> HoverInfo | 
 
 BACKTICKS = re.compile(r"`+")
 MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
-"""Characters that have a meaning in Markdown."""
+"""The pattern of a character with a special meaning in Markdown."""
 
 
 def format_hover(hover: HoverInfo) -> str:
-    """Format the hover of a name as Markdown: code, documentation, and types."""
+    """Format a hover as Markdown, with the code, the documentation and the types."""
     parts: list[str] = []
     if hover.code:
         parts.append(fence_code(hover.code))
@@ -344,7 +344,7 @@ def format_hover(hover: HoverInfo) -> str:
         parts.append(escape_markdown(hover.doc))
     if hover.symbolic_types:
         parts.append("here: " + _join_alternatives(hover.symbolic_types))
-    # concrete types add no information if no dimension is a config value
+    # the concrete types equal the symbolic types if no dimension depends on config values
     if hover.concrete_types and hover.concrete_types != hover.symbolic_types:
         parts.append(f"with this config: {_join_alternatives(hover.concrete_types)}")
     return "\n\n".join(parts)
@@ -364,7 +364,7 @@ def fence_code(code: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape Markdown in text from a spec, which may not contain links, images or HTML."""
+    """Escape Markdown in a text from a spec, so that it adds no links, images or HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 

@@ -17,19 +17,19 @@ from specc.syntax.ast import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
-"""Python codec of each position encoding, and the bytes per code unit."""
+"""The Python codec and the number of bytes per code unit of each position encoding."""
 
 
 class DocumentPosition(NamedTuple):
-    """A 0-based line and column."""
+    """A position in a document as 0-based line and column."""
 
     line: int
     column: int
 
 
 class DocumentLines:
-    """The lines of a text, split at the line ends of the protocol, not at form feeds. Columns are
-    counted in code units of `encoding`, the negotiated position encoding.
+    """The lines of a text, split at the line ends that the protocol defines. Columns are counted in
+    code units of `encoding`, the negotiated position encoding.
     """
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
@@ -46,7 +46,9 @@ class DocumentLines:
         return [0, *(end.end() for end in self._line_ends)]
 
     def get_position(self, offset: int) -> DocumentPosition:
-        """Return line and column of an offset, which is clipped at the end of the text."""
+        """Return the line and column of an offset. An offset after the end of the text is
+        clipped.
+        """
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
@@ -54,7 +56,7 @@ class DocumentLines:
         )
 
     def get_offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column. A column after the end of the line is clipped."""
+        """Return the offset of a line and column. A column after the end of its line is clipped."""
         if line < 0:
             return 0
         if line >= len(self._line_starts):
@@ -68,7 +70,7 @@ class DocumentLines:
         return end
 
     def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
-        """Return the offsets of the start and the end of a range."""
+        """Return the start and end offsets of a range of the protocol."""
         offsets = (
             (position.line, position.character) for position in (text_range.start, text_range.end)
         )
@@ -82,7 +84,7 @@ class DocumentLines:
 
 @lru_cache(maxsize=16)
 def split_document_lines(text: str, encoding: str) -> DocumentLines:
-    """Split a text into lines. The result is cached for all requests."""
+    """Split a text into lines. The result is cached, because every request needs the lines."""
     return DocumentLines(text, encoding)
 
 
@@ -106,7 +108,7 @@ SYMBOL_KINDS = {
     "generate": lsp.SymbolKind.Event,
     "stream": lsp.SymbolKind.Event,
 }
-"""Symbol kinds by item kind; items of all other kinds are functions."""
+"""The symbol kind of each item kind. Items of all other kinds are functions."""
 
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
@@ -118,7 +120,7 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic; one of another file is located at the reference to the file."""
+    """Convert a diagnostic. An error in another file is shown where this file is referenced."""
     start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:
@@ -137,7 +139,7 @@ def to_diagnostic(
 
 
 def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
-    """Return the start and end offset of a diagnostic in this document."""
+    """Return the start and end offsets at which a document shows a diagnostic."""
     labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.related_labels)
     for label in labels:
         if analysis.is_in_document(label.span):
@@ -149,7 +151,7 @@ def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> 
 
 
 def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
-    """Yield the spans where this document refers to other files, the base spec first."""
+    """Yield the spans of the references to other files, beginning with the base spec."""
     if analysis.file is None:
         return
     if analysis.file.extends_span is not None:
@@ -162,7 +164,7 @@ def _iterate_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
 def _convert_related_spans(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> Iterator[lsp.DiagnosticRelatedInformation]:
-    """Convert the secondary locations of a diagnostic, including those in other files."""
+    """Convert the secondary labels of a diagnostic, including labels in other files."""
     labels: list[Label] = list(diagnostic.related_labels)
     if diagnostic.primary is not None and not analysis.is_in_document(diagnostic.primary.span):
         labels.insert(0, diagnostic.primary)
@@ -191,7 +193,7 @@ def to_location(
 def to_completion_items(
     completions: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """Return completions that replace a word, with sort keys that preserve their order."""
+    """Convert completions of the word at `start` to `end`. Sort keys preserve their order."""
     edit_range = to_range(lines, start, end)
     return [
         lsp.CompletionItem(
@@ -210,7 +212,7 @@ def to_completion_items(
 def to_document_symbols(
     analysis: DocumentAnalysis, lines: DocumentLines
 ) -> Iterator[lsp.DocumentSymbol]:
-    """Yield a symbol for each item of a spec that has a name."""
+    """Yield a document symbol for each named item of a spec."""
     for item in analysis.items:
         fields = _get_symbol_fields(item)
         if fields is not None and item.span is not None:
@@ -225,7 +227,7 @@ def to_document_symbols(
 
 
 def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
-    """Return the name, kind and detail text of an item, or None if it has no name."""
+    """Return the name, the kind and the detail text of an item, or None for unnamed items."""
     match item:
         case ast.Block() | ast.Definition():
             return item.name, item.kind, item.doc
@@ -255,8 +257,8 @@ def to_code_action(
 def to_inlay_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the shapes of the names that a range binds without a type. The hint follows the name;
-    in YAML, where a key has its own colon, the hint is at the end of the line.
+    """Yield the shapes of the names that are bound in a range without a declared type. The hint
+    follows the name, or in YAML, where a key has a colon, the end of the line.
     """
     start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():
@@ -268,9 +270,9 @@ def to_inlay_hints(
 def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the inlay hint of the name at `span`, if its value is a tensor."""
+    """Yield the inlay hint of the name at `span` if the value is a tensor."""
     types = analysis.shapes.get((span.start, span.end), ())
-    # a hint is needed only for tensors, whose types contain brackets
+    # only types of tensors contain brackets
     shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
     prefix, offset = ": ", span.end
     if analysis.syntax == "yaml":

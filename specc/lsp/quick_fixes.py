@@ -1,4 +1,6 @@
-"""Quick fixes: edits from the help of a diagnostic, offered if they remove it."""
+"""Quick fixes: edits that the help messages of a diagnostic suggest and that remove the
+diagnostic.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!
 PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 CALLED_NAME = re.compile(r"(\w+)\(")
 PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
-"""In help texts, `x` is a placeholder for an expression of the spec."""
+"""The pattern of `x`, which in help messages is a placeholder for an expression."""
 MAX_WORDS = 3  # maximum number of names that one suggestion replaces
 
 
@@ -35,7 +37,7 @@ def replace_span(span: Span, text: str) -> FixEdit:
 def propose_insertions(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
-    """Yield edits that insert suggested code, likely ones first; `spans[0]` is the error."""
+    """Yield edits that insert suggested code, the most likely first. `spans[0]` is the error."""
     # `… @ name` appends a name to existing code; the content of any other ellipsis is unknown
     code = code.removeprefix("… ")
     if "…" in code or "..." in code:
@@ -50,7 +52,7 @@ def propose_insertions(
     yield from _propose_placeholder_edits(analysis, spans, code)
     for span in spans:
         yield from _propose_word_edits(span, code)
-    if analysis.file is None and spans:  # a syntax error: replace the line
+    if analysis.file is None and spans:  # after a syntax error, replace the line
         start, end = _find_line(analysis.source.text, spans[0].start)
         line = analysis.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
@@ -58,7 +60,7 @@ def propose_insertions(
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Yield edits that remove the text of a span, with a comma or the whole line if necessary."""
+    """Yield edits that remove the text of a span, a comma next to it, or its lines."""
     for span in spans:
         source, title = span.source.text, f"remove `{span.text}`"
         start, end = span.start, span.end
@@ -96,7 +98,7 @@ def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
 
 
 def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
-    """Yield the calls around and inside the given spans, without duplicates, nearest first."""
+    """Yield the calls around and inside `spans` without duplicates, the nearest first."""
     yielded_calls: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None
@@ -107,15 +109,15 @@ def _iterate_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterato
 
 
 def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain an offset, innermost first, then nodes inside them."""
+    """Return the nodes that contain an offset, innermost first, and then their descendants."""
     nodes = find_nodes_at_offset(file, offset)
-    # the offset may be the start of a statement or of the call in it
+    # the offset may be the start of a statement, or of the call in a statement
     inner_nodes = [n for node in nodes[-2:] for n in walk_tree(node)]
     return [*reversed(nodes), *inner_nodes]
 
 
 def _find_end_of_inputs(call: ast.Call) -> int | None:
-    """Return the offset for a further option of a call, None without parentheses."""
+    """Return the offset before the closing parenthesis of a call, or None if there is none."""
     assert call.span is not None
     start, text = call.span.start, call.span.text
     # a quoted weight name after the call may contain brackets
@@ -134,7 +136,7 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
     for node in walk_tree(analysis.file):
         if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != match[1]:
             continue
-        if node.span and node.type.span:  # keep the default
+        if node.span and node.type.span:  # keep the default value
             yield FixEdit(title, node.span.start, node.type.span.end, code)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
@@ -146,7 +148,7 @@ def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterato
 def _propose_item_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits that add an item, a `where` in a graph's header, or a `return` in a block."""
+    """Yield edits that add an item, a `where` clause of a graph, or a `return` statement."""
     title = f"add `{code}`"
     if analysis.file is None or not spans:
         return
@@ -168,7 +170,7 @@ def _insert_item(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[
 
 
 def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[FixEdit]:
-    """Yield edits that add a `where` before the body of a block, or a `return` at its end."""
+    """Yield edits that add a `where` clause or a `return` statement to a block."""
     start, text = span.start, span.text
     if code.startswith("where ") and "{" in text:
         offset = start + text.index("{")
@@ -194,13 +196,13 @@ def _propose_mask_edits(
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
-                # `|` has lower precedence than the added operator
+                # `|` has a lower precedence than the appended operator
                 text = f"({value.text})" if "|" in value.text else value.text
                 yield replace_span(value, f"{text} {code}")
 
 
 def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
-    """Yield edits at a label: replace its text, append to it, or insert lines above it."""
+    """Yield edits that replace the text of a label, or insert code after or before the text."""
     if not is_addition and not code.startswith("@ "):
         yield replace_span(span, code)
     else:
@@ -213,7 +215,7 @@ def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Ite
 def _propose_call_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits that replace a call of the same function, such as `tokenizer("a.json")`."""
+    """Yield edits that replace a call with a call of the same function, e.g. `tokenizer("a")`."""
     name = CALLED_NAME.match(code)
     for call in _iterate_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
@@ -223,7 +225,7 @@ def _propose_call_edits(
 def _propose_placeholder_edits(
     analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
-    """Yield edits such as `last(x)`, with the text or the argument at the error for `x`."""
+    """Yield edits that insert `last(x)`, where `x` is the text or the argument at the error."""
     if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
@@ -239,13 +241,13 @@ def _propose_placeholder_edits(
 
 
 def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
-    """Return the spans of the arguments of a call if the error contains it."""
+    """Return the spans of the arguments of a call if the text of the error contains the call."""
     is_inside = call.span is not None and call.span.text in error_span.text
     return [a.span for a in call.args if is_inside and a.span]
 
 
 def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
-    """Yield edits that replace a name in the text, e.g. `x` by `insert(x, axis=1)`."""
+    """Yield edits that replace a name with code that contains it, e.g. `insert(x, axis=1)`."""
     names = dict.fromkeys(PLAIN_WORD.findall(code))
     for name in [*names][:MAX_WORDS]:
         for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?![\w(=])", span.text):
@@ -255,7 +257,7 @@ def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
 
 
 def _find_line(text: str, offset: int) -> tuple[int, int]:
-    """Return the offset at which the line of `offset` starts, and the offset of the next line."""
+    """Return the start offset of the line that contains `offset`, and of the next line."""
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
     return start, len(text) if end < 0 else end + 1
@@ -263,7 +265,7 @@ def _find_line(text: str, offset: int) -> tuple[int, int]:
 
 QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
 CODE_CHARACTER = re.compile(r"[ =(@:&]")
-"""Characters that occur in code but not in names."""
+"""The pattern of a character that occurs in code but not in names."""
 FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """The pattern of a help text that ends with code to insert."""
 REMOVAL_START = re.compile(r"(?:delete it|remove (?:it|one of the two))\b")
@@ -274,7 +276,7 @@ EXACT_ADVICE = re.compile(
     r"(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
-"""The pattern of the help of a syntax error that consists only of code to insert."""
+"""The pattern of a help text that consists only of code to insert."""
 ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """The pattern of the beginning of a help text that contains code to insert."""
 NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
@@ -287,8 +289,8 @@ MAX_SUGGESTIONS = 4  # maximum number of quick fixes offered per diagnostic
 def find_quick_fixes(
     analysis: DocumentAnalysis, diagnostic: Diagnostic, unsaved: Mapping[Path, str] | None = None
 ) -> list[FixEdit]:
-    """Return up to MAX_SUGGESTIONS edits of the document that remove `diagnostic` and cause no new
-    error. `unsaved` are the texts of other open documents.
+    """Return up to MAX_SUGGESTIONS edits that remove `diagnostic` from a document and cause no new
+    error. `unsaved` are the texts of other open documents by path.
     """
     trial = FixTrial(analysis, diagnostic, unsaved or {})
     text, fixes = analysis.source.text, dict[str, FixEdit]()
@@ -296,8 +298,8 @@ def find_quick_fixes(
         e.apply_to_text(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)
     }
     for edit in islice(edits_by_text.values(), MAX_TRIED):
-        # for each title, keep the first edit that removes the diagnostic, which is the most likely
-        # one
+        # for each title, keep the first edit that removes the diagnostic, because it is the most
+        # likely
         if edit.title not in fixes and trial.is_diagnostic_removed(edit):
             fixes[edit.title] = edit
         if len(fixes) == MAX_SUGGESTIONS:
@@ -306,12 +308,12 @@ def find_quick_fixes(
 
 
 def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
-    """Yield the edits that a diagnostic may suggest, the most likely first."""
+    """Yield edits that may follow the suggestions of a diagnostic, the most likely first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
             yield replace_span(fix.span, fix.text)
     spans = _list_label_spans(analysis, diagnostic)
-    # a suggested name is more likely than other suggestions
+    # a suggested name is more likely than a suggestion in a help message
     if spans:
         yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:
@@ -319,13 +321,13 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
 
 
 def _list_label_spans(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> list[Span]:
-    """Return the spans that a diagnostic marks in the document, the primary one first."""
+    """Return the spans of a diagnostic's labels in the document, the primary label first."""
     labels = [diagnostic.primary, *diagnostic.related_labels] if diagnostic.primary else []
     return [label.span for label in labels if label and analysis.is_in_document(label.span)]
 
 
 def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[FixEdit]:
-    """Yield replacements of a name by the names that the title or a help suggests."""
+    """Yield edits that replace a name with the names that the messages suggest."""
     for advice in (diagnostic.title, *diagnostic.helps):
         for suggestion in NAME_SUGGESTION.findall(advice):
             yield from _rename_name(diagnostic, span, suggestion)
@@ -334,7 +336,7 @@ def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[Fix
 def _follow_advice(
     analysis: DocumentAnalysis, advice: str, spans: Sequence[Span]
 ) -> Iterator[FixEdit]:
-    """Yield the edits that one line of help may suggest."""
+    """Yield edits that may follow the suggestion of a help message."""
     if REMOVAL_START.match(advice):
         yield from propose_removals(spans)
     if choice := ONE_OF_PATTERN.fullmatch(advice):
@@ -345,7 +347,7 @@ def _follow_advice(
 
 
 def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (code, is_addition) per code fragment; is_addition is False if it replaces text."""
+    """Yield (code, is_addition) for each code fragment. Without is_addition it replaces text."""
     exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
@@ -360,7 +362,7 @@ def _iterate_help_fragments(advice: str, *, is_parsed: bool) -> Iterator[tuple[s
 
 
 def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
-    """Yield edits that replace a misspelled name by the suggested name."""
+    """Yield edits that replace a misspelled name with the suggested name."""
     if NAME_CHARACTERS.fullmatch(span.text):
         yield replace_span(span, suggestion)
     for name in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):

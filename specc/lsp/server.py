@@ -1,4 +1,4 @@
-"""The language server: requests, notifications, and size-limited input."""
+"""The language server: request and notification handlers, and input of bounded message size."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 @dataclass(frozen=True)
 class RequestHandlers:
-    """Handlers that answer requests. `split_lines` uses the negotiated position encoding."""
+    """Handlers of LSP requests. `split_lines` uses the negotiated position encoding."""
 
     documents: OpenDocuments
     split_lines: Callable[[str], DocumentLines]
@@ -92,10 +92,10 @@ class RequestHandlers:
     async def handle_completion(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
         document = self.documents.get_document(params.text_document.uri)
-        # a document over the size limit has no completions; its only diagnostic is E0109
+        # a document over the size limit has no completions, and E0109 as its only diagnostic
         if document is None or len(document.text) > dsl_lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
-        # the names of the last valid version are known, so the request waits only for the first
+        # the names of the last valid version are known, so wait only for the first analysis of this
         # version
         if document.latest_analysis is None:
             await self._wait_for_document(params.text_document.uri)
@@ -118,7 +118,7 @@ class RequestHandlers:
     async def handle_formatting(
         self, params: lsp.DocumentFormattingParams
     ) -> list[lsp.TextEdit] | None:
-        """Return the edits that format a text, or None if it does not parse."""
+        """Return the edits that format a document, or None if the document has a syntax error."""
         document = self.documents.get_document(params.text_document.uri)
         if document is None:
             return None
@@ -133,7 +133,7 @@ class RequestHandlers:
         return [lsp.TextEdit(protocol_and_inlay_hints.to_range(lines, 0, len(document.text)), text)]
 
     async def handle_inlay_hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        """Return inlay hints: the shapes of the names that a range of a document binds."""
+        """Return the inlay hints of a range: the shapes of the names that the document binds."""
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
             list(protocol_and_inlay_hints.to_inlay_hints(*document_state[1:], params.range))
@@ -144,7 +144,7 @@ class RequestHandlers:
     async def handle_document_symbols(
         self, params: lsp.DocumentSymbolParams
     ) -> list[lsp.DocumentSymbol]:
-        """Return the document symbols: the items of a spec."""
+        """Return the document symbols, which are the items of a spec."""
         document_state = await self._wait_for_document(params.text_document.uri)
         return (
             list(protocol_and_inlay_hints.to_document_symbols(*document_state[1:]))
@@ -153,7 +153,7 @@ class RequestHandlers:
         )
 
     async def handle_code_actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """Return the tested quick fixes of the diagnostics in a range of a document."""
+        """Return the quick fixes of the diagnostics in a range of a document."""
         document_state = await self._wait_for_document(params.text_document.uri, is_complete=True)
         if document_state is None:
             return []
@@ -177,7 +177,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """An input stream that ends before a message of more than MAX_BYTES bytes."""
+    """An input stream that simulates its end before a message of more than MAX_BYTES bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class BoundedInput(io.BytesIO):
         self.has_received = False
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Return a header line, or "" at the end."""
+        """Return a line of a message header, or "" at the end of the stream."""
         return b"" if self.has_ended else self.stream.readline(LONGEST_HEADER)
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -243,7 +243,7 @@ class SpeccLanguageServer:
         )(_run_safely(handlers.handle_code_actions))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
-        """Serve until `exit` or end of input; return why it ended without `shutdown`, or ""."""
+        """Serve an editor until `exit` or the end of input. Return an error message, or ""."""
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
         self.documents.close()
@@ -265,7 +265,7 @@ class SpeccLanguageServer:
     def _on_text(
         self, params: lsp.DidOpenTextDocumentParams | lsp.DidChangeTextDocumentParams
     ) -> None:
-        """Queue the new text of a document for analysis if it is a spec."""
+        """Queue the new text of a document for analysis if the document is a spec."""
         self.loop = asyncio.get_running_loop()
         uri = params.text_document.uri
         document = self.editor.workspace.get_text_document(uri)
@@ -293,12 +293,12 @@ class SpeccLanguageServer:
     # --- notifications ----------------------------------------------------------------
 
     def _publish_results(self, uri: str, version: int) -> None:
-        """Publish the diagnostics of an analysis. Runs in the analysis thread."""
+        """Publish the diagnostics of an analysis. The analysis thread calls this method."""
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._publish_latest_results, uri, version)
 
     def _publish_latest_results(self, uri: str, version: int) -> None:
-        """Publish the diagnostics of a version unless a newer one exists."""
+        """Publish the diagnostics of a document version unless a newer version exists."""
         document = self.documents.get_document(uri)
         if document is None or document.version != version or document.analysis is None:
             return
@@ -310,7 +310,7 @@ class SpeccLanguageServer:
         self._publish_diagnostics(uri, lsp_diagnostics, version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
-        """Report an internal error. Runs in the analysis thread."""
+        """Report an internal error of the analysis. The analysis thread calls this method."""
         LOGGER.error("reading %s failed", uri, exc_info=error)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._publish_crash, uri, version, error)
@@ -331,7 +331,7 @@ class SpeccLanguageServer:
     def _publish_diagnostics(
         self, uri: str, diagnostics: list[lsp.Diagnostic], version: int | None
     ) -> None:
-        """Publish the diagnostics of one version of a document, which replace its earlier ones."""
+        """Publish the diagnostics of a document version, replacing those of earlier versions."""
         self.editor.text_document_publish_diagnostics(
             lsp.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
         )
@@ -340,7 +340,7 @@ class SpeccLanguageServer:
 def _run_safely(
     handler: Callable[[Params], Awaitable[Result]],
 ) -> Callable[[Params], Awaitable[Result | None]]:
-    """Wrap a request handler so that it logs an internal error and returns None."""
+    """Wrap a request handler so that internal errors are logged and the result is None."""
 
     @wraps(handler)
     async def handle_request(params: Params) -> Result | None:
@@ -354,7 +354,7 @@ def _run_safely(
 
 
 def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]:
-    """Return a notification handler that logs errors: a function, since pygls sets attributes."""
+    """Wrap a handler in a function that logs errors, on which pygls can set attributes."""
 
     @wraps(handler)
     def handle_notification(params: Params) -> None:
@@ -367,8 +367,8 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:
-    """Return the path of a document, `untitled` in the working directory if it has no file, or None
-    for an invalid URI. `language` determines the suffix of an untitled document.
+    """Return the path of a document, or None if the URI is invalid. The path of a document without
+    a file is `untitled` in the working directory, with a suffix that depends on `language`.
     """
     parts = urlsplit(uri)
     name = unquote(parts.path)
@@ -377,14 +377,14 @@ def path_from_uri(uri: str, language: str) -> Path | None:
         return Path.cwd() / f"untitled{suffix}"
     if "\0" in name:
         return None
-    # `/c:/models` on Windows
+    # on Windows, `name` is `/c:/models`
     if sys.platform == "win32":
         name = name.lstrip("/")
     return Path(name)
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Return True if a document is a spec. Editors also open other YAML files."""
+    """Return True if a document is a spec rather than another YAML file."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

@@ -19,7 +19,7 @@ Schema = Mapping[str, object]
 
 @cache
 def load_schema() -> Schema:
-    """Load the JSON schema of the package."""
+    """Load the JSON schema of YAML specs."""
     data = json.loads((get_specs_directory() / "schema.json").read_text(encoding="utf-8"))
     assert isinstance(data, dict)
     return data
@@ -43,7 +43,9 @@ def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[Co
 
 
 def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...]:
-    """Return the keys that enclose a column below `preceding_lines`, the outermost first."""
+    """Return the keys that enclose a column of the line after `preceding_lines`, outermost
+    first.
+    """
     keys: list[str] = []
     for line in reversed(preceding_lines):
         key_match = KEY_LINE.match(line)
@@ -59,7 +61,7 @@ def _find_parents(preceding_lines: Sequence[str], column: int) -> tuple[str, ...
 
 
 def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
-    """Return True if the key of a line, after blanks and dashes, encloses `column`."""
+    """Return True if the key of a line encloses `column`. `dashes` is the text before the key."""
     key_column = len(dashes)
     # the entries of a list may start in the column of its key
     has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
@@ -67,14 +69,14 @@ def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool
 
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """Complete the keys of the map at a path."""
+    """Yield the keys that are allowed in the map at a path of keys."""
     for schema in _find_schemas(text, path):
         for key, value in _get_properties(schema).items():
             yield CompletionItem(f"{key}: ", "property", doc=_get_doc(value))
 
 
 def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
-    """Complete the words that are allowed as a value at a path."""
+    """Yield the words that are allowed as the value at a path of keys."""
     if tuple(path) == ("extends",):
         yield from (
             CompletionItem(name, "file", "a built-in spec") for name in find_builtin_specs()
@@ -88,13 +90,13 @@ def _complete_words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 
 
 def _get_doc(value: object) -> str:
-    """Return the description in a schema, or ""."""
+    """Return the description in a JSON schema, or "" if there is none."""
     text = value.get("description", "") if isinstance(value, dict) else ""
     return str(text)
 
 
 def _get_properties(schema: Schema) -> Mapping[str, object]:
-    """Return the schemas of the keys of a map, or {} if the schema lists none."""
+    """Return the schemas of the keys of a map, or {} if the map's schema lists no keys."""
     properties = schema.get("properties", {})
     return properties if isinstance(properties, dict) else {}
 
@@ -116,7 +118,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Return the schemas with their alternatives, references and list items, without duplicates."""
+    """Return the schemas with the alternatives, references and items that they contain."""
     expanded: dict[int, Schema] = {}
     worklist = list(reversed(schemas))
     while worklist:
@@ -143,14 +145,14 @@ def _iterate_value_schemas(schema: Schema, text: str) -> Iterator[Schema]:
 
 
 def _iterate_alternatives(schema: Schema) -> Iterator[Schema]:
-    """Yield the schemas that a schema combines."""
+    """Yield the schemas that a schema combines with `anyOf` or `allOf`."""
     for key in ("anyOf", "allOf"):
         alternatives = schema.get(key, ())
         yield from alternatives if isinstance(alternatives, list) else ()
 
 
 def _is_condition_true(condition: object, text: str) -> bool:
-    """Return True if a condition on `extends` holds for this text, or for any other condition."""
+    """Return False if a condition on `extends` does not hold for a text, True otherwise."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True
@@ -161,7 +163,7 @@ def _is_condition_true(condition: object, text: str) -> bool:
 def _complete_expression(
     analysis: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
-    """Complete an expression if the enclosing keys expect one."""
+    """Yield the completions of an expression if the value at a path of keys is an expression."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):
