@@ -31,7 +31,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     """Return the indices that sort an axis; equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # a stable sort of the reversed axis, reversed again
+    # sort the reversed axis stably, then reverse the result
     reversed_order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     order: Array = x.shape[axis] - 1 - np.flip(reversed_order, axis)
     return order
@@ -174,7 +174,9 @@ def _compute_antialiased_weights(
 
 
 INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
-"""Functions for source indices and weights, by mode; indices are clamped at the border."""
+"""Maps an interpolation mode to the function that computes source indices and their weights;
+indices beyond the border are clamped.
+"""
 
 
 @evaluate
@@ -198,7 +200,9 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
 def _compute_pixel_weights(
     op: ops.GridSample, coordinates: Array, size: int
 ) -> list[tuple[Array, Array]]:
-    """Return two neighboring pixels per point in [-1, 1] of an axis, and weights; NaN means -1."""
+    """Return the indices of the two pixels next to each point of an axis, and their weights. Points
+    are in [-1, 1]; NaN is treated as -1.
+    """
     coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
     coordinates = (
         (coordinates + 1) / 2 * (size - 1)
@@ -216,13 +220,13 @@ def _compute_pixel_weights(
     if op.mode == "nearest":
         neighbors = [(lower, np.ones(coordinates.shape))]
     return [
-        # a NaN point samples an arbitrary pixel with the weight NaN
+        # an infinite coordinate may have the weight NaN, so its pixel index is arbitrary
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
         for n, weight in neighbors
     ]
 
 
 def check_indices(ids: Array, size: int, table_name: str) -> None:
-    """Raise E0913 unless every id is a valid index of a table with `size` rows."""
+    """Raise E0913 if an id is not a valid index of a table with `size` rows."""
     if ids.size:
         check_index_range(int(ids.min()), int(ids.max()), size, table_name)

@@ -113,7 +113,7 @@ def _softmax(scores: Array, mask: Array | bool, axis: int, sinks: Array | None =
         maximum = np.maximum(maximum, sinks)
     # If all scores are masked, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
-    # In place: scores are the largest arrays of a model.
+    # Compute in place, because scores are the largest arrays of a model.
     visible_scores -= maximum
     exponentials = np.exp(visible_scores, out=visible_scores)
     normalizer = exponentials.sum(axis, keepdims=True)
@@ -194,7 +194,7 @@ def attend(
         np.repeat(values, heads_per_group, axis=1),
     )
     scores = op.scale * (query @ key.swapaxes(-1, -2))
-    # Softcap applies to the products, before bias and mask.
+    # Soft-capping applies to the query-key products, before bias and mask.
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
     if bias is not None:
@@ -285,7 +285,7 @@ def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: A
     inputs = op.split_operands(operands)
     *leading_shape, width = inputs.x.shape
     token_count = int(np.prod(leading_shape))
-    # tokens are flattened to one axis
+    # flatten the axes of tokens to one axis
     tokens = inputs.x.reshape(*[1] * (len(leading_shape) - 1), token_count, width)
     body_lengths = {**env, op.token_count_symbol: token_count}
     body_output = op.get_body_output()

@@ -11,7 +11,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
 MIN_TOKEN_MAXIMUM = np.float32(1e-30)
-"""Lower bound of a token's absolute maximum: the scale of an all-zero token is not 0."""
+"""Lower bound of a token's absolute maximum, so that the scale of an all-zero token is not 0."""
 
 
 @evaluate
@@ -24,7 +24,7 @@ def quantized_linear(
     bias: Array | None = None,
     zero_points: Array | None = None,
 ) -> Array:
-    """Apply a linear layer with quantized weights, and activations quantized as `op.rounding` says.
+    """Apply a linear layer with quantized weights. `op.rounding` describes activation quantization.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
@@ -56,7 +56,7 @@ def quantized_lstm(
     is_valid = (
         np.ones(operands.sequence.shape[:2], bool) if operands.keep is None else operands.keep
     )
-    # valid positions first, in reverse order for the backward direction
+    # Move valid positions to the front, in reverse order for the backward direction.
     sort_keys = np.where(
         is_valid, np.arange(operands.sequence.shape[1]), operands.sequence.shape[1]
     )
@@ -140,7 +140,7 @@ def dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Array, bits: int) -> Array:
-    """Return the codes of each row; for 4 bits, a byte has two codes, low nibble first."""
+    """Unpack the codes of each row; with 4 bits, a byte contains two codes, low nibble first."""
     codes = np.stack([packed_codes % 16, packed_codes // 16], -1) if bits == 4 else packed_codes
     return codes.reshape(len(packed_codes), -1)
 
@@ -160,8 +160,8 @@ def _fake_quantize_per_tensor(x: Array) -> Array:
 
 def _fake_quantize_groups(x: Array, group_size: int, rounding: str) -> Array:
     """Quantize and dequantize groups of `group_size` elements with one scale per group, computed in
-    float32. With the rounding "row", divide by the scale; otherwise, multiply by `127 / absmax`,
-    like the `MatMulNBits` kernel of ONNX Runtime.
+    float32. If `rounding` is "row", elements are divided by the scale; otherwise, they are
+    multiplied by `127 / absmax`, like in the `MatMulNBits` kernel of ONNX Runtime.
     """
     width = x.shape[-1]
     groups = [

@@ -13,8 +13,8 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""A function that returns the states after one time step, given the inputs and the states before
-it; the first state is the output of the step.
+"""A function that computes the states after one time step from the input of the step and the
+previous states. The first state is the output of the step.
 """
 
 
@@ -90,7 +90,7 @@ def _project_inputs_and_state(
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Return output and cell state of an LSTM from its gate sums `[b 4h]`, order i, f, g, o."""
+    """Return output and cell state of an LSTM from its gate pre-activations i, f, g, o `[b 4h]`."""
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Peepholes: the input gate and the forget gate use the previous cell state; the output gate

@@ -57,7 +57,9 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Compute `a ** b`, `b` broadcast: NumPy treats -inf differently for a scalar exponent."""
+    """Compute `a ** b`; broadcast `b`, because NumPy treats -inf differently for scalar
+    exponents.
+    """
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result

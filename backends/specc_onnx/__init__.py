@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first access, from the module that reads models or the compiler."""
+    """Import a public name on first access; reading a model does not import the compiler."""
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):

@@ -4,16 +4,16 @@ session to huge pages.
 A softmax over masked scores produces denormals, which are up to 100 times slower on CPUs; flushing
 denormals does not change results, because every softmax sum also contains a term of 1. ONNX
 Runtime's option `session.set_denormal_as_zero` applies to its thread pool but not to the calling
-thread, which also runs kernels. This module sets the mode through C's `fenv.h`, if the platform has
-this header, and restores the previous mode after every run, so that NumPy on the same thread keeps
-its denormals.
+thread, which also runs kernels. This module sets the flush-to-zero mode through C's `fenv.h`, if
+the platform has this header, and restores the previous mode after every run, so that NumPy on the
+same thread keeps its denormals.
 
 A decode step reads all packed weights once, so that a large part of its time is address
 translation. ONNX Runtime allocates each weight separately, which the kernel does not back with huge
-pages. With the huge pages of Linux (6.1), a token of a Llama with 134 M parameters takes 0.76 to
-0.80 of the time. Moving 100 MB takes 0.03 to 0.4 s, depending on the fragmentation of the memory of
-the system, so it is moved on another thread after `RUNS_BEFORE_MOVE` runs. On other systems, memory
-is not moved.
+pages. With huge pages (Linux 6.1), the decode step of a Llama with 134 M parameters takes 0.76 to
+0.80 times as long. Moving 100 MB takes 0.03 to 0.4 s, depending on memory fragmentation, so a
+background thread moves the memory after `RUNS_BEFORE_MOVE` runs. On systems other than Linux,
+memory is not moved.
 """
 
 import ctypes
@@ -123,7 +123,9 @@ class SessionMemory:
         )
 
     def count_run(self) -> None:
-        """Count a run; after `RUNS_BEFORE_MOVE` runs, move the memory to huge pages on a thread."""
+        """Count a run; after `RUNS_BEFORE_MOVE` runs, start a thread that moves memory to huge
+        pages.
+        """
         if self.intervals and next(self._runs) == RUNS_BEFORE_MOVE:
             threading.Thread(target=self.move_to_huge_pages, daemon=True).start()
 

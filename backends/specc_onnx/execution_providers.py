@@ -76,7 +76,7 @@ def _run_operator(
 def _make_operator_session(
     operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Open a session of one node for operands with these (ONNX element type, rank) pairs."""
+    """Open a session of one node; `types` are the (element type, rank) pairs of its operands."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(types))]
@@ -181,10 +181,10 @@ PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
 """The compile target of each provider."""
 
 PROVIDER_DEVICES = {"cuda": "cuda"}
-"""The device on which a provider stores tensors, if not the host."""
+"""Maps each provider that stores tensors on a device other than the host to this device."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""The log level of fatal errors only (others raise exceptions), and the default of ORT."""
+"""ONNX Runtime's log level for fatal errors (other errors are raised), and its default level."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message lists."""
@@ -248,7 +248,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
         yield
         return
     if provider in ("cuda", "tensorrt"):
-        # libraries that are not in these Python packages may be installed elsewhere
+        # NVIDIA's libraries may also be installed without Python packages
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)

@@ -1,10 +1,11 @@
 """Exact int8 products on x86 CPUs without VNNI.
 
-On these CPUs, ONNX Runtime multiplies uint8 activations by int8 weights with `pmaddubsw`, which
-saturates the sum of two products at 16 bits. Measured errors were up to 0.3 times the largest
-result. Its kernels for uint8 weights are exact, so weights are converted before a session is
-created. ONNX Runtime's own option for this, `session.x64quantprecision`, rejects models that share
-weights or zero points between nodes, and ignores weights in subgraphs and computed weights.
+On x86 CPUs without VNNI, ONNX Runtime multiplies uint8 activations by int8 weights with
+`pmaddubsw`, which saturates the sum of two products at 16 bits. Measured errors were up to 0.3
+times the largest result. The kernels for uint8 weights are exact, so int8 weights are converted to
+uint8 before a session is created. ONNX Runtime's own option against saturation,
+`session.x64quantprecision`, rejects models that share weights or zero points between nodes, and
+ignores weights in subgraphs and computed weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,9 @@ from specc_onnx.execution_providers import SILENT_LOG_LEVEL
 
 OFFSET_NAME, OFFSETS_NAME = "uint8 weights:offset", "uint8 weights:offsets"
 SCALE_NAME = "uint8 weights:scale"
-"""Initializers of a converted model: 128 as a scalar and as a vector `[1]`, and the scale 1.0."""
+"""Names of the initializers that the conversion adds: 128 as a scalar, 128 as a vector `[1]`, and
+the scale 1.0.
+"""
 
 WEIGHT_OPERANDS = {
     "DynamicQuantizeLSTM": ((1, 9, OFFSETS_NAME), (2, 11, OFFSETS_NAME)),
@@ -30,7 +33,9 @@ WEIGHT_OPERANDS = {
     "MatMulIntegerToFloat": ((1, 5, OFFSET_NAME),),
     "QGemm": ((3, 5, OFFSET_NAME),),
 }
-"""Operand indices of the weights and of their zero point, and the zero point of uint8 weights."""
+"""For each operator, tuples of the operand index of int8 weights, the operand index of their zero
+point, and the initializer that becomes the zero point of the uint8 weights.
+"""
 
 
 def avoid_saturation(
@@ -106,7 +111,7 @@ def convert_weights_to_uint8(model: ModelProto, directory: str = "") -> dict[str
             for index, zero_point_index, offset in WEIGHT_OPERANDS.get(node.op_type, ()):
                 name = node.input[index]
                 is_uint8 = name in constants and constants[name].data_type != TensorProto.INT8
-                # the second operand of `or`: the weights were converted before
+                # weights that nodes compute have this prefix if they are already converted
                 if is_uint8 or name.startswith(f"{node.output[0]}:uint8"):
                     continue
                 names = converted_initializers if name in constants else converted_values
@@ -152,7 +157,7 @@ def _add_uint8_constants(
 
 
 def _iterate_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and its subgraphs; a graph may be changed before the next one is requested."""
+    """Yield a graph and its subgraphs; the caller may change a graph before the next iteration."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

@@ -36,8 +36,8 @@ from specc_onnx.execution_providers import (
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
     """An ONNX Runtime session for a model on one execution provider. `name` denotes the model in
-    error messages; `optional_inputs` have default values; the session reads `converted_weights` in
-    place, so they must live as long as the session.
+    error messages. `optional_inputs` have default values. `converted_weights` must live as long as
+    the session, because the session reads them in place.
     """
 
     session: onnxruntime.InferenceSession
@@ -52,7 +52,7 @@ class OrtModel:
     def run(
         self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
     ) -> dict[str, Array]:
-        """Run the model; return all outputs or `output_names`. Raise E0907, E0910-E0912, E0924."""
+        """Run the model; return `output_names` (default: all). Raise E0907, E0910-E0912, E0924."""
         arrays = self.prepare_inputs(inputs)
         names = list(output_names or self.outputs)
         # `InferenceSession.run` does not support bfloat16 arrays
@@ -105,7 +105,7 @@ class OrtModel:
         return tensor
 
     def concat(self, tensors: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
-        """Concatenate tensors along an axis on the device of the model."""
+        """Concatenate tensors along an axis, on the device of the model."""
         result: DeviceTensor = concat_on_device(tensors, axis, self.provider)
         return result
 
@@ -176,7 +176,7 @@ class OrtIOBindingRun:
             if isinstance(value, np.ndarray):
                 value = model.copy_to_device(value)
             binding.bind_ortvalue_input(name, value)
-        # outputs are bound again, so that a run does not overwrite the previous results
+        # bind the outputs again, so that a run does not overwrite the previous results
         unbound_outputs = [name for name in model.outputs if name not in self.bound_outputs]
         for name in unbound_outputs:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
@@ -189,7 +189,7 @@ class OrtIOBindingRun:
 
 
 UNCHANGED_HELP = "run `specc verify` to check that the model is unchanged"
-"""Help text for other errors of ONNX Runtime."""
+"""Help text for ONNX Runtime errors without a more specific help text."""
 INDEX_HELP = "check that computed indices are at least 0 and less than the axis length"
 """Help text for a failed `GatherND` node, to which indexing such as `x[:, t]` is lowered."""
 
@@ -301,7 +301,7 @@ class FixedShapeModel:
 
     @classmethod
     def allocate(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
-        """Allocate and bind buffers for all inputs and outputs, whose `shapes` are by name."""
+        """Allocate and bind buffers for all inputs and outputs; `shapes` maps names to shapes."""
         input_buffers = {n: _allocate_buffer(model, s, shapes[n]) for n, s in model.inputs.items()}
         output_buffers = {
             n: _allocate_buffer(model, s, shapes[n]) for n, s in model.outputs.items()

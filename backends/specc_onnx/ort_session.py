@@ -77,8 +77,8 @@ def open_ort_model_bytes(
     as_cuda_graph: bool = False,
 ) -> OrtModel:
     """Open a serialized model, whose external weights are in `directory`. If
-    `without_activation_quantization`, `MatMulNBits` does not quantize activations; `lengths` maps
-    symbolic dimensions to static sizes; if `as_cuda_graph`, runs are captured as a CUDA graph.
+    `without_activation_quantization`, `MatMulNBits` does not quantize activations. `lengths` maps
+    symbolic dimensions to static sizes. If `as_cuda_graph`, runs are captured as a CUDA graph.
     Raise one of E0921 to E0923 on failure.
     """
     weight_directory = _format_directory(directory, name) if directory else ""
@@ -164,8 +164,8 @@ def _has_bf16_values(model: str | bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, directory: str, without_activation_quantization: bool = False
 ) -> onnxruntime.SessionOptions:
-    """Return the session options for a provider: the number of threads, the directory of external
-    weights ("" for none), logging, denormals, activation quantization and node placement.
+    """Return the session options for a provider. `threads` is the number of threads, and
+    `directory` contains the external weights ("" for none).
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL

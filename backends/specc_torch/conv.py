@@ -29,9 +29,9 @@ def _run_on_windows(
     channels: int,
     apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
-    """Return the result of `apply_windows`, with `channels` channels. It is called with `x` in
-    channels-first layout and the number of windows per axis, unless the result is empty: PyTorch
-    rejects axes that are smaller than a window.
+    """Call `apply_windows` with `x` in channels-first layout and the number of windows per axis,
+    and return its result, which has `channels` channels. Return an empty tensor without the call if
+    there are no windows, because PyTorch rejects axes that are smaller than a window.
     """
     x = _swap_channels(op.kernel, x)
     window_counts = count_windows(op, x.shape[2:])
@@ -85,7 +85,7 @@ def conv_transpose(
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
         pads = zip(reversed(op.padding_before), reversed(op.padding_after), strict=True)
-        # cropping is negative padding
+        # In PyTorch, negative padding crops a tensor.
         result = functional.pad(full_result, [-n for pad_pair in pads for n in pad_pair])
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * len(op.kernel))
@@ -118,7 +118,7 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
     def average(x: Tensor, window_counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
-        # the mean over the complete window, from the mean over valid positions
+        # PyTorch divides by the kernel size; divide by the number of counted elements instead.
         element_counts = x.new_ones(())
         for elements in count_window_elements(op, x.shape[2:], window_counts):
             element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)

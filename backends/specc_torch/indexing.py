@@ -137,12 +137,14 @@ def grid_sample(op: ops.GridSample, context: ForwardContext, x: Tensor, grid: Te
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
-    """Return a constant tensor shaped like `x`, but with axes of the sizes `lengths` for `axis`."""
+    """Return a tensor filled with `value`, shaped like `x` but with `axis` replaced by axes of the
+    sizes `lengths`.
+    """
     return x.new_full((*x.shape[:axis], *lengths, *x.shape[axis + 1 :]), value)
 
 
 def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
-    """Raise E0913 unless all ids index a table of `size` rows; meta tensors are not checked."""
+    """Raise E0913 if an id is not an index of a table with `size` rows; skip meta tensors."""
     if not ids.numel() or ids.is_meta:
         return
     minimum, maximum = (int(n) for n in torch.aminmax(ids))

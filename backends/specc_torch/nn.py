@@ -276,7 +276,7 @@ def mixture_of_experts(
         inputs.gates.reshape(-1, experts_per_token),
     )
     if inputs.keep is not None:
-        # no expert has the index -1
+        # index -1 selects no expert
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
     width = context.evaluate_length(op.get_body_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
@@ -297,7 +297,7 @@ def mixture_of_experts(
 
 
 def _list_used_experts(ids: Tensor, expert_count: int) -> list[int]:
-    """Return the indices of the experts in use, ascending; an empty list for meta tensors."""
+    """Return the sorted indices of the experts in `ids`, or an empty list for a meta tensor."""
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < expert_count]
@@ -310,7 +310,9 @@ def _run_expert(
     other_inputs: list[Tensor],
     leading_axes: int,
 ) -> Tensor:
-    """Return an expert's output for `tokens`; its body expects `leading_axes` axes of size 1."""
+    """Return the output of one expert for `tokens`. The body of an expert expects `leading_axes`
+    leading axes of size 1.
+    """
     lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
     body_context = replace(context, lengths=lengths)
     body_tokens = tokens.reshape(*[1] * leading_axes, *tokens.shape)

@@ -24,7 +24,7 @@ def quantized_linear(
     bias: Tensor | None = None,
     zero_points: Tensor | None = None,
 ) -> Tensor:
-    """Apply a linear layer with quantized weights, and activations quantized as `op.rounding` says.
+    """Apply a linear layer with quantized weights. `op.rounding` describes activation quantization.
 
     f[*s i], q[o i], f[o], f[o]?, q[o z]? -> f[*s o]
     """
@@ -60,7 +60,7 @@ def quantized_lstm(
         if operands.keep is not None
         else operands.sequence.new_ones(batch, steps).bool()
     )
-    # valid positions first, in reverse order for the backward direction
+    # Move valid positions to the front, in reverse order for the backward direction.
     positions = torch.arange(steps, device=operands.sequence.device)
     sort_keys = -1 - positions if op.reverse else positions
     order = torch.where(is_valid, sort_keys, steps).argsort(dim=1, stable=True)
@@ -138,7 +138,7 @@ def _dequantize_matrix(
 
 
 def _unpack_rows(packed_codes: Tensor, bits: int) -> Tensor:
-    """Return the codes of each row; for 4 bits, a byte has two codes, low nibble first."""
+    """Unpack the codes of each row; with 4 bits, a byte contains two codes, low nibble first."""
     codes = packed_codes.to(torch.int16)
     return (torch.stack([codes % 16, codes // 16], -1) if bits == 4 else codes).flatten(1)
 
@@ -158,8 +158,9 @@ def _fake_quantize_per_tensor(x: Tensor) -> Tensor:
 
 
 def _fake_quantize_groups(group: Tensor, rounding: str) -> Tensor:
-    """Quantize each group (last axis) with its own scale, in float32, and dequantize it. With the
-    rounding "row", divide by the scale; otherwise, multiply by `127 / absmax`.
+    """Quantize each group (last axis) with its own scale, in float32, and dequantize it. If
+    `rounding` is "row", elements are divided by the scale; otherwise, they are multiplied by `127 /
+    absmax`.
     """
     if not group.shape[-1]:
         return group

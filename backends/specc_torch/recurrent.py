@@ -12,8 +12,8 @@ from specc.ir.types import Type
 from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""A function that computes the states after one time step from the input projection `W x + b` of
-the step; the first state is the output.
+"""A function that computes the states after one time step from the input projection `W x + b` and
+the previous states. The first state is the output of the step.
 """
 
 ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
@@ -62,7 +62,7 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
     states = _list_initial_states(x, [size])
-    # cuDNN implements only this variant
+    # cuDNN implements only the variant with the reset gate after the matrix product
     if _can_use_torch_layer(x) and (op.reset, op.update) == ("after", "old"):
         return _run_torch_layer(torch.gru, x, states, op.reverse)
     return _run_cell(step, x, states, op.reverse)
@@ -93,19 +93,19 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
 def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return output and cell state of an LSTM from its gate sums `[b 4h]`, order i, f, g, o."""
+    """Return output and cell state of an LSTM from its gate pre-activations i, f, g, o `[b 4h]`."""
     i, f, g, o = gates.chunk(4, dim=1)
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)
         i, f = i + p_i * cell, f + p_f * cell
     new_cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-    # the output gate uses the new cell state
+    # the peephole of the output gate reads the new cell state
     o = o if peepholes is None else o + p_o * new_cell
     return torch.sigmoid(o) * torch.tanh(new_cell), new_cell
 
 
 def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
-    """Return True if a fused PyTorch layer applies: no padding mask, at least one position."""
+    """Return True if a fused PyTorch layer can run: no padding mask, and at least one position."""
     return x.keep is None and x.sequence.numel() > 0
 
 
@@ -115,11 +115,11 @@ def _run_torch_layer(
     states: tuple[Tensor, ...],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a fused PyTorch layer; `reverse` flips the sequence before and after it."""
+    """Run a fused PyTorch layer. If `reverse`, flip the input sequence and the output sequence."""
     parameters = [x.input_weights, x.recurrent_weights]
     biases = x.input_bias, x.recurrent_bias
     if any(b is not None for b in biases):
-        # the layer has both biases or none
+        # a PyTorch layer has either both biases or none
         parameters += [
             x.input_weights.new_zeros(len(x.input_weights)) if b is None else b for b in biases
         ]
@@ -155,7 +155,7 @@ def _run_cell(
             output = torch.where(is_valid, output, torch.zeros_like(output))
         states = new_states
         outputs.append(output)
-    # An empty axis has no outputs to stack; the final states are the initial states.
+    # An empty sequence has no outputs to stack, and its final states are the initial states.
     if not outputs:
         return (input_projections.new_zeros(batch, 0, states[0].shape[1]), *states)
     return (torch.stack(outputs[::-1] if reverse else outputs, dim=1), *states)
@@ -207,7 +207,7 @@ def scan(op: ops.Scan, context: ForwardContext, *operands: Tensor) -> tuple[Tens
 def _stack_scan_outputs(
     outputs: list[Tensor], type: Type, op: ops.Scan, context: ForwardContext, steps: int
 ) -> Tensor:
-    """Stack scan outputs in the order of positions; iterations that did not run are zeros."""
+    """Stack scan outputs in position order, with zeros for iterations that did not run."""
     shape = [context.evaluate_length(d) for d in type.shape]
     zeros = torch.zeros(shape, dtype=context.get_dtype(type.dtype), device=context.device)
     if not steps:

@@ -28,12 +28,12 @@ class Scope(nn.Module):
 
 
 class SpecModule(nn.Module):
-    """A graph with trainable parameters. `state_dict()` has exactly the spec's parameter names.
-
-    `values` are initial values by name; other parameters use the spec's initializers with `seed`.
-    Tied parameters are one parameter; `ties` maps a tied parameter to the one that it shares and
-    replaces the ties of the spec. `defaults` computes optional inputs; `training_batches`, if the
-    spec is known, preprocesses training examples.
+    """A graph with trainable parameters. The keys of `state_dict()` are the spec's parameter names.
+    `values` maps parameter names to initial values; all other parameters are initialized by the
+    spec's initializers with `seed`. Tied parameters are one `nn.Parameter`; `ties` maps the name of
+    each tied parameter to the name of the parameter that it shares, and replaces the ties of the
+    spec. `defaults` computes optional inputs. `training_batches` preprocesses training examples if
+    the spec is known.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield every parameter with its name in the spec, a tied one with each of its names."""
+        """Yield each parameter with its name in the spec; yield tied parameters once per name."""
         for name in self.graph.parameters:
             scope, parameter_name = self._get_scope(name)
             parameter = scope._parameters[parameter_name]
@@ -108,11 +108,11 @@ class SpecModule(nn.Module):
     def save(
         self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
     ) -> None:
-        """Write the parameters to a safetensors file, atomically, tied ones once. A file that specc
-        did not write is overwritten only with `force` (E0833).
+        """Write the parameters to a safetensors file atomically; tied parameters are written once.
+        Raise E0833 if `path` is a file that specc did not write, unless `force`.
 
-        The metadata states that names and shapes are the spec's own, so that `load` rules, which
-        are for published checkpoints, are not applied.
+        The metadata marks names and shapes as the spec's own, so that the `load` rules for
+        published checkpoints are not applied to the file.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
         full_metadata = {**(metadata or {}), **SPEC_LAYOUT_METADATA}
@@ -169,7 +169,7 @@ def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
 
 
 def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Raise E0416 if the values of a tied parameter differ from those that it shares."""
+    """Raise E0416 if a tied parameter has a different value than the parameter that it shares."""
     for name in ties:
         root = _find_tie_root(name, ties)
         if name in values and root in values and not np.array_equal(values[name], values[root]):
@@ -186,8 +186,8 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return `values`, with the value of a parameter that is tied to `root` added as the value of
-    `root` if it has none.
+    """Return `values` with a value for `root`. If `values` has no value for `root`, the value of a
+    parameter that is tied to `root` is used.
     """
     if root in values:
         return values

@@ -185,7 +185,7 @@ def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
     a[*a t *b] -> a[*a *b]
     """
     if op.fn in ("max", "min") and not x.shape[op.axis]:
-        # the neutral element of an empty maximum is the lowest value of the type
+        # the maximum of an empty axis is the lowest value of the dtype
         if x.is_floating_point():
             lowest, highest = -math.inf, math.inf
         else:

@@ -55,7 +55,9 @@ class ForwardContext:
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
     def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar that is filled on the device: a copy to a GPU would synchronize."""
+        """Return a scalar tensor that is filled on the device, because a copy to a GPU would
+        synchronize.
+        """
         return torch.full((), value, dtype=dtype, device=self.device)
 
 
@@ -65,7 +67,9 @@ def run_graph_nodes(
     context: ForwardContext,
     requested_values: Iterable[Value],
 ) -> dict[Value, Tensor]:
-    """Return tensors of `requested_values` of `graph`, from inputs and parameters."""
+    """Return the tensors of `requested_values`, computed from `known_values` (inputs and
+    parameters).
+    """
     return evaluate_live_nodes(
         graph,
         known_values,

@@ -50,11 +50,11 @@ def module(
     """Build the graph of a spec as an `nn.Module` with the spec's parameter names and tied
     weights.
 
-    `model(pixel_values=x)` returns the outputs by name. The arguments are those of
-    `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
+    Calling the module, e.g. `model(pixel_values=x)`, returns the outputs by name. The arguments are
+    those of `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
     weights that the spec names; otherwise from the seed 0. Raise the errors of `specc.compile`.
     """
-    check_argument_kinds(ARGUMENT_KINDS, locals())  # only the arguments are local names here
+    check_argument_kinds(ARGUMENT_KINDS, locals())  # these are only the arguments
     opened_spec = open_spec_argument(
         spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )
@@ -82,7 +82,7 @@ def module(
 def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
     """Return inputs and targets of training examples, on the device of the model (see `Dataset`).
 
-    Raise E0946, E0947, and E09xx for invalid inputs.
+    Raise E0946, E0947 or another E09xx error for invalid examples.
     """
     spec_module = unwrap_spec_module(model)
     device = next((p.device for p in spec_module.parameters()), torch.device("cpu"))
@@ -97,7 +97,7 @@ class Dataset(TorchDataset[TrainingExample]):
     images or their paths) and from output names to targets: a label, a string or numbers. For a
     generative model, the complete sequence under the name of the generated input is sufficient: the
     decoder input is the start token followed by the sequence (shifted right), and the targets are
-    the next tokens followed by a stop token. Raise E0946 and E0947.
+    the next tokens followed by a stop token. Invalid examples raise E0946 or E0947.
     """
 
     def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:
@@ -153,12 +153,12 @@ def save(
 
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
-    """Raise the errors of `save` for this path before training: E0811, E0816, E0833."""
+    """Raise E0811, E0816 or E0833 before training if `save` cannot write to `path`."""
     resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 
 
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
-    """Return the `SpecModule` inside wrappers. Raise E0820 if there is none."""
+    """Return the `SpecModule` inside wrappers such as `DataParallel`. Raise E0820 without one."""
     inner_module = model
     # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner_module, SpecModule):

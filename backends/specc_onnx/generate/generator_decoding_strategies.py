@@ -38,7 +38,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 GENERATED_COUNT_DIM = Dim.symbol("generated_tokens")
-"""Number of generated tokens in the outputs of the model."""
+"""The dimension of the model outputs whose size is the number of generated tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,8 @@ class StrategyInputs:
         iteration: str,
         history: Sequence[str],
     ) -> str:
-        """Emit `scores` f32[batch, vocabulary] after the repetition penalty and the other logits
-        processors; `history` are the values of `emit_history_carries`.
+        """Emit the result of applying the repetition penalty and all other logits processors to
+        `scores` f32[batch, vocabulary]; `history` are the values of `emit_history_carries`.
         """
         if decoding.has_repetition_penalty:
             scores = generator_logits_processors.emit_repetition_penalty(
@@ -117,7 +117,9 @@ def _emit_updated_history(
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy: emits the choice of next tokens; `carries` are loop-carried values."""
+    """A decoding strategy, which emits the selection of the next tokens in each iteration.
+    `carries` are its loop-carried values.
+    """
 
     carries: list[LoopCarry]
 
@@ -137,7 +139,7 @@ class DecodingStrategy(Protocol):
 def make_decoding_strategy(
     g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs
 ) -> DecodingStrategy:
-    """Return the strategy, whose constructor emits loop-invariant nodes into the open graph."""
+    """Create the strategy, whose constructor emits loop-invariant nodes into the open graph."""
     strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
     return strategy(g, decoding, inputs)
 
@@ -184,7 +186,7 @@ class SingleSequenceStrategy:
         if self.sampler:
             sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
-            # the most likely token; of several equally likely tokens, the one with the lowest id
+            # if several tokens are equally likely, the token with the lowest id is selected
             sampled = g.emit_node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
         score = g.emit_node("Where", is_finished, 0.0, score)
@@ -220,7 +222,7 @@ class SingleSequenceStrategy:
 
 
 class BeamSearchStrategy:
-    """Beam search: several hypotheses per sequence, each a batch element of a step."""
+    """Beam search with several hypotheses per sequence; each hypothesis is a batch element."""
 
     def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
         self.decoding, self.inputs = decoding, inputs

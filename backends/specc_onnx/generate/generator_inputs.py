@@ -18,19 +18,21 @@ from specc.ir.types import Type
 from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
-"""i64[]: the maximum number of generated tokens; an input of every standalone generator."""
+"""Name of the input i64[] with the maximum number of generated tokens."""
 
 SEED_INPUT = "seed"
-"""i64[]: the nonnegative seed of sampling."""
+"""Name of the input i64[] with the nonnegative seed of sampling."""
 
 PENALTY_INPUT = "repetition_penalty"
-"""f32[]: the repetition penalty; 1 has no effect."""
+"""Name of the input f32[] with the repetition penalty; 1 has no effect."""
 
 SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
-"""The scalar inputs of a sampling model; 0 (`top_k`, `min_p`) and 1 (others) have no effect."""
+"""The scalar inputs of a sampling model. The values 0 of `top_k` and `min_p` and 1 of `temperature`
+and `top_p` have no effect.
+"""
 
 GENERATED_DIM = Dim.symbol("generated")
-"""Number of tokens generated so far."""
+"""The dimension whose size is the number of tokens generated so far."""
 
 NO_TOKEN = -1
 """Token id that is returned, with a log-probability of NaN, if all logits are NaN."""
@@ -79,19 +81,19 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Return all used parameters, in the order of the spec."""
+        """Return the parameters that the graphs use, by name, in the order of the spec."""
         encoder_parameters = self.derived.encode.parameters if self.derived.encode else {}
         parameters = {**encoder_parameters, **self.derived.step.parameters}
         return {n: parameters[n] for n in (*self.graph.parameters, *parameters) if n in parameters}
 
     @property
     def weight_graph(self) -> Graph:
-        """Return a graph that contains all used parameters, to plan their storage."""
+        """Return a graph that contains all used parameters, for planning the storage of weights."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
     def graphs(self) -> list[Graph]:
-        """Return the graphs to lower: the encoder (if there is one) and the decode step."""
+        """Return the graphs to lower: the encoder, if the model has one, and the decode step."""
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
@@ -155,7 +157,7 @@ class GeneratorDefinition(StandaloneGeneratorGraph):
 
     @cached_property
     def _read_inputs(self) -> set[str]:
-        """Return the spec inputs that the graphs read, also to compute other inputs."""
+        """Return the names of the spec inputs that the graphs or the used input defaults read."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.sequence_input
         }
@@ -213,7 +215,7 @@ class GenerationContext:
 
     @property
     def per_token_inputs(self) -> list[str]:
-        """Return the names of the step inputs that have a value per token, except the tokens."""
+        """Return the names of the step inputs with one value per token, without the token ids."""
         other_inputs = {
             self.derived.sequence_input,
             *self.derived.loop_invariant_inputs,
@@ -226,7 +228,7 @@ class GenerationContext:
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def bind_inputs(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
-        """Bind inputs of `graph` to `tensors` by name, and parameters to the weights."""
+        """Bind the inputs of `graph` to `tensors` by name, and its parameters to the weights."""
         g = self.g
         used_values = {a for node, _ in graph.nodes for a in node.args if a}
         used_values |= set(graph.outputs.values())

@@ -20,7 +20,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
-    """Emit bool[batch, vocabulary], true for the tokens that each prompt i64[batch, n] contains."""
+    """Emit a bool[batch, vocabulary] mask of the tokens in each prompt i64[batch, n]."""
     is_token, is_in_vocabulary = (
         g.emit_node("GreaterOrEqual", prompt, 0),
         g.emit_node("Less", prompt, vocabulary),
@@ -36,14 +36,15 @@ def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabu
 
 
 def emit_seen_tokens(g: Emitter, seen_tokens: str, tokens: str) -> str:
-    """Emit `seen_tokens` bool[batch, vocabulary] with the entries of tokens i64[batch, n] true."""
+    """Emit the mask `seen_tokens` bool[batch, vocabulary], updated with `tokens` i64[batch, n]."""
     flags = g.emit_node("Expand", True, g.emit_node("Shape", tokens))
     return g.emit_node("ScatterElements", seen_tokens, tokens, flags, axis=1)
 
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: str) -> str:
-    """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
-    logits by it (arXiv:1909.05858, sec. 4.1, only divides).
+    """Emit the logits `[batch, vocab]` with the logits of seen tokens divided by the penalty if
+    they are positive, or multiplied if they are negative (arXiv:1909.05858, sec. 4.1, only
+    divides).
     """
     positive_scores, negative_scores = (
         g.emit_node(kind, logits, penalty) for kind in ("Div", "Mul")
@@ -55,14 +56,14 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen_tokens: str, penalty: 
 
 
 HISTORY_DIM = Dim.symbol("history")
-"""The number of tokens in the token history."""
+"""The dimension whose size is the number of tokens in the token history."""
 
 SLICE_TO_END = 2**31 - 1
-"""The end operand of a `Slice` up to the end of an axis."""
+"""The end operand of a `Slice` node that ends at the end of an axis."""
 
 
 def needs_token_history(decoding: DecodingConfig) -> bool:
-    """Return True if a logits processor depends on the previous tokens or on their number."""
+    """Return True if a logits processor depends on the previous tokens or their count."""
     return bool(
         decoding.no_repeat_ngram_size
         or decoding.bad_words_ids
@@ -93,7 +94,7 @@ def emit_prompt_history(
 
 
 def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
-    """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
+    """Emit the prompt tokens without padding, right-aligned and preceded by `NO_TOKEN`."""
     is_token = emit_cast(g, padding_mask, "i64")
     length = emit_axis_length(g, prompt, 1)
     following_count = g.emit_node("CumSum", is_token, 1, exclusive=1, reverse=1)
@@ -110,7 +111,7 @@ def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
 def emit_banned_tokens(
     g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
 ) -> list[str]:
-    """Emit one bool[batch, vocabulary] per logits processor, true for the tokens that it bans."""
+    """Emit a bool[batch, vocabulary] mask of the banned tokens for each logits processor."""
     masks = []
     if decoding.no_repeat_ngram_size:
         masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
@@ -129,12 +130,12 @@ def emit_banned_tokens(
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
-    """Emit a constant bool[1, vocabulary] that is true for `tokens`."""
+    """Emit a constant mask bool[1, vocabulary] that is true for `tokens`."""
     return g.emit_constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """Emit bool[batch, vocabulary], true for the tokens that would repeat an n-gram (n = `size`) of
+    """Emit a bool[batch, vocabulary] mask of the tokens that would repeat an n-gram (n = `size`) of
     the history i64[batch, m] (arXiv:1705.04304, sec. 2.5).
     """
     # Column `s` contains the n-gram that starts at position `s`.
@@ -151,8 +152,8 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
 def _emit_completed_sequences(
     g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """Emit bool[batch, vocabulary], true for the tokens that would complete one of `sequences`,
-    which have `length` tokens, at the end of the history i64[batch, m].
+    """Emit a bool[batch, vocabulary] mask of the tokens that would complete one of `sequences` at
+    the end of the history i64[batch, m]. Each of `sequences` has `length` tokens.
     """
     if length == 1:
         return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
@@ -200,7 +201,7 @@ def emit_logits_processors(
         scores = _emit_suppressed_scores(
             g, scores, decoding.begin_suppress_tokens, vocabulary, is_first_step
         )
-    # forced tokens take precedence over the other settings
+    # forced tokens take precedence over all other logits processors
     for step, tokens in enumerate(decoding.first_token_choices):
         forced_scores = _emit_forced_scores(g, raw_scores, tokens, vocabulary)
         scores = g.emit_node("Where", g.emit_node("Equal", iteration, step), forced_scores, scores)
@@ -225,7 +226,7 @@ def _emit_history_rules(
 def _emit_forced_scores(
     g: Emitter, raw_scores: str, tokens: Collection[int], vocabulary: int
 ) -> str:
-    """Emit the scores before all logits processors for `tokens`, and -inf for all other tokens."""
+    """Emit the unprocessed `raw_scores` of `tokens`, and -inf for all other tokens."""
     is_allowed = emit_token_set(g, tokens, vocabulary)
     # a single forced token has log-probability 0
     allowed_score = raw_scores if len(tokens) > 1 else 0.0

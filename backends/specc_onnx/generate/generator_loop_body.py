@@ -1,5 +1,5 @@
-"""Build the body of the generation loop: decode step, selection of the next token, next
-loop-carried values.
+"""Build the body of the generation loop, which runs the decode step, selects the next tokens and
+updates the loop-carried values.
 
 Loop-invariant nodes, such as the nodes that compute keys and values of encoder outputs, are hoisted
 into the main graph, because ONNX Runtime does not move nodes out of a loop body.
@@ -41,11 +41,11 @@ def hoist_invariant_nodes(
     step, g = context.derived.step, context.g
     invariant_nodes = set(find_invariant_nodes(step, loop_invariant_inputs))
     inputs = {t.name: t.type for t in loop_invariant_inputs.values()}
-    # The other inputs of the step have tensors only inside the loop body.
+    # Only loop-invariant inputs of the step have tensors outside the loop body.
     hoisted_inputs = {n: step.inputs[n] for n in loop_invariant_inputs}
     context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), loop_invariant_inputs)
-    # In the step, `batch` is the number of beams of all sequences; in the graph of the spec, it is
-    # the number of sequences.
+    # The dimension `batch` is the number of beams of all sequences in the decode step, but the
+    # number of sequences in the graph of the spec.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.definition.graph.min_lengths)
     types, previous_names = g.bodies.open_bodies[0].types, set(g.bodies.open_bodies[0].types)
@@ -59,7 +59,9 @@ def hoist_invariant_nodes(
 
 
 def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> list[Node]:
-    """Return the nodes of `step` that depend only on weights and encoder outputs, in order."""
+    """Return the nodes of `step`, in order, that depend only on weights and loop-invariant
+    inputs.
+    """
     invariant_values = {step.inputs[n] for n in loop_invariant_inputs}
     fixed_symbols = {s for v in invariant_values for d in v.type.shape for s in d.symbols()}
     invariant_values |= set(step.parameters.values())
@@ -75,7 +77,7 @@ def find_invariant_nodes(step: Graph, loop_invariant_inputs: Iterable[str]) -> l
 
 
 def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
-    """Return True if no operand or result of a node has a dimension that changes between steps."""
+    """Return True if the operands and results of a node have the same dimensions in all steps."""
     # `Range(past)` has no operands, but its result changes in every step.
     lengths = [d for result in results for d in result.type.shape]
     lengths += node.op.iterate_lengths()
@@ -87,7 +89,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     generated tokens are valid. Raise E0944 if the default depends on inputs other than the token.
     """
     defaults, prompt_input = context.definition.defaults, context.derived.sequence_input
-    # With padding on a fixed side, all generated positions are valid.
+    # If padding is allowed on one side only, all generated positions are valid.
     has_fixed_side = context.definition.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
@@ -115,8 +117,9 @@ def _is_true_for_tokens(value: Value) -> bool:
 class LoopIteration:
     """One iteration of the generation loop: the loop-carried values `token_carries` (tokens and
     masks) and `state_carries` (caches), the `strategy`, the encoder outputs
-    `loop_invariant_inputs`, and the `hoisted_nodes` that depend only on them. `first_logits` are
-    the logits of sequences without a prompt; `empty_prompt_mask` is true for these sequences.
+    `loop_invariant_inputs`, and the `hoisted_nodes`, which depend only on weights and encoder
+    outputs. `first_logits` are the logits of sequences without a prompt; `empty_prompt_mask` is
+    true for these sequences.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -211,7 +214,7 @@ def emit_first_logits(
         g.values.tensors[value] = Tensor(name, value.type, value)
     if loop.empty_prompt_mask is None:
         return logits
-    # Some sequences of the batch may have a prompt while others have none.
+    # A batch may contain sequences with a prompt and sequences without a prompt.
     is_first = g.emit_node("Equal", iteration, 0)
     operands = loop.empty_prompt_mask, first_logits.name, logits
     branches = {"first": lambda: g.emit_nodes("Where", 1, *operands), "later": lambda: [logits]}
@@ -250,7 +253,7 @@ def _emit_next_carries(
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, selection: TokenSelection
 ) -> str:
-    """Emit the padding mask with one more position: false if the default masks out the token."""
+    """Append a position to the padding mask, which is false if the default masks out the token."""
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
@@ -268,13 +271,13 @@ def _emit_next_mask(
     else:
         value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
-        # In IR types, `batch` is the number of sequences, but the loop body runs with all beams, so
-        # these types are not recorded.
+        # The IR types are not recorded, because their dimension `batch` is the number of sequences,
+        # but the loop body runs with all beams.
         types, g.innermost_body.types = g.innermost_body.types, {}
         lower_nodes(g, default)
         g.innermost_body.types = types
         new_column = g.values.tensors[default.outputs[name]].name
-    # An input contains either all positions or only the positions of this step.
+    # An input contains either all positions or only the positions of the current step.
     if name in context.derived.full_length_inputs:
         return g.emit_node("Concat", mask, new_column, axis=time_axis)
     return new_column
@@ -293,8 +296,8 @@ def _emit_next_state(
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """Return the type of a loop-carried value after a step; changed dimensions are new symbols."""
-    # For an equal symbol, ONNX's shape inference would expect an equal size.
+    """Return the type of a loop-carried value after a step, with new symbols for changed sizes."""
+    # ONNX's shape inference assumes equal sizes for equal symbols.
     shape = tuple(
         d if d.number else Dim.symbol(f"{carry.name}.{n}") for n, d in enumerate(carry.type.shape)
     )

@@ -1,4 +1,5 @@
-"""Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
+"""Build a standalone generator, which consists of an encoder and an ONNX `Loop` around the decode
+step.
 
 The first iteration processes the complete prompt; later iterations process one token per sequence.
 KV caches are loop-carried values whose time axis grows: a loop body cannot update a buffer in
@@ -55,7 +56,7 @@ def build_generation_model(
     storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the standalone generator; `storage_dtypes` and `ties` are the arguments of
+    """Build the standalone generator for `source`; `storage_dtypes` and `ties` are the arguments of
     `build_model`. The model has the inputs `GeneratorDefinition.inputs` and `map_scalar_inputs`,
     the output `tokens`, and the output `log_probs` or (for beam search) `scores`. If an output has
     the same name as an input, a numeric suffix is added. Raise E0944 for a per-token input without
@@ -103,7 +104,7 @@ def build_generation_model(
 def _make_generation_context(
     definition: GeneratorDefinition, target: Target, opset: int
 ) -> GenerationContext:
-    """Return the context of a standalone generator, in which no nodes have been emitted."""
+    """Return the initial context of a standalone generator, without any emitted nodes."""
     graph, derived, decoding = definition.graph, definition.derived, definition.decoding
     types = dict(definition.inputs)
     used_names = set(types)
@@ -219,7 +220,8 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
         start_column = g.emit_node("Slice", start_column, [0], count, [1])
         tokens = g.emit_node("Concat", start_column, tokens, axis=1)
     context.main_tensors[prompt_input] = Tensor(tokens, prompt_type)
-    # From here on, the prompt length is the size of this value, not the size of the input.
+    # The prompt length is now the number of tokens including start tokens, not the size of the
+    # input.
     g.lengths = replace(g.lengths, inputs={**g.lengths.inputs, tokens: prompt_type})
     for name in context.definition.optional_inputs:
         if name != prompt_input:
@@ -281,7 +283,7 @@ def emit_carry(context: GenerationContext, name: str, initial_tensor: Tensor) ->
 
 
 def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:
-    """Emit the loop-carried value of a decode state, initially an output of `encode`, or empty."""
+    """Emit the loop-carried value of a decode state, which is initially empty or from `encode`."""
     if state.initial_output:
         initial_value = context.repeat_for_beams(
             context.main_tensors[state.initial_output], state.batch_axis
@@ -299,14 +301,16 @@ def emit_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 
 
 def emit_encoder_output(context: GenerationContext, name: str) -> Tensor:
-    """Emit the encoder output `name`, repeated for each beam, for capture by the loop body."""
+    """Emit the encoder output `name` repeated for each beam, which the loop body captures."""
     type = context.derived.step.inputs[name].type
     output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
     return Tensor(context.repeat_for_beams(output), type)
 
 
 def emit_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit the prompt's padding mask, bool[batch, n], repeated per beam, or return None."""
+    """Emit the padding mask of the prompt, bool[batch, n], repeated for each beam; return None
+    without a padding mask.
+    """
     for name in context.definition.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
@@ -330,7 +334,9 @@ def emit_initial_logits(context: GenerationContext) -> Tensor | None:
 
 
 def emit_empty_prompt_mask(context: GenerationContext) -> str | None:
-    """Emit bool[batch, 1], true for prompts that are all padding; None without a padding mask."""
+    """Emit a bool[batch, 1] mask of prompts with only padding; return None without a padding
+    mask.
+    """
     mask, g = emit_prompt_mask(context), context.g
     if mask is None:
         return None

@@ -1,8 +1,9 @@
 """Emit one step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
-As in transformers, a step keeps more candidates than beams, so that enough candidates remain when
-some finish. Finished hypotheses are stored with length-normalized scores. Shapes: `s` sequences,
-`n` beams, `c` candidates, `t` tokens so far.
+As in transformers, a step keeps more candidates than beams, so that enough unfinished candidates
+remain when other candidates finish. Finished hypotheses are stored with length-normalized scores.
+In shapes, `s` is the number of sequences, `n` of beams, `c` of candidates, and `t` of tokens so
+far.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 NO_SCORE = float("-inf")
-"""Score of an unused beam and of a banned token."""
+"""The score of an unused beam or a banned token."""
 
 MIN_SCORE = float(np.finfo(np.float32).min)
 """The minimum score of a sequence."""
 
 SEQUENCES_DIM = Dim.symbol("sequences")
-"""The number of sequences, each with `num_beams` beams."""
+"""The dimension whose size is the number of sequences, each with `num_beams` beams."""
 
 
 class BeamState(NamedTuple):
@@ -63,8 +64,8 @@ class BeamCandidates:
 
 
 def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> list[LoopCarry]:
-    """Emit the fields of `BeamState` as loop-carried values for `sequences`, i64[1]. Initially, the
-    beams of a sequence are equal, so only one of them has a finite score.
+    """Emit the fields of `BeamState` as loop-carried values. `sequences`, i64[1], is the number of
+    sequences. Initially, the beams of a sequence are equal, so only one of them has a finite score.
     """
     n = decoding.num_beams
     shape = g.emit_node("Concat", sequences, [n], axis=0)
@@ -88,8 +89,8 @@ def emit_beam_carries(g: Emitter, decoding: DecodingConfig, sequences: str) -> l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """One beam search step: the previous `state`, the number of generated tokens including the
-    token of this step (`length` i64[]), and its maximum `limit` i64[].
+    """A beam search step: the previous `state`, the number `length` i64[] of generated tokens
+    including the token of the step, and the maximum length `limit` i64[].
     """
 
     g: Emitter
@@ -229,9 +230,9 @@ def _emit_can_improve(
     step: BeamSearchStep, scores: str, finished_scores: str, is_finished: str
 ) -> str:
     """Emit bool[s, 1], true for sequences whose finished hypotheses can still improve. With
-    `early_stopping`, this holds while the sequence has a live beam and fewer than `num_beams`
-    finished hypotheses. Otherwise, it holds while its best live beam has a higher score than its
-    worst finished hypothesis.
+    `early_stopping`, a sequence can improve while it has a live beam and fewer than `num_beams`
+    finished hypotheses. Otherwise, a sequence can improve while its best live beam has a higher
+    score than its worst finished hypothesis.
     """
     g = step.g
     waits_for_limit = step.decoding.early_stopping == "never" and step.decoding.length_penalty > 0
@@ -241,7 +242,7 @@ def _emit_can_improve(
         can_improve = g.emit_node("And", is_live, _emit_any(g, g.emit_node("Not", is_finished)))
         return g.emit_node("And", step.state.can_improve, can_improve)
     # Sums of log-probabilities only decrease, so the best reachable score is the sum divided by the
-    # maximum length divisor. early_stopping="never" compares with this score.
+    # maximum length divisor. early_stopping="never" compares with the best reachable score.
     best_score = _emit_normalized_scores(
         step, best_score, step.limit if waits_for_limit else step.length
     )
@@ -258,8 +259,8 @@ def _emit_normalized_scores(step: BeamSearchStep, scores: str, count: str) -> st
     for unused beams.
     """
     g = step.g
-    # The score is computed in f64 and rounded once, as in the Python implementation, so that ties
-    # are equal.
+    # The score is computed in f64 and rounded once, as in the Python implementation, so that both
+    # implementations have the same ties.
     divisor = g.emit_node(
         "Pow", emit_cast(g, count, "f64"), g.emit_constant(step.decoding.length_penalty, "f64")
     )
@@ -276,13 +277,13 @@ def _emit_masked_scores(g: Emitter, scores: str, condition: str) -> str:
 
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
-    """Emit a logical OR reduction along `axis`, which is kept with size 1."""
+    """Emit a logical OR reduction along `axis` and keep the axis with size 1."""
     # ONNX has no OR reduction, and `ReduceMax` accepts booleans from opset 20 on.
     return g.emit_node("Greater", emit_count_nonzero(g, x, axis, keepdims=True), 0)
 
 
 def _emit_flat_indices(step: BeamSearchStep, indices: str, width: int) -> str:
-    """Convert indices `[s, m]` among the `width` beams of a sequence to `[s·m]` among all beams."""
+    """Convert beam indices `[s, m]` within sequences of `width` beams to flat indices `[s·m]`."""
     g = step.g
     count = g.emit_node("Squeeze", emit_axis_length(g, step.state.scores, 0), [0])
     sequence_ids = g.emit_node("Range", 0, count, 1)

@@ -1,5 +1,5 @@
-"""Sample the next token in ONNX: temperature, top-k, softmax, top-p
-(arXiv:1904.09751, sec. 3.1), min-p (arXiv:2407.01082, sec. 3), in this order.
+"""Sample the next token in ONNX. Temperature, top-k, softmax, top-p (arXiv:1904.09751, sec. 3.1)
+and min-p (arXiv:2407.01082, sec. 3) are applied in this order.
 
 A uniform random number then selects a token by inverse transform sampling; equal logits are ordered
 by id. Probabilities are computed in f64, so that the Python implementation samples the same token.
@@ -52,14 +52,14 @@ def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
 
 
 def emit_substream_key(g: Emitter, key: str, stream_index: str) -> str:
-    """Emit the key of the sub-stream `stream_index`. Both are u64 with broadcastable shapes."""
+    """Emit the key of a sub-stream from the broadcastable u64 tensors `key` and `stream_index`."""
     return _emit_mixed_bits(g, _emit_random_word(g, key, stream_index))
 
 
 def emit_uniform_sample(g: Emitter, key: str) -> str:
     """Emit the first uniform random number of each stream: f32 in [0, 1), a multiple of 2**-24."""
     high_bits = _emit_right_shift(g, _emit_random_word(g, key, g.emit_constant(0, "u64")), 40)
-    # f32 represents the remaining 24 bits exactly.
+    # An f32 represents the 24 most significant bits exactly.
     mantissa = emit_cast(g, emit_cast(g, high_bits, "i64"), "f32")
     return g.emit_node("Mul", mantissa, 2.0**-24)
 
@@ -74,7 +74,7 @@ def _emit_random_word(g: Emitter, key: str, word_index: str) -> str:
 
 
 def _emit_mixed_bits(g: Emitter, z: str) -> str:
-    """Emit the mixing function of SplitMix64 of `z`, u64."""
+    """Emit the SplitMix64 mixing function applied to `z`, u64."""
     z = g.emit_node("Mul", _emit_xor_shift(g, z, 30), g.emit_constant(SPLITMIX_MULTIPLIER_1, "u64"))
     z = g.emit_node("Mul", _emit_xor_shift(g, z, 27), g.emit_constant(SPLITMIX_MULTIPLIER_2, "u64"))
     return _emit_xor_shift(g, z, 31)
@@ -90,7 +90,7 @@ def _emit_right_shift(g: Emitter, z: str, bits: int) -> str:
 
 
 MAX_SAMPLED_CANDIDATES = 1000
-"""Number of candidate tokens for top-p and min-p without top-k."""
+"""Number of candidate tokens for top-p and min-p if top-k is not used."""
 
 PROBABILITY_DTYPE = "f64"
 """The element type of probabilities."""
@@ -98,7 +98,7 @@ PROBABILITY_DTYPE = "f64"
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Loop-invariant values of sampling: scalars, and u64[batch] stream keys of the sequences."""
+    """Loop-invariant values of sampling: scalar settings and the random stream keys u64[batch]."""
 
     temperature: str
     candidate_count: str
@@ -130,12 +130,13 @@ def emit_sampler_state(
 
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str]) -> str:
-    """Emit the number of most likely tokens among which a token is sampled, i64[]: top-k, or
-    without top-k `MAX_SAMPLED_CANDIDATES` with top-p or min-p, or else the vocabulary size.
+    """Emit the number i64[] of most likely tokens from which a token is sampled. The number is
+    top-k if top-k is used, else `MAX_SAMPLED_CANDIDATES` if top-p or min-p is used, else the
+    vocabulary size.
     """
     has_top_p = g.emit_node("Less", settings["top_p"], 1.0)
     has_cutoff = g.emit_node("Or", has_top_p, g.emit_node("Greater", settings["min_p"], 0.0))
-    # Top-p and min-p sort only these candidates instead of the whole vocabulary.
+    # Top-p and min-p sort only the candidates instead of the whole vocabulary.
     cutoff_count = min(MAX_SAMPLED_CANDIDATES, vocabulary)
     default_count = g.emit_node("Where", has_cutoff, cutoff_count, vocabulary)
     has_top_k = g.emit_node("Greater", settings["top_k"], 0)
@@ -144,7 +145,7 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
 
 
 def emit_sampled_tokens(g: Emitter, sampler: SamplerState, logits: str, step: str) -> str:
-    """Sample i64[batch] from logits `[batch, vocab]` at generation step `step`, i64[]."""
+    """Emit tokens i64[batch], sampled from logits `[batch, vocab]` at step `step`, i64[]."""
     scaled_logits = g.emit_node("Div", logits, sampler.temperature)
     top_logits, ids = emit_top_k(g, scaled_logits, sampler.candidate_count, axis=1, dtype="f32")
     weights = _emit_top_p_filter(
@@ -186,7 +187,7 @@ def _emit_top_p_filter(g: Emitter, sampler: SamplerState, probabilities: str) ->
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Emit bool[batch], true where logits `[batch, vocab]` have NaN or no finite maximum."""
+    """Emit a bool[batch] mask of logits `[batch, vocab]` with NaN or without a finite maximum."""
     # Not every `ReduceMax` kernel propagates NaN.
     has_nan = emit_cast(g, g.emit_node("IsNaN", logits), "f32")
     has_nan = g.emit_node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)

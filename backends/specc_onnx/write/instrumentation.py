@@ -5,9 +5,9 @@ The `Attention` operator returns the attention weights only as its fourth output
 its branch with the `Attention`, so the copy needs nonempty inputs. Blocked attention is replaced by
 dense attention.
 
-A counting copy also returns i64[n], the number of executions of each branch of an `If` and each
-body of a `Loop` or `Scan`: branches get an additional output, and loop bodies get an additional
-loop-carried value.
+A copy with execution counts also returns i64[n], the number of executions of each branch of an `If`
+and each body of a `Loop` or `Scan`. Branches get an additional output, and loop bodies get an
+additional loop-carried value.
 """
 
 import math
@@ -32,7 +32,7 @@ MAX_CONSTANT_ELEMENTS = 64
 
 
 def collect_subgraphs(model: ModelProto) -> Subgraphs:
-    """Return the names of all subgraphs, and the integers in comparisons of conditions."""
+    """Return the names of all subgraphs, and the integer constants in branch conditions."""
     copy = ModelProto()
     # only small constants are copied, not the weights
     for tensor in model.graph.initializer:
@@ -61,7 +61,7 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with the nodes and constants that are visible in it, by name."""
+    """Yield each graph with its visible nodes and constants, by value name."""
     producers: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     producers |= {name: node for node in graph.node for name in node.output}
     yield graph, producers
@@ -111,7 +111,7 @@ def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass
 class _ExecutionCounter:
-    """Builder of nodes that count the executions of `size` subgraphs."""
+    """Adds nodes to a model that count the executions of its `size` subgraphs."""
 
     size: int
     subgraph_index: int = 0
@@ -122,7 +122,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
-        """Add nodes for the sum of `terms` and the counts of all subgraphs; return its name."""
+        """Add nodes that sum `terms` and the counts of all subgraphs; return the sum's name."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
@@ -138,7 +138,7 @@ class _ExecutionCounter:
         return sum_name
 
     def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
-        """Add an output with its subgraphs' counts to `node`; append constants to `nodes`."""
+        """Add an output with the counts of its subgraphs to `node`; append constants to `nodes`."""
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
@@ -166,7 +166,9 @@ class _ExecutionCounter:
         return result
 
     def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
-        """Add nodes that sum `terms` and the counts of a subgraph tree; return the sum's name."""
+        """Add nodes that sum `terms` and the counts of `body` and its subgraphs; return its
+        name.
+        """
         new_nodes = list[NodeProto]()
         execution_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
@@ -175,7 +177,7 @@ class _ExecutionCounter:
         return counts
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a one-hot constant i64[size], 1 at `index` (None: zeros); return its name."""
+        """Add a constant i64[size] that is one-hot at `index` (None: zeros); return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -190,7 +192,7 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph, copied first: deleting a node clears it."""
+    """Replace the nodes of a graph by copies of `nodes`, because deleting a node clears it."""
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)
@@ -229,7 +231,9 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """Make attention weights of a layer a model value; return its name, or None if absent."""
+    """Make the attention weights of a layer a model value. Return its name, or None without the
+    layer.
+    """
     # The value of an inlined branch has the name of the `If` result.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:

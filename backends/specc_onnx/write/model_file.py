@@ -45,8 +45,9 @@ from specc_onnx.write.quantization_probes import (
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
-    """Return the number of elements of all weights, and their size in bytes on disk and in memory.
-    ONNX Runtime applies a `Cast` of a weight once, at load time, so such weights need more memory.
+    """Return the number of weight elements, and the size of all weights in bytes on disk and in
+    memory. ONNX Runtime applies a `Cast` of a weight once, at load time, so such weights need more
+    memory.
     """
     widened_bits = _find_widened_bits(model)
     element_count = stored_bytes = memory_bytes = 0
@@ -61,7 +62,7 @@ def measure_weight_memory(model: ModelProto) -> WeightFootprint:
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
-    """Return the maximum number of bits per element to which each value is cast, by value name."""
+    """Map the name of each value that is cast to its maximum number of bits after a cast."""
     widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
@@ -83,19 +84,19 @@ def _get_element_bits(type_code: int) -> int:
 
 
 MAX_MODEL_BYTES = 2**31
-"""Maximum size of an ONNX file, the limit of protobuf."""
+"""Maximum size of an ONNX file in bytes, which is the limit of protobuf."""
 
 
 @dataclass(frozen=True)
 class OnnxModelFile:
-    """An ONNX model file that has been read and parsed; its external weights are read on demand."""
+    """A parsed ONNX model file, whose external weights are read on demand."""
 
     path: Path
     model: ModelProto
     pending_sessions: dict[int, "Future[OrtModel]"] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """CPU sessions that are being created in the background, by number of threads."""
+    """CPU sessions that background threads are creating, by number of ONNX Runtime threads."""
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -103,7 +104,7 @@ class OnnxModelFile:
         return {p.key: p.value for p in self.model.metadata_props}
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external files with their minimum sizes in bytes, or -1 if invalid."""
+        """Return the path and minimum size in bytes (-1 if invalid) of each external file."""
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
@@ -190,10 +191,10 @@ class OnnxModelFile:
     def open_with_quantized_matmuls(
         self, provider: str
     ) -> tuple[OrtModel, tuple[QuantizedMatMul, ...]]:
-        """Load a copy that also outputs the operands and results of its quantized MatMuls."""
+        """Load a model copy that also outputs the operands and results of quantized MatMuls."""
         copy = _copy_model(self.model)
         products = expose_quantized_matmuls(copy)
-        # one thread: activation scales depend on how the kernel splits the tensor
+        # use one thread, because activation scales depend on how the kernel splits a tensor
         return self._open_model(copy, provider, threads=1), products
 
     def collect_subgraphs(self) -> Subgraphs:
@@ -201,7 +202,9 @@ class OnnxModelFile:
         return collect_subgraphs(self.model)
 
     def open_with_execution_counts(self, provider: str) -> OrtModel:
-        """Load a copy without activation quantization that also counts executions of subgraphs."""
+        """Load a model copy that counts executions of subgraphs, without activation
+        quantization.
+        """
         copy = _copy_model(self.model)
         remove_activation_quantization(copy)
         add_execution_counts(copy)
@@ -226,9 +229,11 @@ class OnnxModelFile:
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """Load a copy that also outputs attention weights; return it with output names by scope."""
+        """Load a model copy that also outputs attention weights; return its output names by
+        scope.
+        """
         copy = _copy_model(self.model)
-        # the caller computes the other attention weights with the reference interpreter
+        # the caller computes missing attention weights with the reference interpreter
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
             notes = [note for note in notes if "weights" in note]
         names = add_attention_outputs(copy, notes)
@@ -236,7 +241,7 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the external files of a model with their minimum sizes in bytes, -1 if invalid."""
+    """Return the path and the minimum size in bytes (-1 if invalid) of each external file."""
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
     for function in model.functions:
@@ -302,7 +307,7 @@ def parse_model(data: bytes, path: Path) -> OnnxModelFile:
 
 
 def _has_valid_strings(message: Message) -> bool:
-    """Return True if every string of a message is UTF-8; protobuf returns the others as bytes."""
+    """Return True if all strings of a message are UTF-8; protobuf returns invalid ones as bytes."""
     for name in _list_string_fields(message.DESCRIPTOR):
         value = getattr(message, name)
         if isinstance(value, str):
@@ -355,13 +360,15 @@ def _parse_byte_count(text: str) -> int:
 
 HASH_KEY = "specc.seal"
 BLANK_HASH = "0" * 64
-"""The metadata key of the content hash, and the placeholder that is hashed in its place."""
+"""The metadata key of the content hash, and the placeholder for which the hash is computed."""
 _HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
 """The protobuf encoding of the metadata key of the hash and of the size of its value."""
 
 
 def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
-    """Replace the placeholder hash in model bytes by their hash, without copying the bytes."""
+    """Replace the placeholder hash in model bytes by the model's hash, without copying the
+    bytes.
+    """
     offset = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
     view = memoryview(data)
     return [

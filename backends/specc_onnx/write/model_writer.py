@@ -1,4 +1,4 @@
-"""Lower, verify and write graphs; weights are written tensor by tensor.
+"""Lower, verify and write graphs, and write their weights tensor by tensor.
 
 Output is deterministic. Files are renamed to their final names after all files have been written,
 the `.onnx` file last. `specc_onnx.write.package_writer` writes several graphs as a package.
@@ -92,7 +92,7 @@ def prepare_graphs(
     dtype: str = "",
     load: bool = True,
 ) -> PreparedGraphs:
-    """Plan the weights of graphs written to `directory` together; lower and verify the graphs."""
+    """Plan the weights of all graphs in `directory`, then lower and verify the graphs."""
     onnx_targets.check_opset(opset)
     weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
@@ -119,7 +119,7 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterSource
 ) -> dict[str, WeightFileMetadata]:
-    """Return metadata of the checkpoint files of linked weights. Raise E0507 if they have NaN."""
+    """Return metadata of checkpoint files with linked weights. Raise E0507 for weights with NaN."""
     file_metadata = {}
     hashes = (
         values.validate_and_hash_files(placement.plan.linked_tensors)
@@ -137,7 +137,7 @@ def _record_linked_checkpoints(
 
 
 def _get_weight_graph(source: ModelSource) -> Graph:
-    """Return a graph whose parameters are those of a model source."""
+    """Return a graph with the parameters of `source`."""
     if isinstance(source, StandaloneGeneratorGraph):
         return GeneratorDefinition.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
@@ -185,7 +185,7 @@ def write_prepared_graphs(
 
 
 def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -> EmittedModel:
-    """Return the facts about a built model that are written to its metadata."""
+    """Return the properties of a built model that are written to its metadata."""
     initializer_names = {}
     for name in built_model.graph.parameters:
         stored_name = placement.ties.get(name, name)
@@ -198,7 +198,9 @@ def _describe_built_model(built_model: BuiltModel, placement: WeightPlacement) -
 def write_weight_file(
     out: OutputDirectory, stem: str, placement: WeightPlacement, values: ParameterSource
 ) -> str | None:
-    """Write weights that are neither inline nor linked; return the file name, None without any."""
+    """Write the weights that are neither inline nor linked to a file. Return its name, or None if
+    there are no such weights.
+    """
     if placement.is_inline or not placement.plan.copied_tensors:
         return None
 
@@ -213,8 +215,8 @@ def write_weight_file(
 def attach_weights(
     built_model: BuiltModel, placement: WeightPlacement, values: ParameterSource, data: str | None
 ) -> None:
-    """Add the weights to the initializers of a model: their values if they are inline, otherwise
-    their locations in the weight file `data` or in the checkpoint.
+    """Add the weights to the initializers of a model: the values of inline weights, and the
+    locations of all other weights in the weight file `data` or in the checkpoint.
     """
     if placement.is_inline:
         store_weights_inline(built_model, placement, values)

@@ -1,5 +1,5 @@
-"""Build an ONNX model from an IR graph: lower nodes, remove unused nodes, name values, add doc
-strings.
+"""Build an ONNX model from an IR graph: lower the graph, remove unused nodes, name values and add
+doc strings.
 
 Nodes get their final names after unused nodes are removed, so that the first attention node of a
 scope is named `h/3/attn/Attention`. Weights are written as initializers without
@@ -45,7 +45,7 @@ PADDING_SIDE_TEXT = {"left": " on the left", "right": " on the right", "any": ""
 
 
 def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
-    """Set the doc strings of the model and its graph (the doc of the spec) and of the inputs."""
+    """Set the doc strings of the model and its graph to `doc`, and set those of the inputs."""
     model.doc_string = model.graph.doc_string = doc
     for value in model.graph.input:
         if (facts := graph.input_facts.get(value.name)) is not None:
@@ -75,7 +75,7 @@ def assign_final_names(
     used_names: set[str],
 ) -> None:
     """Add the final names of all nodes and values, including those inside subgraphs, to `names`:
-    the preferred name, with a number if the name is taken.
+    the preferred name, with a numeric suffix if the name is already used.
     """
     for node in nodes:
         final_name = make_unique_name(preferred_names.get(node.name, node.name), used_names)
@@ -107,7 +107,7 @@ def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> N
 
 
 def _rename_list(field: Any, names: Mapping[str, str]) -> None:
-    """Rename the elements of a repeated protobuf field of value names."""
+    """Rename the value names in a repeated protobuf field."""
     for n, name in enumerate(field):
         if name in names:
             field[n] = names[name]
@@ -119,7 +119,7 @@ NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "ad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
-    """A model without its weights.
+    """A built ONNX model without the data of its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
     `attention_notes` list the values from which attention weights can be computed: `scope` and
@@ -178,7 +178,7 @@ def build_model(
 def _list_model_inputs(
     graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
 ) -> tuple[dict[str, Type], dict[str, str]]:
-    """Return the input types by name, and the scalar input with the size of each dimension."""
+    """Return the input types by name, and map dimensions to the scalar inputs with their sizes."""
     types = {name: value.type for name, value in graph.inputs.items()}
     types |= {name: get_buffer_type(types[name]) for name in buffers}
     if not caches:
@@ -236,7 +236,7 @@ def _make_graph_proto(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> GraphProto:
-    """Return a graph with the emitted nodes and the constants that they read."""
+    """Return a graph with the emitted nodes and the constants that the nodes read."""
     nodes = g.bodies.open_bodies[0].nodes
     used_names = {name for node in nodes for name in iterate_node_inputs(node)}
     constants = [t for name, t in g.values.constants.items() if name in used_names]
@@ -253,7 +253,7 @@ def _make_graph_proto(
 def _list_attention_notes(
     g: Emitter, final_names: Mapping[str, str]
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the attention notes that apply to the final model, with final names."""
+    """Return the attention notes whose values exist in the final model, with final names."""
     return tuple(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
         for note in g.attention_notes
@@ -308,7 +308,9 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return output names by value name. An `Identity` copies a value that keeps its name."""
+    """Return output names by value name. Copy a value with an `Identity` if it cannot be
+    renamed.
+    """
     node_results = {name for node in g.bodies.open_bodies[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
@@ -322,7 +324,7 @@ def _name_outputs(
 
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], used_names: set[str]) -> dict[str, str]:
-    """Remove unused nodes and rename the others; return the final names by old name."""
+    """Remove unused nodes and rename all values; return the final names by old name."""
     main = g.bodies.open_bodies[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = dict(outputs)

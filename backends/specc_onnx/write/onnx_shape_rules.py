@@ -1,8 +1,8 @@
 """Shape rules for contrib operators, additional checks for standard operators, and constant folding
-of integers, which shape computations need.
+of the integers in shape computations.
 
-Each rule follows ONNX's documentation of the operator. Unlisted operators and unknown operands
-are not folded.
+Each rule follows ONNX's documentation of the operator. Nodes with unlisted operators or unknown
+operands are not folded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ DATA_DEPENDENT_OPS = {
     # the sizes of the result depend on operand values
     *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
     *("Scan", "Slice", "Split", "Tile", "TopK"),
-    # older onnx packages lack shape inference for these operators
+    # older versions of the onnx package lack shape inference for attention and recent operators
     *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose result shape may be unknown even if all operand shapes are known."""
@@ -63,9 +63,8 @@ class OperatorShapes:
     def bind_lengths(
         self, inferred_types: InferredTypes, node: NodeProto
     ) -> dict[str, tuple[int, ...]]:
-        """Return the sizes of the axes that each axis name of the signature stands for (several for
-        `*r`), from the operands and attributes of a node. Raise OperandMismatchError if they
-        disagree.
+        """Map each axis name of the signature to axis sizes (several for `*r`), computed from the
+        operands and attributes of a node. Raise OperandMismatchError if two operands disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._check_form(inferred_types, node, attributes)
@@ -93,7 +92,7 @@ class OperatorShapes:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
     def infer_types(self, inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-        """Return the result types; dimensions that cannot be computed are unknown."""
+        """Return the result types of a node; dimensions that cannot be computed are unknown."""
         axis_lengths = self.bind_lengths(inferred_types, node)
         types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
@@ -140,7 +139,7 @@ def _compute_table_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[st
 
 
 def _compute_head_lengths(a: Attributes, lengths: Mapping[str, int]) -> dict[str, int]:
-    """Return the axis sizes of `GroupQueryAttention`, which takes packed heads of equal size."""
+    """Return the axis sizes of `GroupQueryAttention`, whose packed heads have equal sizes."""
     if "q" not in lengths or "k" not in lengths:
         raise OperandMismatchError("the shape of its queries or keys is not static")
     head_size = lengths["q"] // a["num_heads"]
@@ -217,8 +216,8 @@ RECURRENT_SHAPES = {
     )
     for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
 }
-"""Signatures that check that the shapes of input, weights and states of recurrent layers agree.
-ONNX's rule checks only the input.
+"""Signatures of recurrent layers, for checking that the shapes of input, weights and states agree.
+ONNX's shape inference checks only the input.
 """
 
 
@@ -275,7 +274,8 @@ def fold_node(
     node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
     """Return the value of the first result of `node`, computed from the values of its operands
-    (None if unknown) or from the `shape` of its first operand. Return None if it cannot be folded.
+    (None if unknown) or from the `shape` of its first operand. Return None if the node cannot be
+    folded.
     """
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
@@ -322,7 +322,7 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
     data, target = x
-    # in the shape operand of `Reshape`, 0 copies the operand's size at the same index
+    # in the shape operand of `Reshape`, 0 copies the size of the data operand at the same index
     shape = [data.shape[n] if d == 0 else int(d) for n, d in enumerate(target)]
     return data.reshape(shape)
 

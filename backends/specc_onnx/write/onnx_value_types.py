@@ -1,5 +1,5 @@
-"""Types of ONNX values at concrete axis sizes: the types that the verifier infers, and how it
-compares them with declared types, merges them, and joins those of two branches.
+"""Types of ONNX values with concrete axis sizes. The verifier infers these types, compares them
+with declared types, merges them, and joins the types of two branches.
 """
 
 import re
@@ -26,7 +26,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """An error for an invalid model, a bug of specc; the message names the value or node."""
+    """A bug of specc: it built an invalid model. The message names the value or node."""
 
 
 class OperandMismatchError(Exception):
@@ -68,7 +68,7 @@ class InferredTypes:
             self.constants[name] = constant_value
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
-        """Add the declared types of `values`, with the sizes in `self.lengths`."""
+        """Add the declared types of `values`; `self.lengths` replaces symbolic dimensions."""
         for value in values:
             self.declared_types[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -89,7 +89,7 @@ class InferredTypes:
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
-            # a symbol with a dot is an axis of one loop-carried value, which no formula contains
+            # a symbol with a dot is an axis of one loop-carried value and occurs in no formula
             is_carried_axis = "." in text
             if not is_carried_axis:
                 _solve_formula(text, length, lengths)
@@ -103,7 +103,7 @@ class InferredTypes:
 
     @cached_property
     def opset_imports(self) -> list[OperatorSetIdProto]:
-        """The opsets as ONNX messages."""
+        """The opset imports as ONNX messages."""
         return [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
 
     def get_element_type(self, name: str) -> int:
@@ -201,7 +201,7 @@ def has_unknown_length(type: TypeProto) -> bool:
 
 
 def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
-    """Return a type with `known_lengths` for symbolic dimensions; others become unknown."""
+    """Replace symbolic dimensions of a type by `known_lengths`, or by unknown sizes."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
@@ -259,11 +259,13 @@ def _collect_formula_symbols(text: str) -> frozenset[str]:
 
 _parse_formula = lru_cache(maxsize=1024)(parse_dim)
 _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
-"""A symbolic dimension; names of axes of growing carries contain a dot: `state.2`."""
+"""Matches a symbolic dimension. Axes of loop-carried values that change their size have a name with
+a dot, such as `state.2`.
+"""
 
 
 def find_type_conflict(declared_type: TypeProto, inferred_type: TypeProto) -> str:
-    """Describe the conflict of a declared and an inferred type, or "" if there is none."""
+    """Describe the conflict between a declared and an inferred type; return "" without conflict."""
     declared_element, inferred_element = (
         declared_type.tensor_type.elem_type,
         inferred_type.tensor_type.elem_type,
@@ -307,7 +309,7 @@ def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
 
 
 def format_value_type(value: ValueInfoProto) -> str:
-    """Format a type, e.g. `float[batch, 8]`."""
+    """Format the type of a value, e.g. `float[batch, 8]`."""
     tensor = value.type.tensor_type
     dims = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
     return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{dims}]"

@@ -1,7 +1,9 @@
-"""Verify a built ONNX model: ONNX's checker, the type of every value, and loading in ONNX Runtime.
+"""Verify a built ONNX model with ONNX's checker, with type inference for every value, and by
+loading it in ONNX Runtime.
 
-The verifier checks a copy in which weights are inputs, so models of any size can be checked. The
-cause of a failure is a bug of specc, or a runtime that is too old for the requested opset.
+The verifier checks a copy in which weights are inputs, so models of any size can be checked. A
+model fails verification because of a bug of specc, or because the runtime is too old for the
+requested opset.
 
 ONNX's shape rules are applied node by node with concrete axis sizes and folded integer constants,
 because whole-graph shape inference loses symbolic dimensions at the first `Reshape`. Rules that
@@ -56,7 +58,7 @@ from specc_onnx.write.onnx_value_types import (
 NODE_ERRORS = (
     *(OperandMismatchError, ShapeError, InferenceError, ValidationError, ValueError, IndexError),
 )
-"""Errors of rules for nodes with invalid operands."""
+"""Exceptions that a type inference rule may raise for a node with invalid operands."""
 
 
 def infer_model_types(
@@ -118,7 +120,7 @@ def _check_lengths_known(
 
 
 def _infer_results(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by specc's rule (control flow, contrib) or ONNX's."""
+    """Return the result types of a node by specc's rule (control flow, contrib) or ONNX's rule."""
     if node.op_type in CONTROL_FLOW_RULES:
         return CONTROL_FLOW_RULES[node.op_type](inferred_types, node)
     rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
@@ -140,14 +142,14 @@ def _infer_by_schema(inferred_types: InferredTypes, node: NodeProto) -> list[Typ
     return [results.get(n, TypeProto()) for n in node.output if n]
 
 
-# ONNX copies a schema, with its documentation, at each call
+# each call copies the schema with its documentation
 _get_schema = cache(defs.get_schema)
 
 
 def _infer_body(
     inferred_types: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
-    """Infer the types in a subgraph with the given input types; return those of its outputs."""
+    """Infer the types in a subgraph whose inputs have `types`; return the types of its outputs."""
     inferred_types.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
         inferred_types.add_value(value.name, type)
@@ -156,7 +158,9 @@ def _infer_body(
 
 
 def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the types of an `If`: those of the selected branch, or common ones if unknown."""
+    """Infer the result types of an `If`: the types of the selected branch, or the joined types of
+    both branches if the condition is unknown.
+    """
     condition = inferred_types.constants.get(node.input[0])
     is_then_branch = None if condition is None else bool(condition.all())
     is_outer_reached, branch_types = inferred_types.is_reached, []
@@ -173,8 +177,8 @@ def _infer_if(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]
 
 
 def _infer_scan(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer the output types of a `Scan`. Loop-carried values keep their types; scan outputs get a
-    first axis of the scanned size.
+    """Infer the output types of a `Scan`. Loop-carried values keep their types. Scan outputs get a
+    first axis whose size is the number of iterations.
     """
     count = get_node_attribute(node, "num_scan_inputs")
     carry_names, scanned_names = list(node.input)[:-count], list(node.input)[-count:]
@@ -222,8 +226,8 @@ def _infer_loop(inferred_types: InferredTypes, node: NodeProto) -> list[TypeProt
     )[1:]
     inferred_types.check_unknown_lengths()
     inferred_types.lengths, inferred_types.unknown_lengths = outer_lengths, outer_unknown
-    # the inputs of the second iteration are these results: loop-carried values with a common
-    # symbolic dimension must still agree
+    # The results are the inputs of the second iteration, in which loop-carried values with a common
+    # symbolic dimension must still agree.
     next_lengths = _read_symbol_lengths(body.input[2:], final_types)
     _check_carries(
         [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
@@ -257,7 +261,7 @@ def _count_iterations(
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """Return the sizes of symbolic dimensions in declared types, by the inferred types."""
+    """Return the sizes of symbolic dimensions, by comparing declared types with inferred types."""
     lengths_by_symbol: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
@@ -289,8 +293,8 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built_model: BuiltModel, *, load: bool = True) -> None:
-    """Verify a model, and load it in ONNX Runtime if `load` and if its target is a CPU target.
-    Raise E0923 if ONNX Runtime cannot load it, and UnsoundModelError if another check fails.
+    """Verify a model; if `load`, also load a model for a CPU target in ONNX Runtime. Raise E0923 if
+    ONNX Runtime cannot load the model, and UnsoundModelError if another check fails.
     """
     model = make_weights_inputs(built_model)
     verify_without_runtime(built_model, model)
@@ -337,8 +341,9 @@ def make_weights_inputs(built_model: BuiltModel) -> ModelProto:
 
 
 def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Compare the types of inputs, outputs and weights with the graph, and the declared types of
-    all values with the types inferred for distinct axis sizes. Return the inferred types.
+    """Check that inputs, outputs and weights have the types in the IR graph, and that the declared
+    types of all values agree with the types that are inferred for distinct axis sizes. Return the
+    inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
         expected_info = make_value_info(value.name, built_model.types[value.name])
@@ -349,7 +354,7 @@ def check_value_types(built_model: BuiltModel, model: ModelProto) -> InferredTyp
             )
     inferred_types = _infer_at_lengths(built_model, model, _choose_lengths(built_model, {}))
     long_lengths = _choose_lengths(built_model, built_model.branch_length_thresholds)
-    # Long inputs may take different branches, so their types are checked, too.
+    # Long inputs may take different branches, so types are also inferred for long inputs.
     if built_model.branch_length_thresholds and all(
         long_lengths.get(s, 0) > n for s, n in built_model.branch_length_thresholds.items()
     ):

@@ -1,7 +1,7 @@
-"""Write a package: several graphs with shared weights and `specc.json`.
+"""Write a package, which consists of several graphs with shared weights and the index `specc.json`.
 
 Names of weight files and some extra files contain a content hash; entry files have fixed names.
-Entry files are written after all other files, and `specc.json` is written after them, so that a
+Entry files are written after all other files, and `specc.json` is written last, so that a
 concurrent reader sees the old package, the new package, or a hash mismatch.
 """
 
@@ -56,8 +56,8 @@ def write_package(
 ) -> WrittenModel:
     """Write `graphs` by role into `directory`, replacing the package there. `stem` is the prefix of
     the weight file's name; with `hash_on_every_load`, content hashes are compared on every load.
-    Raise E0833 for a file that specc did not write (unless `force`), E0814 for one of the
-    `input_paths`, or an error of `write_model`.
+    Raise E0833 if a file that specc did not write would be overwritten (unless `force`), E0814 if
+    one of the `input_paths` would be overwritten, or an error of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
@@ -176,7 +176,7 @@ def _find_unchanged_extras(
 
 
 def _collect_written_files(previous_index: PackageIndex | None) -> set[str]:
-    """Return the names of the files that specc wrote for the previous package (none for None)."""
+    """Return the names of the files that specc wrote for the previous package, if any."""
     return set(previous_index.files) - set(previous_index.preexisting) if previous_index else set()
 
 
@@ -198,7 +198,9 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, previous_index: PackageIndex | None) -> None:
-    """Raise E0833 if `path` is a nonempty file that specc did not write, or that changed since."""
+    """Raise E0833 if `path` is a nonempty file that specc did not write or that was changed
+    since.
+    """
     size = get_regular_file_size(path)
     # an empty file may be replaced, even if specc did not write it
     if not size or _is_specc_file(path):

@@ -10,7 +10,7 @@ from specc.backend import QuantizedMatMul
 from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs, iterate_node_bodies
 
 EXACT_ACCURACY_LEVEL = 1
-"""The accuracy level of `MatMulNBits` that does not quantize activations."""
+"""The accuracy level of `MatMulNBits` at which activations are not quantized."""
 FIRST_SCALE_OPERAND = 8
 """Index of the first operand that `DynamicQuantizeLSTM` has in addition to those of `LSTM`."""
 QUANTIZED_OPERANDS = {
@@ -40,7 +40,7 @@ QUANTIZED_OPERANDS = {
         "zero points": (3, TensorProto.UINT8),
     },
 }
-"""Quantized operands of operators with float results, by role, and their element types."""
+"""Operand index and element type of the quantized operands of an operator, by operand role."""
 PER_TENSOR_ACTIVATION_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
@@ -75,14 +75,14 @@ def remove_activation_quantization(model: ModelProto) -> None:
 
 
 def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes that replace a node so that activations are not quantized."""
+    """Yield the replacement of `node` that does not quantize activations."""
     match node.op_type:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)
         case "DynamicQuantizeLinear":
             codes, scale, zero_point = node.output
             yield helper.make_node("Identity", node.input[:1], [codes])
-            # a scale of 1 and an unused zero point
+            # the scale is 1, and the zero point is unused
             yield helper.make_node("Constant", [], [scale], value_float=1.0)
             yield helper.make_node("Constant", [], [zero_point], value_int=0)
         case "DynamicQuantizeLSTM":
@@ -122,7 +122,7 @@ def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
 
 
 def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield an `LSTM` with dequantized weights, transposed from `[1, in, gates]`."""
+    """Yield an `LSTM` node and nodes that dequantize and transpose its weights `[1, in, gates]`."""
     operands = [*node.input[:FIRST_SCALE_OPERAND]]
     for index, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
         name = f"{node.output[0]}:weights {index}"
@@ -170,7 +170,7 @@ def _map_initializer_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and `reverse`: 1 if it runs in reverse."""
+    """Return the integer attributes of a node, and `reverse` (1 for the reverse direction)."""
     attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**attributes, "reverse": int(is_reverse)}
@@ -179,7 +179,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return name and element type of operands and results by role, with `constant_types`."""
+    """Map the role of each operand and result of a quantized node to its name and element type."""
     result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
@@ -213,8 +213,8 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Add values of a graph as graph outputs; loops return values of their bodies as scan outputs.
-    Return the output names by the names of the values.
+    """Add the values in `probe_types` as graph outputs; loops return values of their bodies as scan
+    outputs. Return the output names by value name.
     """
     graph_values = _collect_defined_names(graph)
     probes: dict[str, str] = {}
@@ -233,13 +233,13 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
 
 
 def _collect_defined_names(graph: GraphProto) -> set[str]:
-    """Return the names of inputs, initializers and node results of a graph, not of subgraphs."""
+    """Return the names of inputs, initializers and node results of a graph, without subgraphs."""
     results = {name for node in graph.node for name in node.output}
     return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make outputs of a loop body scan outputs of the loop; return their names outside."""
+    """Add scan outputs to `node` for values of its body; return the scan outputs by value name."""
     (body,) = iterate_node_bodies(node)
     previous_count = len(body.output)
     body_outputs = _add_graph_outputs(body, probe_types)

@@ -40,9 +40,9 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The placement of weights: `pieces` are the tensors in storage order; `ties` map tied
-    parameters to stored parameters. If `is_inline`, weights that are not linked are stored in each
-    ONNX file. `weight_files` are the external files after they have been written.
+    """The storage location of each weight. `pieces` are the tensors in storage order. `ties` maps
+    tied parameters to stored parameters. If `is_inline`, weights that are not linked are stored in
+    each ONNX file. `weight_files` are the external files after they have been written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -99,7 +99,9 @@ def plan_weight_placement(
 
 
 def _needs_conversion(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> bool:
-    """Return True if a matrix is converted to `matrix_dtype`, so it leaves the checkpoint."""
+    """Return True if a matrix is converted to `matrix_dtype` and thus copied from the
+    checkpoint.
+    """
     is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
     return is_converted and values.get_stored_dtype(name) != dtype
 
@@ -122,7 +124,7 @@ def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single:
 def _choose_dtype(values: ParameterSource, name: str, dtype: str, matrix_dtype: str) -> str:
     """Return the storage dtype of a parameter: `matrix_dtype` for f32 matrices, or `dtype`."""
     is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
-    # scales of quantized weights keep their type
+    # scales of quantized weights keep their dtype
     return (
         matrix_dtype if matrix_dtype and is_matrix and not is_quantized_part_name(name) else dtype
     )
@@ -148,9 +150,9 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
-    """Return a weight in its storage dtype, which is that of its checkpoint file only if the weight
-    may stay in this file, given the output `directory`. `reasons` collects the reasons why files
-    cannot be linked.
+    """Return a weight in its storage dtype. The storage dtype is the dtype in the checkpoint file
+    only if a model in the output `directory` can link the file. `reasons` collects the reasons why
+    files cannot be linked.
     """
     shape = values.parameters[name].shape
     file_dtype = values.get_stored_dtype(name)
